@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
+from mnemoscope.annotate.judgements.tables import judgements
 from mnemoscope.annotations import Annotator, KeyView, Store, open_store
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.judgements.tables import judgements
 
 PEOPLE, JUDGEMENTS = 20, 50
 

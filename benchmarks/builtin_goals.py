@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mnemoscope import Atlas, open_atlas
-from mnemoscope.formatting import percent
+from mnemoscope.foundation.formatting import percent
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer
 

@@ -20,8 +20,8 @@ import torch
 from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import mine
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.plan import default_batch_tokens
+from mnemoscope.mining.plan.mining_plan import default_batch_tokens
+from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel
 
 FEWER, MORE = 20_000, 120_000

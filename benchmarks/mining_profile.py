@@ -21,13 +21,13 @@ import torch
 
 from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.heap import HeapTrimmer
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.batch_reader import BatchReader
-from mnemoscope.mining.observer import Observer
-from mnemoscope.mining.plan import SAMPLED_TOKENS, default_batch_tokens, default_triggers
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.foundation.heap import HeapTrimmer
+from mnemoscope.kernels.reference import Observer
+from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS, default_batch_tokens, default_triggers
+from mnemoscope.mining.text.batch_loader import BatchLoader
+from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 
 PARTS: dict[str, tuple[type, str]] = {

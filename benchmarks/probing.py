@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mnemoscope.models.linear_maps import probe
+from mnemoscope.models.modules.linear_maps import probe
 
 BAR = 0.5
 

@@ -22,10 +22,10 @@ import torch
 from mnemoscope.atlas import open_atlas
 from mnemoscope.bench.shapes import random_model
 from mnemoscope.mining import mine
-from mnemoscope.mining.batches import pad
-from mnemoscope.mining.lens_text import LensText, read_streams
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.ridge import RidgeFit
+from mnemoscope.mining.lenses.lens_text import LensText, read_streams
+from mnemoscope.mining.lenses.ridge import RidgeFit
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.models import LanguageModel
 
 

@@ -51,7 +51,9 @@ def splitters() -> Iterator[tuple[str, Splitter]]:
     """Yield name and function of every splitter that is installed."""
     yield "plain regex", PLAIN.split
     makers: dict[str, Callable[[Any], Splitter]] = {
-        "mnemoscope.corpus.sentences": lambda module: lambda text: list(module.split_sentences(text, "sentence")),
+        "mnemoscope.corpus.sources.sentences": (
+            lambda module: lambda text: list(module.split_sentences(text, "sentence"))
+        ),
         "sentencex": lambda module: lambda text: list(module.segment("en", text)),
         "blingfire": lambda module: lambda text: str(module.text_to_sentences(text)).split("\n"),
         "syntok.segmenter": lambda module: (

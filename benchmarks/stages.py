@@ -20,7 +20,7 @@ from statistics import median
 from transformers import AutoTokenizer
 
 from mnemoscope.bench.shapes import random_model
-from mnemoscope.models.huggingface import builtin_folder
+from mnemoscope.models.opening.huggingface import builtin_folder
 
 HERE = Path(__file__).resolve().parents[1]
 

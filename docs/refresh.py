@@ -38,7 +38,7 @@ PICTURES = {
 }  # fmt: skip
 """Every picture of the pages, and the command that makes it."""
 SEEN = (
-    *("pages/templates/memory.html", "pages/templates/parts.html", "pages/templates/page.html", "web/static/style.css"),
+    *(f"show/pages/templates/{name}.html" for name in ("memory", "parts", "page")), "web/static/style.css",
 )
 """What README's picture shows, in the package; `docs/figures/seen.txt` holds its hash when the picture was taken."""
 REFUSED = "  # refused"

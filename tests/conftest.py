@@ -81,7 +81,7 @@ def answered_atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reported_atlas(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same atlas with its report besides, whose figures take long to draw; copied before a change, too."""
-    from mnemoscope.reports import write_report
+    from mnemoscope.show.export import write_report
 
     atlas = shutil.copytree(answered_atlas, tmp_path_factory.mktemp("reported") / "atlas")
     write_report(atlas)

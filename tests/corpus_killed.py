@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 from corpus_reference import Words
-from mnemoscope.corpus import open_source, preparation, prepare, readers
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus.sources import readers
+from mnemoscope.corpus.tokenized import preparation
 
 
 def work(text: str, directory: Path, caps: dict[str, int]) -> None:

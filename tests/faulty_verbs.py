@@ -20,12 +20,13 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.verification import verify
 from mnemoscope.cli.app import run_verb
-from mnemoscope.models.handmade import WORDS
+from mnemoscope.models.opening.handmade.models import WORDS
 
 WARM = (
     *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "batch_reader", "blocks")),
-    *("mnemoscope.distributed.single_run", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
-    *("mnemoscope.reports.writing", "mnemoscope.search", "mnemoscope.campaigns.store", "mnemoscope.web.app", "pandas"),
+    *("mnemoscope.cluster.single_run", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
+    *("mnemoscope.show.export.writing", "mnemoscope.search", "mnemoscope.annotate.campaigns.store"),
+    *("mnemoscope.web.app", "pandas"),
     "_strptime",
 )
 """What verbs import when they run, so that children need not, each of them."""
@@ -198,7 +199,7 @@ def _analysed(base: Path) -> None:
 
 
 def _prepare_report(base: Path) -> None:
-    from mnemoscope.reports import writing
+    from mnemoscope.show.export import writing
 
     _analysed(base)
     atlas = base / "copy"
@@ -225,7 +226,7 @@ def _prepare_report(base: Path) -> None:
 
 def _report(root: Path) -> int:
     """`mnemoscope report`, with charts and scripts that were made before: they take seconds, before any call."""
-    from mnemoscope.reports import writing
+    from mnemoscope.show.export import writing
 
     made = json.loads((root.parent / "drawn.json").read_text())
 

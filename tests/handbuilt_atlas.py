@@ -14,7 +14,7 @@ import numpy as np
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
-from mnemoscope.files import write_json
+from mnemoscope.foundation.files import write_json
 
 PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
 WORDS = [

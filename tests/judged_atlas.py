@@ -11,11 +11,11 @@ import polars as pl
 
 from handbuilt_answers import write_patterns
 from handbuilt_atlas import PROVENANCE
+from mnemoscope.annotate.campaigns.items import CASES
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import MANIFEST, SEAL
 from mnemoscope.atlas.store import write_free_table
-from mnemoscope.campaigns.items import CASES
 from pattern_atlas import build
 
 MEMORIES = 6

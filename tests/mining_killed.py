@@ -108,7 +108,7 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     from mining.conftest import WORDS, tiny_model
-    from mnemoscope.corpus import first_pass
+    from mnemoscope.corpus.tokenized import first_pass
     from mnemoscope.mining import mine
 
     first_pass._AT_ONCE, first_pass._BATCH = 50, 50
@@ -178,7 +178,7 @@ def answers(atlas: Path, stage: Callable[[str], None]) -> None:
 
 def report(atlas: Path, stage: Callable[[str], None]) -> None:
     """What `mnemoscope report` does."""
-    from mnemoscope.reports import write_report
+    from mnemoscope.show.export import write_report
 
     write_report(atlas, progress=lambda told, *_: stage(told))
 
@@ -186,7 +186,7 @@ def report(atlas: Path, stage: Callable[[str], None]) -> None:
 def later(verb: str, kills: int, seed: int, base: Path) -> dict[str, Any]:
     """Kills children that make an atlas's patterns, answers and report; nothing of polars or the figures runs here."""
     from mnemoscope.mining import mine
-    from mnemoscope.models.handmade import WORDS
+    from mnemoscope.models.opening.handmade.models import WORDS
 
     text = base / "text.txt"
     text.write_text(sentences(1_500, WORDS[2:], seed))
@@ -229,7 +229,7 @@ def files(atlas: Path) -> dict[str, bytes]:
 
 def real(kills: int, seed: int, base: Path) -> dict[str, Any]:
     """Kills the command itself."""
-    from mnemoscope.models.handmade import WORDS
+    from mnemoscope.models.opening.handmade.models import WORDS
 
     text = base / "text.txt"
     text.write_text(sentences(6_000, WORDS[2:], seed))

@@ -17,7 +17,7 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import split_sentences
-from mnemoscope.corpus.pydocs import documents
+from mnemoscope.corpus.sources.pydocs import documents
 
 Place = tuple[int, int]
 """A prefix: sentence and position."""

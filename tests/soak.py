@@ -25,12 +25,12 @@ import torch
 from serve import READERS, Reader, report
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.campaigns.import_export import rows
-from mnemoscope.files import file_hash
-from mnemoscope.models.huggingface import builtin_folder
+from mnemoscope.foundation.files import file_hash
+from mnemoscope.models.opening.huggingface import builtin_folder
 from web.judging import Visitor
 
 ANNOTATORS, PAUSE = 5, 5.0

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from mnemoscope.cache import Cache
+from mnemoscope.foundation.cache import Cache
 
 
 def test_many_who_ask_at_once_wait_for_one_who_makes() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from handbuilt_atlas import build_atlas
-from mnemoscope import forks
 from mnemoscope.errors import Forked
+from mnemoscope.foundation import forks
 
 FORK = """
 import os, signal, sys
@@ -80,7 +80,7 @@ def test_a_forked_process_runs_a_model_with_one_thread() -> None:
     script = """
 import torch
 from mnemoscope.models import load_model, set_threads
-from mnemoscope.models.switches import steady
+from mnemoscope.models.modules.switches import steady
 torch.set_num_threads(2)
 numbers = torch.ones(1 << 20)
 with steady(): whole = numbers.exp().sum().item()

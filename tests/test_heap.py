@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from mnemoscope.heap import HeapTrimmer
+from mnemoscope.foundation.heap import HeapTrimmer
 
 # In a process of its own: what earlier tests left free would take the pieces in, and no hole would show.
 PREPARED = """
-from mnemoscope.heap import HeapTrimmer, _resident
+from mnemoscope.foundation.heap import HeapTrimmer, _resident
 
 MIB = 1 << 20
 
@@ -57,7 +57,7 @@ def test_without_glibc_nothing_happens() -> None:
 FREED = """
 import threading
 import numpy as np
-from mnemoscope.heap import _resident, give_back_freed_memory
+from mnemoscope.foundation.heap import _resident, give_back_freed_memory
 
 {first}
 
@@ -96,11 +96,11 @@ def test_too_few_addresses_are_one_line() -> None:
     script = """
 import resource
 from pathlib import Path
-from mnemoscope.figures.page_svg import grammar
+from mnemoscope.show.figures.page_svg import grammar
 from mnemoscope.mining.run import begin_mining
-from mnemoscope.heap import require_addresses
+from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.errors import OptionError
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.foundation.mining_options import MiningOptions
 grammar()
 resource.setrlimit(resource.RLIMIT_AS, (3_000_000 << 10, resource.RLIM_INFINITY))
 require_addresses(3_000_000 << 10, "this")

@@ -34,10 +34,17 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_a_source_file_is_short_and_says_what_it_does(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 500
     assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring"
     assert path.stem not in FORBIDDEN_NAMES
     assert "hasattr(" not in text
+
+
+def test_no_folder_is_a_flat_room() -> None:
+    folders = {path.parent for path in SOURCES}
+    crowded = {name_of(folder): len([*folder.glob("[!_]*.py")]) for folder in folders}
+    assert max(crowded.values()) <= 15, crowded
+    assert all((folder / "__init__.py").is_file() for folder in folders)
 
 
 def tracked_text() -> list[Path]:
@@ -161,7 +168,7 @@ def test_what_is_imported_is_asked_for() -> None:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
             if names:
-                anywhere = not node.col_offset and path.name != "triton_kernels.py"
+                anywhere = not node.col_offset and path.name != "cards.py"
                 (at_the_top if anywhere else inside).update(name.split(".")[0] for name in names)
     # A distribution may have another name than its module: vl-convert-python gives vl_convert.
     given = packages_distributions()
@@ -205,6 +212,6 @@ def test_the_public_names_of_campaigns_are_there() -> None:
     from mnemoscope import annotations
 
     for name in annotations.__all__:
-        assert getattr(annotations, name).__module__.startswith("mnemoscope.campaigns."), name
+        assert getattr(annotations, name).__module__.startswith("mnemoscope.annotate.campaigns."), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         annotations.nothing  # noqa: B018

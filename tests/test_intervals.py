@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mnemoscope.intervals import (
+from mnemoscope.foundation.intervals import (
     DRAWS,
     LEVELS,
     NOTHING,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 
 IDS = st.builds(
     MemoryId,

@@ -13,7 +13,7 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from models.conftest import build
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.errors import OptionError
-from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import lacks_tables
 

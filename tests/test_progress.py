@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from mnemoscope.errors import Interrupted, Terminated
-from mnemoscope.progress import Checkpoints, StopSignal, end_at_signals
+from mnemoscope.foundation.progress import Checkpoints, StopSignal, end_at_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 ENDING = SIGNALS[1:]

@@ -31,15 +31,16 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mnemoscope import open_atlas
-from mnemoscope.memory import MEMORISED_GIVEN, MEMORISED_TOKENS
-from mnemoscope.mining import extending, mine, tuned
-from mnemoscope.mining import lenses as lens_fits
-from mnemoscope.mining.attention import AttentionPass
-from mnemoscope.mining.lenses import fit_lenses
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
+from mnemoscope.mining import extending, mine
+from mnemoscope.mining.lenses import lens_pass as lens_fits
+from mnemoscope.mining.lenses import tuned
+from mnemoscope.mining.lenses.lens_pass import fit_lenses
+from mnemoscope.mining.passes.attention import AttentionPass
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.attention import eager_attention
+from mnemoscope.models.forward.attention import eager_attention
 from mnemoscope.questions.registry import question_module
 from mnemoscope.tracing import causal
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
-    from mnemoscope.figures.sections import chart
-    from mnemoscope.memory import MemoryId
+    from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
     from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
+    from mnemoscope.show.figures.sections import chart
     from mnemoscope.tracing import intervene, trace
 
 __all__ = [
@@ -41,8 +41,8 @@ __all__ = [
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
-    "figures.sections": ("chart",),
-    "memory": ("MemoryId",),
+    "show.figures.sections": ("chart",),
+    "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),
     "models": ("LanguageModel", "load_model"),
     "neuron_names": ("names",),

@@ -10,7 +10,7 @@ import sys
 def main() -> int:
     """Runs the command line on `sys.argv` and returns its exit code."""
     try:
-        from mnemoscope.progress import StopSignal, end_at_signals
+        from mnemoscope.foundation.progress import StopSignal, end_at_signals
 
         with end_at_signals():
             try:

@@ -22,9 +22,9 @@ processes may each have one. `marks` are numbers of the view's prefixes. Give ev
 64 letters, digits, `-`, `_`) and send it again under the same key when no answer came: it is stored once.
 """
 
-from mnemoscope.campaigns.import_export import export, import_judgements
-from mnemoscope.campaigns.results import compute_results as results
-from mnemoscope.campaigns.store import Store, open_store
-from mnemoscope.campaigns.views import Annotator, CaseView, KeyView
+from mnemoscope.annotate.campaigns.import_export import export, import_judgements
+from mnemoscope.annotate.campaigns.results import compute_results as results
+from mnemoscope.annotate.campaigns.store import Store, open_store
+from mnemoscope.annotate.campaigns.views import Annotator, CaseView, KeyView
 
 __all__ = ["Annotator", "CaseView", "KeyView", "Store", "export", "import_judgements", "open_store", "results"]

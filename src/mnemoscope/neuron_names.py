@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.memory import MemoryId
-from mnemoscope.model_options import is_path
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.model_options import is_path
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
@@ -50,7 +50,7 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
 def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str, str | None, tuple[int, ...]]:
     """The model's spec and id on the hub (empty where it has none, or an adapter), the path of the layer's
     down-projection, and how many memories every layer has."""
-    from mnemoscope.models.families import FAMILIES
+    from mnemoscope.models.anatomy.families import FAMILIES
 
     if isinstance(model, Atlas):
         mined = model.manifest.model

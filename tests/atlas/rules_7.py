@@ -71,7 +71,7 @@ def main(archive: Path) -> None:
     from mnemoscope import open_atlas
     from mnemoscope.errors import Interrupted
     from mnemoscope.mining import extend, merge, mine
-    from mnemoscope.mining.lenses import fit_lenses
+    from mnemoscope.mining.lenses.lens_pass import fit_lenses
     from mnemoscope.questions import write_all
 
     shutil.rmtree(HOME, ignore_errors=True)

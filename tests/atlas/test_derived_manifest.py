@@ -16,7 +16,7 @@ from mnemoscope.atlas.derived_manifest import (
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.errors import AtlasBusy, AtlasExists
-from mnemoscope.files import write_json
+from mnemoscope.foundation.files import write_json
 
 
 def test_what_is_covered_is_verified(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
-from mnemoscope.distributed.state_folders import StateFolder
-from mnemoscope.files import copy_file, make_folder, write_bytes, write_json
+from mnemoscope.cluster.state_folders import StateFolder
+from mnemoscope.foundation.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.search import build_index
 
 

@@ -27,7 +27,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import MemoryIdError
-from mnemoscope.memory import MemoryId, Numbering
+from mnemoscope.foundation.memory_names import MemoryId, Numbering
 
 MIXED = {"routed": 2, "memories": 2, "shared": [3]}
 NUMBERINGS = {0: Numbering((2, 2, 3), 2), 1: Numbering((4,))}

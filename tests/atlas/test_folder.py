@@ -16,7 +16,7 @@ from mnemoscope.atlas.manifest import begin
 from mnemoscope.atlas.schema import ANSWERS
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash
+from mnemoscope.foundation.files import file_hash
 from mnemoscope.questions import QUESTIONS
 
 BEGUN: dict[str, Any] = {"plan": {}, "part": None}

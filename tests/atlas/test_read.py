@@ -26,15 +26,8 @@ from mnemoscope.atlas.manifest import begin, seal
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
-from mnemoscope.errors import (
-    AtlasDamaged,
-    AtlasNotFound,
-    AtlasTooNew,
-    AtlasUnfinished,
-    MemoryIdError,
-    OptionError,
-)
-from mnemoscope.memory import MemoryId
+from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished, MemoryIdError, OptionError
+from mnemoscope.foundation.memory_names import MemoryId
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def test_a_manifest_that_says_little_gives_the_form_of_the_command() -> None:
 
 
 def test_every_option_is_one_that_mine_has() -> None:
-    from mnemoscope.mining.plan import MiningPlan
+    from mnemoscope.mining.plan.mining_plan import MiningPlan
 
     known = set(MiningPlan.__dataclass_fields__)
     changed = {name: "x" for name in PLAN if name not in ("model", "corpus")}

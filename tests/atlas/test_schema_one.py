@@ -11,7 +11,7 @@ import pytest
 from handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash
+from mnemoscope.foundation.files import file_hash
 
 LATER = ["working_logit", "working_probability"]
 

@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
-from mnemoscope import files
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
 from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
 from mnemoscope.atlas.store import write_free_table, write_sentences, write_table
 from mnemoscope.errors import StoreFailed
-from mnemoscope.files import replacing, storing, write_json
-from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.foundation import files
+from mnemoscope.foundation.files import replacing, storing, write_json
+from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
 
 
 def test_histogram_edges_are_the_contract_s() -> None:

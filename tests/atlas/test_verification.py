@@ -14,7 +14,7 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
-from mnemoscope.files import file_hash, write_json
+from mnemoscope.foundation.files import file_hash, write_json
 
 
 @pytest.fixture

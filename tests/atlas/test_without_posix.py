@@ -32,13 +32,13 @@ def test_every_module_of_the_readers_is_imported() -> None:
 from importlib import import_module
 from pathlib import Path
 import mnemoscope
-rooms = ("atlas", "questions", "figures", "pages", "patterns", "reports", "search", "judgements", "campaigns", "web")
+rooms = ("foundation", "atlas", "questions", "patterns", "search", "annotate", "show", "web")
 here = Path(mnemoscope.__file__).parent
-files = [path for room in rooms for path in (here / room).glob("*.py")]
+files = [path for room in rooms for path in (here / room).rglob("*.py")]
 names = [".".join(path.relative_to(here.parent).with_suffix("").parts) for path in files]
 for name in names:
     if name.split(".")[-1] not in ("model_worker", "model_answers"): import_module(name)
-import mnemoscope.heap, mnemoscope.progress, mnemoscope.cli.app
+import mnemoscope.foundation.heap, mnemoscope.foundation.progress, mnemoscope.cli.app
 print(len(names) > 80)
 """
     assert without_posix(script) == "True\n"
@@ -49,8 +49,8 @@ def test_an_atlas_is_read_analysed_searched_and_kept_from_a_second_writer(tmp_pa
 from pathlib import Path
 import mnemoscope as ms
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.heap import HeapTrimmer
-from mnemoscope.progress import Checkpoints, end_at_signals
+from mnemoscope.foundation.heap import HeapTrimmer
+from mnemoscope.foundation.progress import Checkpoints, end_at_signals
 from mnemoscope.questions import write_all
 from mnemoscope.search import open_index
 atlas = ms.open_atlas(sys.argv[1])

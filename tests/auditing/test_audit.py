@@ -14,7 +14,7 @@ from mnemoscope.auditing.carriers import direct_effects, without
 from mnemoscope.auditing.likelihoods import likelihoods
 from mnemoscope.auditing.recall import plants_of, recall
 from mnemoscope.errors import MnemoscopeError, OptionError, PromptError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import generate
 from models.conftest import build

@@ -12,8 +12,8 @@ from mnemoscope.bench.documentation import neighbour_rate, value_rate
 from mnemoscope.bench.loops import USER_BATCH, ResearchLoop, UserLoop, compare_loops, mine_batches, overlap
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.mining.text.batch_loader import BatchLoader
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
 KEEP = 5

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.campaigns.results import alpha
-from mnemoscope.intervals import NOTHING
+from mnemoscope.annotate.campaigns.results import alpha
+from mnemoscope.foundation.intervals import NOTHING
 
 
 def units(*people: str) -> list[list[list[str]]]:

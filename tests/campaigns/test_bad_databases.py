@@ -15,11 +15,11 @@ from sqlalchemy import func, select
 
 from handwritten_judgements import SCHEMA
 from judged_atlas import another_atlas, judged_atlas
+from mnemoscope.annotate.judgements import read_judgements
+from mnemoscope.annotate.judgements.tables import judgements
 from mnemoscope.annotations import Annotator, Store, open_store
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
-from mnemoscope.judgements import read_judgements
-from mnemoscope.judgements.tables import judgements
 from postgresql import Server
 
 Opening = Callable[[], Store]
@@ -220,7 +220,7 @@ def test_a_database_that_is_full(file_store: Store) -> None:
 
 
 def test_a_writer_who_never_ends(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.campaigns import database
+    from mnemoscope.annotate.campaigns import database
 
     monkeypatch.setattr(database, "WAIT_SECONDS", 0.05)  # half a minute is too long for a test
     with closing(sqlite3.connect(file_store.database.name, isolation_level=None)) as other:

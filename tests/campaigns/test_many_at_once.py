@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from mnemoscope.annotate.campaigns.database import Database, address
+from mnemoscope.annotate.judgements.tables import annotators, campaigns, items, judgements, version
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
-from mnemoscope.campaigns.database import Database, address
-from mnemoscope.judgements.tables import annotators, campaigns, items, judgements, version
 from saving_annotators import save_all
 
 Opening = Callable[[], Store]

@@ -13,13 +13,13 @@ from sqlalchemy import select
 
 from handwritten_judgements import SCHEMA
 from judged_atlas import judged_atlas
+from mnemoscope.annotate.judgements import read_judgements
+from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
+from mnemoscope.annotate.judgements.tables import items
 from mnemoscope.annotations import Annotator, Store, open_store, results
 from mnemoscope.errors import AnnotationError
-from mnemoscope.intervals import wilson
-from mnemoscope.judgements import read_judgements
-from mnemoscope.judgements.reading import majority_calls, read_verdicts
-from mnemoscope.judgements.tables import items
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.intervals import wilson
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import answer
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
+from mnemoscope.annotate.campaigns.views import Pattern, Place, Progress
+from mnemoscope.annotate.judgements.tables import GROWING, campaigns, items, judgements
 from mnemoscope.annotations import Annotator, CaseView, KeyView, Store
-from mnemoscope.campaigns.views import Pattern, Place, Progress
 from mnemoscope.errors import AnnotationError, MemoryIdError
-from mnemoscope.judgements.tables import GROWING, campaigns, items, judgements
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 
 Opening = Callable[[], Store]
 
@@ -56,7 +56,7 @@ def test_a_campaign_draws_keys_controls_and_compositions_once(store: Store, open
 
 
 def test_the_seed_draws_and_no_memory_that_never_fires(store: Store) -> None:
-    from mnemoscope.campaigns.items import sample
+    from mnemoscope.annotate.campaigns.items import sample
 
     first, again, other = (sample(store.atlas, keys_per_layer=3, controls=2, cases=2, seed=s)[1] for s in (0, 0, 1))
     assert first == again != other

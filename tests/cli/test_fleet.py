@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.cli.fleet import name_ray
-from mnemoscope.distributed import run
+from mnemoscope.cli.scale.fleet import name_ray
+from mnemoscope.cluster import run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -109,7 +109,7 @@ def test_status_of_nothing_and_of_an_atlas(tmp_path: Path, capsys: Capture) -> N
 
 
 def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mnemoscope.distributed.status import run_status
+    from mnemoscope.cluster.status import run_status
     from mnemoscope.mining import text_pass
 
     (tmp_path / "zen.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)

@@ -11,7 +11,7 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.foundation.mining_options import MiningOptions
 
 EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mnemoscope.cli.progress import Lines, in_unit, json_events, reporting, spoken_time
-from mnemoscope.progress import WORKER, fleet_note, worker_note
+from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
 
 
 class Clock:

@@ -183,7 +183,7 @@ def test_ctrl_c_in_a_real_process() -> None:
         "import runpy; runpy.run_module('mnemoscope', run_name='__main__')",
     ],
 )
-@pytest.mark.parametrize("module", ["mnemoscope.cli", "typer", "mnemoscope.cli.mine"])
+@pytest.mark.parametrize("module", ["mnemoscope.cli", "typer", "mnemoscope.cli.start.mine"])
 def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str) -> None:
     script = (
         "import os, signal, sys, time\n"

@@ -7,7 +7,7 @@ import pytest
 
 from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
-from mnemoscope.formatting import show_text, show_token
+from mnemoscope.foundation.formatting import show_text, show_token
 
 Capture = pytest.CaptureFixture[str]
 

@@ -17,7 +17,7 @@ import mnemoscope as ms
 from handbuilt_atlas import build_atlas
 from mining.conftest import tables_of
 from mining_killed import sentences
-from mnemoscope.models.handmade import WORDS
+from mnemoscope.models.opening.handmade.models import WORDS
 
 pytestmark = pytest.mark.faults
 
@@ -82,7 +82,7 @@ def test_mining_saves_and_goes_on_to_the_same_bytes(text: Path, tmp_path: Path) 
 
 
 def test_the_second_sigterm_stops_at_once(text: Path, tmp_path: Path) -> None:
-    slow = "import time\nfrom mnemoscope.mining.batch_loader import BatchLoader\n"
+    slow = "import time\nfrom mnemoscope.mining.text.batch_loader import BatchLoader\n"
     slow += "def wait(*_): print('waiting', file=sys.stderr, flush=True), time.sleep(100)\nBatchLoader.__call__ = wait"
     arguments = ["mine", "handmade:planted", text, "--out", tmp_path / "atlas", *OPTIONS]
     with begin(arguments, first=slow) as process:
@@ -126,7 +126,10 @@ def at_the_import_of(module: str, name: str) -> str:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("mnemoscope.cli", "USR1"), ("typer", "TERM"), ("mnemoscope.cli.mine", "TERM"), ("mnemoscope.questions", "TERM")],
+    [
+        *(("mnemoscope.cli", "USR1"), ("typer", "TERM")),
+        *(("mnemoscope.cli.start.mine", "TERM"), ("mnemoscope.questions", "TERM")),
+    ],
 )
 def test_in_a_verb_and_while_the_verbs_are_imported(module: str, name: str, tmp_path: Path) -> None:
     atlas = build_atlas(tmp_path / "atlas")

@@ -17,7 +17,7 @@ from mnemoscope.cli import main
 from mnemoscope.cli.app import app
 from mnemoscope.mining import cost_estimate
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
 from models.conftest import build
 

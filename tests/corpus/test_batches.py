@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mnemoscope.corpus.tokenized_corpus import Batches, plan_batches
+from mnemoscope.corpus.tokenized.tokenized_corpus import Batches, plan_batches
 from mnemoscope.errors import OptionError
 
 

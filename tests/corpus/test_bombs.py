@@ -11,10 +11,13 @@ import pytest
 import zstandard
 
 from corpus_reference import Words
-from mnemoscope.corpus import open_source, preparation, prepare, readers, row_fields, sources, streams
-from mnemoscope.corpus.readers import read_jsonl, read_parquet, read_text
-from mnemoscope.corpus.row_fields import RowField
-from mnemoscope.corpus.streams import Meter, text_blocks
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus.sources import opening as sources
+from mnemoscope.corpus.sources import readers, row_fields, streams
+from mnemoscope.corpus.sources.readers import read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.sources.row_fields import RowField
+from mnemoscope.corpus.sources.streams import Meter, text_blocks
+from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import CorpusUnreadable
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

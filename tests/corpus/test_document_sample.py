@@ -8,8 +8,8 @@ import pytest
 
 from corpus_reference import Letters, Words
 from mnemoscope.corpus import Source, document_hash
-from mnemoscope.corpus.document_sample import DocumentSample, SampledDocument
-from mnemoscope.corpus.pydocs import document_key
+from mnemoscope.corpus.sources.pydocs import document_key
+from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import PlanDiffers
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import duplicates
-from mnemoscope.corpus.duplicates import Hashes, count_repeats, text_hashes
+from mnemoscope.corpus.tokenized import duplicates
+from mnemoscope.corpus.tokenized.duplicates import Hashes, count_repeats, text_hashes
 
 
 def repeats(hashes: Hashes, directory: Path) -> list[int]:

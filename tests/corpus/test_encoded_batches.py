@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from corpus_reference import Letters, Words
 from corpus_texts import varied_text
-from mnemoscope.corpus import first_pass, open_source, prepare
-from mnemoscope.corpus.duplicates import text_hashes
-from mnemoscope.corpus.encoded_batches import EncodedBatch, encode_batch
-from mnemoscope.corpus.tokenizer_threads import one_thread_a_call
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus.tokenized import first_pass
+from mnemoscope.corpus.tokenized.duplicates import text_hashes
+from mnemoscope.corpus.tokenized.encoded_batches import EncodedBatch, encode_batch
+from mnemoscope.corpus.tokenized.tokenizer_threads import one_thread_a_call
 from mnemoscope.errors import ModelDamaged
 
 VARIABLE = "TOKENIZERS_PARALLELISM"

@@ -12,19 +12,11 @@ import pytest
 from corpus_reference import Expected, Letters, Words, expected_copy
 from corpus_texts import varied_text
 from durable import Disk
-from mnemoscope.corpus import (
-    Source,
-    TokenizedCorpus,
-    document_hash,
-    finalize,
-    open_prepared,
-    open_source,
-    preparation,
-    prepare,
-    pydocs,
-)
-from mnemoscope.corpus.first_pass import ReadState
-from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.corpus import Source, TokenizedCorpus, document_hash, open_prepared, open_source, prepare
+from mnemoscope.corpus.sources import pydocs
+from mnemoscope.corpus.sources.sentences import split_sentences
+from mnemoscope.corpus.tokenized import finalize, preparation
+from mnemoscope.corpus.tokenized.first_pass import ReadState
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError, PromptError, StoreFailed
 
 LONGEST = 12
@@ -124,7 +116,7 @@ def test_windows_of_white_space_are_left_out(tmp_path: Path) -> None:
 def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_text(varied_text(60).replace("\n\n", "\n") + "\n\nEnd.")
-    monkeypatch.setattr("mnemoscope.corpus.readers.PIECE", 50)
+    monkeypatch.setattr("mnemoscope.corpus.sources.readers.PIECE", 50)
     copy = make(path, tmp_path / "copy")
     assert copy.counts["documents"] == 2
     assert set(copy.documents(np.arange(copy.sentences - 1)).tolist()) == {0}
@@ -252,7 +244,7 @@ def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make(text, tmp_path / "copy")
     before = [copy.text(i) for i in range(copy.sentences)]
-    monkeypatch.setattr("mnemoscope.corpus.tokenized_corpus._TOUCHES", 3)
+    monkeypatch.setattr("mnemoscope.corpus.tokenized.tokenized_corpus._TOUCHES", 3)
     assert [copy.text(i) for i in range(copy.sentences)] == before
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from corpus_reference import Letters
-from mnemoscope.corpus import open_source, prepare, pydocs
-from mnemoscope.corpus.pydocs import clean, document_key, documents, held_out_hashes, is_prose
+from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus.sources import pydocs
+from mnemoscope.corpus.sources.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound, OptionError
 
 TRAP = "raise SystemExit('this file was run')\n"
@@ -159,7 +160,7 @@ def test_keys_are_sixteen_digits_of_the_text_s_hash() -> None:
 
 def test_this_machine_s_library_is_read_and_not_run() -> None:
     script = (
-        "import json, sys\nfrom itertools import islice\nfrom mnemoscope.corpus.pydocs import documents\n"
+        "import json, sys\nfrom itertools import islice\nfrom mnemoscope.corpus.sources.pydocs import documents\n"
         "before = set(sys.modules)\nfound = list(islice(documents('stdlib'), 400))\n"
         "print(json.dumps([sorted(set(sys.modules) - before), found]))\n"
     )

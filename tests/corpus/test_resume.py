@@ -14,7 +14,8 @@ import pytest
 import mnemoscope
 from corpus_reference import Words
 from corpus_texts import varied_text
-from mnemoscope.corpus import Source, TokenizedCorpus, open_source, preparation, prepare
+from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
+from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import StoreFailed
 
 HERE = Path(__file__).parent.parent

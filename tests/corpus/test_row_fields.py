@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import open_source, readers, row_fields
-from mnemoscope.corpus.row_fields import RowField
+from mnemoscope.corpus import open_source
+from mnemoscope.corpus.sources import readers, row_fields
+from mnemoscope.corpus.sources.row_fields import RowField
 from mnemoscope.errors import CorpusUnreadable, OptionError
 
 ROWS = [[3, 1, 4], [], [1, 5, 9, 2, 6], None, [50256]]

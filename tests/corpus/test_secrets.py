@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mnemoscope.corpus.secrets import Secrets, read_secrets
+from mnemoscope.corpus.sources.secrets import Secrets, read_secrets
 from mnemoscope.errors import CorpusError
 
 

@@ -7,7 +7,7 @@ import sentencex  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.corpus.sentences import SPLITS, split_sentences
+from mnemoscope.corpus.sources.sentences import SPLITS, split_sentences
 from mnemoscope.errors import OptionError
 
 

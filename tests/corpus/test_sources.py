@@ -15,7 +15,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mnemoscope.corpus import open_source, pydocs, readers, split_sentences, streams
+from mnemoscope.corpus import open_source, split_sentences
+from mnemoscope.corpus.sources import pydocs, readers, streams
 from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable, OptionError
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.corpus.sentences import cut_windows
+from mnemoscope.corpus.sources.sentences import cut_windows
 
 
 def by_bytes(text: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.cluster.desk import Desk
+from mnemoscope.cluster.heartbeats import Heartbeat, beat_path
+from mnemoscope.cluster.settling import SettledRun, settle_run
+from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, folders_in
+from mnemoscope.cluster.text_work import TextWork
 from mnemoscope.corpus import open_source
-from mnemoscope.distributed.desk import Desk
-from mnemoscope.distributed.heartbeats import Heartbeat, beat_path
-from mnemoscope.distributed.settling import SettledRun, settle_run
-from mnemoscope.distributed.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, folders_in
-from mnemoscope.distributed.text_work import TextWork
-from mnemoscope.files import make_folder, read_object, write_json
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.foundation.files import make_folder, read_object, write_json
+from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning
-from mnemoscope.mining.state import MiningState, StateFacts, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 from mnemoscope.mining.text_pass import read_text
-from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
 
 GONE = 4_000_000

@@ -9,15 +9,15 @@ import pytest
 from distributed.fleet import FleetWorker, begin, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
-from mnemoscope.distributed import driver as driver_file
-from mnemoscope.distributed.driver import Driver
-from mnemoscope.distributed.leases import AGAIN, DONE, LeaseFolder
-from mnemoscope.distributed.settling import SettledRun
-from mnemoscope.distributed.stages import TEXT, Stage
-from mnemoscope.distributed.state_folders import CLOSED, STATES, closed_folders
+from mnemoscope.cluster import driver as driver_file
+from mnemoscope.cluster.driver import Driver
+from mnemoscope.cluster.leases import AGAIN, DONE, LeaseFolder
+from mnemoscope.cluster.settling import SettledRun
+from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders
 from mnemoscope.errors import MiningError, PartsDiffer
+from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel
 
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)

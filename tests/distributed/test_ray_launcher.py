@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.distributed.ray_cluster import check_answer, connect_to_ray
-from mnemoscope.distributed.ray_launcher import RayLauncher
+from mnemoscope.cluster.launchers.ray_cluster import check_answer, connect_to_ray
+from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
 from waiting_work import wait_for_stop
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.distributed.environment import card_from_environment, worker_name_from_environment
-from mnemoscope.distributed.slurm import (
+from mnemoscope.cluster.environment import card_from_environment, worker_name_from_environment
+from mnemoscope.cluster.launchers.slurm import (
     SlurmJob,
     cards_wanted,
     document,

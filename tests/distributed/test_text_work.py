@@ -14,16 +14,16 @@ import torch
 from distributed.fleet import FleetWorker, begin, one_process, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
-from mnemoscope.distributed import state_folders
-from mnemoscope.distributed.heartbeats import beat_path
-from mnemoscope.distributed.leases import DONE, LeaseFolder
-from mnemoscope.distributed.shared_run import choose_lease
-from mnemoscope.distributed.stages import TEXT
-from mnemoscope.distributed.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
+from mnemoscope.cluster import state_folders
+from mnemoscope.cluster.heartbeats import beat_path
+from mnemoscope.cluster.leases import DONE, LeaseFolder
+from mnemoscope.cluster.shared_run import choose_lease
+from mnemoscope.cluster.stages import TEXT
+from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
 from mnemoscope.errors import Interrupted, PartsDiffer, StoreFailed
+from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
-from mnemoscope.mining.state import MiningState
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.mining.text.state import MiningState
 from mnemoscope.models import LanguageModel
 
 OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_every=0)

@@ -18,15 +18,15 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
-from mnemoscope.distributed.run import FleetOptions, mine_with_workers, prepare_run
-from mnemoscope.distributed.stages import TEXT
-from mnemoscope.distributed.status import run_status
-from mnemoscope.distributed.worker import work
+from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
+from mnemoscope.cluster.stages import TEXT
+from mnemoscope.cluster.status import run_status
+from mnemoscope.cluster.worker import work
 from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
-from mnemoscope.files import write_json
+from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
-from mnemoscope.mining_options import MiningOptions
-from mnemoscope.models.handmade import WORDS
+from mnemoscope.models.opening.handmade.models import WORDS
 
 pytestmark = pytest.mark.faults
 
@@ -228,7 +228,7 @@ def wait_for(out: Path, batches: int, process: subprocess.Popen[str]) -> None:
 def test_workers_that_cannot_work_end_the_run_in_one_line(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.distributed import local_launcher
+    from mnemoscope.cluster.launchers import local_launcher
 
     monkeypatch.setattr(local_launcher.sys, "executable", "/bin/false")
     with pytest.raises(MiningError, match="no worker is left: ended with code 1"):

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.figures.sections import compare_with_paper
-from mnemoscope.intervals import NOTHING
+from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.questions import registry as known
 from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.sections import compare_with_paper
 
 LAYERS = 8
 """Of a model of 8 layers 0-4 are the lower ones, 5-7 the upper."""
@@ -88,8 +88,8 @@ def verdicts(*answers: Answer) -> dict[str, str]:
 
 def read_nothing(patch: pytest.MonkeyPatch) -> None:
     """Bootstraps of fewer draws; patterns, values and changes are what `Tables` holds under these names."""
-    from mnemoscope import intervals
-    from mnemoscope.questions import (
+    from mnemoscope.foundation import intervals
+    from mnemoscope.questions.paper import (
         key_patterns,
         key_removals,
         layer_activity,

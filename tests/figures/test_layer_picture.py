@@ -13,11 +13,11 @@ import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.figures.chart import BLUE, KINDS, STYLE, WIDTH
-from mnemoscope.figures.layer_axes import draw_axes, percent
-from mnemoscope.figures.layer_picture import HEIGHT, Frame, Scale, frame, picture
-from mnemoscope.figures.layer_picture import TITLES as AXES
-from mnemoscope.figures.page_svg import grammar
+from mnemoscope.show.figures.chart import BLUE, KINDS, STYLE, WIDTH
+from mnemoscope.show.figures.layer_axes import draw_axes, percent
+from mnemoscope.show.figures.layer_picture import HEIGHT, Frame, Scale, frame, picture
+from mnemoscope.show.figures.layer_picture import TITLES as AXES
+from mnemoscope.show.figures.page_svg import grammar
 from web.layer_atlas import Row, layered
 
 ROWS: list[Row] = [

@@ -10,14 +10,14 @@ import altair as alt
 import pytest
 from jsonschema import ValidationError
 
-from mnemoscope.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
-from mnemoscope.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
-from mnemoscope.figures.panels import small_specification, specification
-from mnemoscope.figures.sections import draw_figure
-from mnemoscope.pages.overview import GLANCE
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import load_answers, stored_answers
 from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
+from mnemoscope.show.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
+from mnemoscope.show.figures.panels import small_specification, specification
+from mnemoscope.show.figures.sections import draw_figure
+from mnemoscope.show.pages.overview import GLANCE
 from reports.reported_atlas import reported
 
 OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}

@@ -9,12 +9,12 @@ import pytest
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.figures.page_svg import page_svg
-from mnemoscope.figures.routing import routing, routing_chart
-from mnemoscope.formatting import format_value
+from mnemoscope.foundation.formatting import format_value
 from mnemoscope.mining import mine
-from mnemoscope.models.handmade_experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
-from mnemoscope.reports import write_report
+from mnemoscope.models.opening.handmade.experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
+from mnemoscope.show.export import write_report
+from mnemoscope.show.figures.page_svg import page_svg
+from mnemoscope.show.figures.routing import routing, routing_chart
 
 
 @pytest.fixture(scope="module")

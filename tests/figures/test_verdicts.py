@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from figures.drawn_answers import verdicts
-from mnemoscope.figures.sections import compare_with_paper
 from mnemoscope.questions import QUESTIONS, load_question, write_all
 from mnemoscope.questions.answers import load_answers
-from mnemoscope.reports.writing import render_page
+from mnemoscope.show.export.writing import render_page
+from mnemoscope.show.figures.sections import compare_with_paper
 from questions.hand_answers import answered, total
 from reports.reading import section, words
 from reports.reported_atlas import reported

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from mnemoscope.annotate.judgements import rules
 from mnemoscope.errors import AnnotationError
-from mnemoscope.judgements import rules
 
 ATLAS = "ab" * 32
 CAMPAIGN = {

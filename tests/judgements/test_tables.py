@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, String, create_engine, text
 from sqlalchemy.exc import IntegrityError
 
-from mnemoscope.judgements import tables
+from mnemoscope.annotate.judgements import tables
 
 ANNOTATOR = "INSERT INTO annotators VALUES ({0}, 'Ada{0}', 'ada{0}', 'annotator', 'hash{0}', 'now')"
 ITEM = "INSERT INTO items VALUES ({0}, 'code{0}', 'key', 0, {0}, '')"

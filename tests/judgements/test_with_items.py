@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 from sqlalchemy import create_engine, text
 
+from mnemoscope.annotate.judgements import read_judgements, read_verdicts, tables
+from mnemoscope.annotate.judgements.reading import final_verdicts, majority_calls
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AnnotationError, AtlasDamaged
-from mnemoscope.intervals import share
-from mnemoscope.judgements import read_judgements, read_verdicts, tables
-from mnemoscope.judgements.reading import final_verdicts, majority_calls
+from mnemoscope.foundation.intervals import share
 
 KINDS = ("key", "control", "chosen", "case")
 """Items 1 to 4, about memories 10, 20, 30 and 40 of layer 1."""

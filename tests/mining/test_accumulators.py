@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
-from mnemoscope.mining.activity import Activity, Measured
-from mnemoscope.mining.observer import Observer
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.trigger_table import prefix_group
-from mnemoscope.mining.triggers import Routed, Survivors, Triggers
+from mnemoscope.kernels.reference import Observer
+from mnemoscope.mining.text.activity import Activity, Measured
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.trigger_table import prefix_group
+from mnemoscope.mining.text.triggers import Routed, Survivors, Triggers
 
 MEMORIES, POSITIONS = 3, 4
 

@@ -12,11 +12,11 @@ from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining import mine
-from mnemoscope.mining.attention import AttentionPass
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.passes.attention import AttentionPass
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import load_model
-from mnemoscope.models.attention import eager_attention, find_attention
+from mnemoscope.models.forward.attention import eager_attention, find_attention
 from models.conftest import build
 from models.expert_models import build_mixture
 from models.uncommon_models import build_uncommon

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from mining.conftest import tiny_model
-from mnemoscope.mining.attention import AttentionPass, _cut
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.mining.passes.attention import AttentionPass, _cut
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining_options import MiningOptions
-from mnemoscope.models.attention import eager_attention
+from mnemoscope.models.forward.attention import eager_attention
 
 SENTENCES = [[5, 1, 9, 30], [7, 2, 200], [8, 8]]
 PREFIXES = {

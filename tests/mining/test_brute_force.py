@@ -15,7 +15,8 @@ from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.corpus import split_sentences
 from mnemoscope.errors import ModelNotFound, OptionError
-from mnemoscope.mining import batch_loader, mine
+from mnemoscope.mining import mine
+from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import load_model
 from models.conftest import CASES, ROWS, build
 from models.test_structure import Carousel, make
@@ -282,7 +283,7 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         pytest.skip("the built-in model's weights are not in this checkout yet")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from mnemoscope.models.huggingface import builtin_folder
+    from mnemoscope.models.opening.huggingface import builtin_folder
 
     place = builtin_folder("pydocs")
     hf = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()

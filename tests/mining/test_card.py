@@ -22,13 +22,16 @@ from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, POSITIONS, ids_of, oracle, rows, streams
 from mining.test_without_looking import Watch, look_away
 from mnemoscope.errors import Interrupted, NotFinite
-from mnemoscope.memory import HISTOGRAM_EDGES
-from mnemoscope.mining import batch_reader, card, host, mine, triggers
-from mnemoscope.mining.batches import Batch
-from mnemoscope.mining.histogram import BinCounter
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.mining.triggers import Triggers
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
+from mnemoscope.kernels import choose as card
+from mnemoscope.kernels import devices as host
+from mnemoscope.kernels.histogram import BinCounter
+from mnemoscope.mining import mine
+from mnemoscope.mining.text import batch_reader, triggers
+from mnemoscope.mining.text.batches import Batch
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.triggers import Triggers
 
 pytest.importorskip("triton")
 
@@ -39,7 +42,7 @@ CPU = torch.device("cpu")
 def kernels() -> Iterator[card.CardKernels]:
     """Those of a card, interpreted: few programs, so that each has several rows."""
     with pytest.MonkeyPatch.context() as patch:
-        from mnemoscope.mining import triton_kernels
+        from mnemoscope.kernels import cards as triton_kernels
 
         patch.setattr(card, "_PROGRAMS", 2)
         patch.setattr(card, "_CHOSEN", 32)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mnemoscope.mining.circle import next_in_circle
+from mnemoscope.mining.text.circle import next_in_circle
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])

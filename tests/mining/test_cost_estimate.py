@@ -12,16 +12,8 @@ from mining.conftest import WORDS, byte_tokenizer, odd_text, tiny_model
 from mining.reference import sentences_of
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import cost_estimate
-from mnemoscope.mining.cost_estimate import (
-    Cost,
-    ExpectedText,
-    Speeds,
-    describe,
-    estimate,
-    expected_text,
-    stage_seconds,
-)
-from mnemoscope.mining.plan import batch_order
+from mnemoscope.mining.cost_estimate import Cost, ExpectedText, Speeds, describe, estimate, expected_text, stage_seconds
+from mnemoscope.mining.plan.mining_plan import batch_order
 from mnemoscope.models import load_model
 
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.mining.activity import Activity, Measured
-from mnemoscope.mining.exact_sums import ROWS, add_sums, exact_sum, value_of
-from mnemoscope.mining.observer import Observer
-from mnemoscope.mining.routing import Routing
-from mnemoscope.mining.triggers import Survivors, Triggers
+from mnemoscope.kernels.reference import Observer
+from mnemoscope.mining.text.activity import Activity, Measured
+from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
+from mnemoscope.mining.text.routing import Routing
+from mnemoscope.mining.text.triggers import Survivors, Triggers
 
 LEAST, MOST = 2.0**-298, 2.0**320
 """Sizes of float32 numbers' squares, and of many of the largest ones added up."""

@@ -19,8 +19,9 @@ from mnemoscope.bench.documentation import value_rate
 from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining import cost_estimate, merge, mine, projector, values
-from mnemoscope.mining.batch_loader import BatchLoader
+from mnemoscope.mining import cost_estimate, merge, mine
+from mnemoscope.mining.passes import projector, values
+from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
 

@@ -5,9 +5,9 @@ from bisect import bisect_right
 import pytest
 import torch
 
-from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
-from mnemoscope.mining import histogram
-from mnemoscope.mining.histogram import BinCounter
+from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.kernels import histogram
+from mnemoscope.kernels.histogram import BinCounter
 
 CPU = torch.device("cpu")
 ODD = (0.0, -0.0, 1e-45, 1e-40, 2.0**-126, 3e38, float("inf"), *map(abs, HISTOGRAM_EDGES))

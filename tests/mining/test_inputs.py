@@ -14,8 +14,9 @@ import pytest
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, Interrupted, ModelDiffers, PartsDiffer, PlanDiffers
-from mnemoscope.mining import merge, mine, plan
-from mnemoscope.mining.values import ValuePass
+from mnemoscope.mining import merge, mine
+from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.plan import mining_plan as plan
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import causal_check
 from models.conftest import build
@@ -127,7 +128,7 @@ def test_other_versions_of_libraries_are_another_plan_unless_accepted(
     here = plan.library_versions()
     with pytest.raises(Interrupted):
         mine(model, text, out=tmp_path / "atlas", progress=stop_in("removals"), **OPTIONS)
-    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
+    for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.run_folder", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: VERSIONS)
     with pytest.raises(PlanDiffers, match=r"sentencex was .*, now '0\.4'.*accept_versions=True to go on"):
         mine(model, text, out=tmp_path / "atlas", **OPTIONS)
@@ -149,7 +150,7 @@ def test_merging_with_other_versions_of_libraries(
 ) -> None:
     here = plan.library_versions()
     parts = [mine(model, text, out=tmp_path / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
-    for name in ("mnemoscope.mining.plan", "mnemoscope.mining.merging"):
+    for name in ("mnemoscope.mining.plan.mining_plan", "mnemoscope.mining.merging"):
         monkeypatch.setattr(f"{name}.library_versions", lambda: {**here, "transformers": "0.2"})
     with pytest.raises(PartsDiffer, match=r"mined with transformers \S+ \(here 0\.2\); .*accept_versions=True"):
         merge(tmp_path / "out", parts, model=model)

@@ -11,9 +11,9 @@ from mining.conftest import odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import PlanDiffers
 from mnemoscope.mining import mine
-from mnemoscope.mining.removal_cost import default_removals
-from mnemoscope.mining.removals import random_position
-from mnemoscope.models.handmade import PLANTED, PLANTED_SENTENCES
+from mnemoscope.mining.passes.removals import random_position
+from mnemoscope.mining.plan.removal_cost import default_removals
+from mnemoscope.models.opening.handmade.models import PLANTED, PLANTED_SENTENCES
 
 
 @pytest.fixture(scope="module")

@@ -17,18 +17,18 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
-from mnemoscope.files import read_object
+from mnemoscope.foundation.files import read_object
+from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import mine, pieces
 from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, settle_text
 from mnemoscope.mining.sealing import model_facts
-from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text_pass import read_text
-from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.mining.values import ValuePass
-from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import LanguageModel, load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture

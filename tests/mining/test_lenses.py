@@ -16,18 +16,19 @@ from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
-from mnemoscope.mining import mine, tuned
-from mnemoscope.mining.circle import next_in_circle
-from mnemoscope.mining.lenses import _SAYS, fit_lenses, read_lens
-from mnemoscope.mining.readouts import reading_columns, targets_of
-from mnemoscope.mining.ridge import PENALTIES, Moments, fit_ridge
-from mnemoscope.mining.roles import LastTokens, RolePass
-from mnemoscope.mining.values import ValuePass
+from mnemoscope.mining import mine
+from mnemoscope.mining.lenses import tuned
+from mnemoscope.mining.lenses.lens_pass import _SAYS, fit_lenses, read_lens
+from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
+from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
+from mnemoscope.mining.passes.roles import LastTokens, RolePass
+from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.read_directions import input_embeddings, read_directions
-from mnemoscope.models.translators import Translator
+from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
+from mnemoscope.models.readout.translators import Translator
 from mnemoscope.questions import answer
-from mnemoscope.questions.lenses import _of_values
+from mnemoscope.questions.beyond.lenses import _of_values
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
 from web.served import client

@@ -14,7 +14,8 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer, stop_at_third
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import CorpusNotFound, Interrupted, PlanDiffers
-from mnemoscope.mining import memorised, mine
+from mnemoscope.mining import mine
+from mnemoscope.mining.passes import memorised
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import build_mixture

@@ -11,7 +11,7 @@ from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
 from mnemoscope.mining import merge, mine, text_pass
-from mnemoscope.mining.state import StateFacts
+from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 

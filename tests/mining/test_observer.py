@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mnemoscope.memory import HISTOGRAM_BINS, HISTOGRAM_EDGES
-from mnemoscope.mining.observer import Observer, Swept
+from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from mnemoscope.kernels.reference import Observer, Swept
 
 CPU = torch.device("cpu")
 

@@ -17,17 +17,17 @@ from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.manifest import unfinished_plan
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES
 from mnemoscope.cli import main
-from mnemoscope.distributed.worker import new_name, work
+from mnemoscope.cluster.worker import new_name, work
 from mnemoscope.errors import CorpusNotFound, PartsDiffer, PlanDiffers
+from mnemoscope.foundation.model_options import AS_USUAL
 from mnemoscope.mining import extend, merge, mine
-from mnemoscope.mining.changed_rules import check_rules
-from mnemoscope.mining.lenses import fit_lenses
-from mnemoscope.mining.plan import RULES, MiningPlan
-from mnemoscope.model_options import AS_USUAL
+from mnemoscope.mining.lenses.lens_pass import fit_lenses
+from mnemoscope.mining.plan.changed_rules import check_rules
+from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan
 from mnemoscope.neuron_names import names
 from mnemoscope.questions import answer
-from mnemoscope.reports import write_report
 from mnemoscope.search import open_index
+from mnemoscope.show.export import write_report
 from mnemoscope.web.static_export import write_pages
 from web.served import client
 

@@ -10,10 +10,11 @@ import pytest
 
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.errors import Interrupted, OptionError
+from mnemoscope.foundation.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining import merge, mine, run
-from mnemoscope.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
-from mnemoscope.model_options import AS_USUAL, ModelOptions
-from mnemoscope.models import load_model, loading
+from mnemoscope.models import load_model
+from mnemoscope.models.opening import loading
 
 
 def test_layers_are_named_by_text_or_by_numbers() -> None:
@@ -52,7 +53,7 @@ def test_removals_are_a_number_or_all() -> None:
 
 def test_options_are_read_without_torch() -> None:
     script = (
-        "import sys\nimport mnemoscope.mining_options\n"
+        "import sys\nimport mnemoscope.foundation.mining_options\n"
         "heavy = {'torch', 'transformers', 'polars', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -16,13 +16,13 @@ from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.tables import extend_command, rebuild_command
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted, ModelNotFound, PlanDiffers
+from mnemoscope.foundation.model_options import ModelOptions, display_name, full_name
 from mnemoscope.mining import extend, merge, mine
-from mnemoscope.mining.lenses import fit_lenses
-from mnemoscope.model_options import ModelOptions, display_name, full_name
+from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models import load_model
 from mnemoscope.neuron_names import names
 from mnemoscope.questions import write_all
-from mnemoscope.reports import write_report, writing
+from mnemoscope.show.export import write_report, writing
 from mnemoscope.web.static_export import write_pages
 from models.checkpoints import KINDS, args_of, weights_of
 from models.checkpoints import write as write_checkpoint

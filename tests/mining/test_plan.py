@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.mining.plan import (
+from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.mining.plan.mining_plan import (
     RULES,
     MiningPlan,
     all_versions,
@@ -18,7 +19,6 @@ from mnemoscope.mining.plan import (
     default_batch_tokens,
     library_versions,
 )
-from mnemoscope.mining_options import MiningOptions
 from mnemoscope.models import load_model
 
 

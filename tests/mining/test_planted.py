@@ -7,7 +7,7 @@ import pytest
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.models.handmade import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
+from mnemoscope.models.opening.handmade.models import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.models.handmade_experts import (
+from mnemoscope.models.opening.handmade.experts import (
     ASTRAY,
     EXPERTS,
     LAYERS,

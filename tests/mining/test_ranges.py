@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.mining.ranges import Range, count_numbers, join_ranges, leave_out, numbers_of, shared_ranges
+from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out, numbers_of, shared_ranges
 
 RUNS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=5)
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.mining.batches import even_parts
-from mnemoscope.mining.removal_runs import WHOLE, Requests, ShortenedRuns
-from mnemoscope.mining.trigger_table import NamedSentences
+from mnemoscope.mining.passes.removal_runs import WHOLE, Requests, ShortenedRuns
+from mnemoscope.mining.text.batches import even_parts
+from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.hooks import read_coefficients
+from mnemoscope.models.forward.hooks import read_coefficients
 from models.conftest import LAYERS, MEMORIES, ROWS, build
 
 SENTENCES = {3: 2, 7: 30, 8: 12, 20: 30, 21: 5}

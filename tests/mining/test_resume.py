@@ -17,10 +17,11 @@ import pytest
 
 import mnemoscope
 from mining.conftest import tables_of, tiny_model
-from mnemoscope import progress
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasExists, AtlasUnfinished, Interrupted, PlanDiffers, StoreFailed, Terminated
-from mnemoscope.mining import batch_loader, mine
+from mnemoscope.foundation import progress
+from mnemoscope.mining import mine
+from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
 
@@ -261,7 +262,7 @@ def test_the_second_ctrl_c_stops_at_once(
 @pytest.mark.slow
 def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
     from mining_killed import sentences
-    from mnemoscope.models.handmade import WORDS
+    from mnemoscope.models.opening.handmade.models import WORDS
 
     (tmp_path / "text.txt").write_text(sentences(30_000, WORDS[2:], 0))
     command = [sys.executable, "-m", "mnemoscope", "mine", "handmade:planted", str(tmp_path / "text.txt")]

@@ -14,14 +14,14 @@ import torch
 from mining.conftest import byte_tokenizer
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
-from mnemoscope.files import json_bytes
+from mnemoscope.foundation.files import json_bytes
 from mnemoscope.mining import extend, mine
-from mnemoscope.mining.key_triggers import TOKENS, KeyTriggers
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.projector import Share
-from mnemoscope.mining.roles import KEPT, LastTokens, RolePass, _read
+from mnemoscope.mining.passes.key_triggers import TOKENS, KeyTriggers
+from mnemoscope.mining.passes.projector import Share
+from mnemoscope.mining.passes.roles import KEPT, LastTokens, RolePass, _read
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import LanguageModel, load_model, read_blocks
-from mnemoscope.models.read_directions import input_embeddings
+from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.questions import answer
 from models.checkpoints import KINDS, ROWS, Slow, args_of, weights_of, write
 from models.conftest import build
@@ -267,9 +267,9 @@ def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, mod
 
 
 def _check(atlas: Atlas, model: LanguageModel) -> None:
+    from mnemoscope.foundation.model_options import AS_USUAL
     from mnemoscope.mining.extending import load_mined
-    from mnemoscope.mining.plan import MiningPlan
-    from mnemoscope.model_options import AS_USUAL
+    from mnemoscope.mining.plan.mining_plan import MiningPlan
 
     load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, ["roles"], opening=AS_USUAL)
 

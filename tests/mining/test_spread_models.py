@@ -11,9 +11,9 @@ from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted
+from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.mining import merge, mine
-from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.model_options import ModelOptions
+from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import load_model
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app

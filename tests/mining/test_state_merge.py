@@ -14,10 +14,10 @@ import torch
 from safetensors.numpy import load, load_file, save_file
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
-from mnemoscope.memory import Numbering
-from mnemoscope.mining import triggers
-from mnemoscope.mining.host import device_name, join_names, split_names
-from mnemoscope.mining.state import MiningState, StateFacts, StateShape
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.kernels.devices import device_name, join_names, split_names
+from mnemoscope.mining.text import triggers
+from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 
 DENSE = StateShape({0: 5, 3: 5}, 3, (1, -1))
 EXPERTS = StateShape({1: 7, 2: 4}, 2, (1, -1), {1: Numbering((2, 2, 3), 2)})

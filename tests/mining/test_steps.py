@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MiningError
-from mnemoscope.files import write_bytes
-from mnemoscope.heap import HeapTrimmer
-from mnemoscope.mining.batches import pack
+from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.mining.pieces import run_piece
 from mnemoscope.mining.steps import (
     Answers,
@@ -25,7 +24,8 @@ from mnemoscope.mining.steps import (
     read_saved,
     run_checkpointed,
 )
-from mnemoscope.mining.thread_team import ThreadTeam
+from mnemoscope.mining.text.batches import pack
+from mnemoscope.mining.text.thread_team import ThreadTeam
 
 
 class Squares:

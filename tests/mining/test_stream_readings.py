@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer, tiny_model
-from mnemoscope.mining import stream_readings
-from mnemoscope.mining.stream_readings import StreamReader, Streams
-from mnemoscope.models import LanguageModel, load_model, shared_readout
-from mnemoscope.models.hooks import Block, read_blocks, read_final
-from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.mining.passes import stream_readings
+from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.models.readout import shared_readout
+from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing.scores import folded_updates
 from models.conftest import build
 

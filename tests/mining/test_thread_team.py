@@ -15,11 +15,12 @@ from transformers.utils import logging
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining import batch_reader, mine, thread_team
-from mnemoscope.mining.thread_team import ThreadTeam, runs_side_by_side
+from mnemoscope.mining import mine
+from mnemoscope.mining.text import batch_reader, thread_team
+from mnemoscope.mining.text.thread_team import ThreadTeam, runs_side_by_side
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.hooks import read_blocks, read_coefficients
-from mnemoscope.models.quiet import suppress_warnings
+from mnemoscope.models.forward.hooks import read_blocks, read_coefficients
+from mnemoscope.models.modules.quiet import suppress_warnings
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60, "removals": 4}
 

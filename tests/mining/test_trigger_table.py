@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from mnemoscope.mining.trigger_table import NamedSentences
+from mnemoscope.mining.text.trigger_table import NamedSentences
 
 
 def named(folder: Path, sentences: dict[int, list[int]]) -> NamedSentences:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.mining.tuned import TunedFit
+from mnemoscope.mining.lenses.tuned import TunedFit
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.translators import Translator
+from mnemoscope.models.readout.translators import Translator
 from models.conftest import build
 
 HIDDEN, RATE, STEPS, POSITIONS = 16, 1e-3, 300, 128

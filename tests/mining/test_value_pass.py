@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mnemoscope.mining import projector, values
+from mnemoscope.mining.passes import projector, values
 from mnemoscope.models import LanguageModel, load_model
 
 

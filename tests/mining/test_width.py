@@ -16,11 +16,12 @@ from mining.conftest import byte_tokenizer, odd_text, stop_at_third
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import Interrupted, NotFinite
-from mnemoscope.memory import HISTOGRAM_EDGES
-from mnemoscope.mining import mine, width
-from mnemoscope.mining.usefulness import find_duplicates, mean_magnitude, usefulness
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
+from mnemoscope.mining import mine
+from mnemoscope.mining.passes import width
+from mnemoscope.mining.passes.usefulness import find_duplicates, mean_magnitude, usefulness
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.partial_forward import PartialForward
+from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import build
 from models.expert_models import EXPERTS, HandRead, blocks_of, build_mixture
 

@@ -15,13 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mining.conftest import odd_text, tables_of, tiny_model
 from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining import batch_reader, histogram, mine, observer, triggers
-from mnemoscope.mining.batches import Batch
-from mnemoscope.mining.blocks import CoefficientBlock
-from mnemoscope.mining.observer import Observer
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.triggers import Triggers
-from mnemoscope.models.hooks import read_coefficients
+from mnemoscope.kernels import histogram
+from mnemoscope.kernels import reference as observer
+from mnemoscope.kernels.reference import Observer
+from mnemoscope.mining import mine
+from mnemoscope.mining.text import batch_reader, triggers
+from mnemoscope.mining.text.batches import Batch
+from mnemoscope.mining.text.blocks import CoefficientBlock
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.triggers import Triggers
+from mnemoscope.models.forward.hooks import read_coefficients
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "equal", "is_nonzero")

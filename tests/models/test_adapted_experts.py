@@ -12,8 +12,9 @@ from mining.expert_reference import ExpertReference, assert_mixture
 from mining.reference import documents_of, sentences_of
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.mining import mine
-from mnemoscope.models import LanguageModel, linear_maps, load_model, read_coefficients
-from mnemoscope.models.expert_stacks import Stacks
+from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models.memories.expert_stacks import Stacks
+from mnemoscope.models.modules import linear_maps
 from models.expert_models import HandRead, blocks_of, build_mixture
 from models.test_experts import IDS, read
 

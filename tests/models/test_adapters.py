@@ -13,7 +13,8 @@ import torch
 from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.models import adapters, load_model
+from mnemoscope.models import load_model
+from mnemoscope.models.opening import adapters
 from models.test_probed import TARGETS, adapted, load, network_of
 
 peft = pytest.importorskip("peft")

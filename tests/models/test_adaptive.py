@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mnemoscope.models.fairseq.decoder import AdaptiveInput
-from mnemoscope.models.projections import AdaptiveSoftmax, Bands
+from mnemoscope.models.modules.fairseq_decoder import AdaptiveInput
+from mnemoscope.models.modules.projections import AdaptiveSoftmax, Bands
 
 BANDS = Bands((4, 10, 15), (8, 4, 2))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from mnemoscope.models import load_model
-from mnemoscope.models.attention import BlockAttention, eager_attention, find_attention, read_attention
+from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from models.conftest import LAYERS, build
 
 IDS = torch.tensor([[5, 1, 9, 30], [7, 2, 2, 200]])

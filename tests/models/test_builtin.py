@@ -3,7 +3,7 @@
 import pytest
 
 from mnemoscope.errors import ModelNotFound
-from mnemoscope.models import huggingface
+from mnemoscope.models.opening import huggingface
 
 
 def test_an_unknown_name_is_told_with_those_there_are():

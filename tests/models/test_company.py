@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausa
 from mining.conftest import byte_tokenizer
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.attention import eager_attention, find_attention
-from mnemoscope.models.company import boundaries_of, prove_long_rows, sides
+from mnemoscope.models.forward.attention import eager_attention, find_attention
+from mnemoscope.models.proof.company import boundaries_of, prove_long_rows, sides
 from mnemoscope.tracing import trace
 from models.conftest import CASES, build
 

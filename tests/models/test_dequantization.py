@@ -14,7 +14,7 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.models.huggingface import builtin_folder
+from mnemoscope.models.opening.huggingface import builtin_folder
 from models.test_probed import Rounding, in_four_bits, load, network_of
 
 # peft asks transformers by an old name.

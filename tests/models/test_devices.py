@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelUnsupported, OptionError
-from mnemoscope.model_options import parse_max_memory, write_max_memory
+from mnemoscope.foundation.model_options import parse_max_memory, write_max_memory
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.offloading import hold_weights, is_spread
-from mnemoscope.models.spreading import Room
+from mnemoscope.models.modules.offloading import hold_weights, is_spread
+from mnemoscope.models.modules.spreading import Room
 from mnemoscope.tracing import trace
 from models.conftest import CASES, build
 from models.expert_models import build_mixture
@@ -115,7 +115,7 @@ def test_a_model_that_fits_is_not_spread(stored: Any) -> None:
 def test_auto_spreads_what_free_memory_does_not_hold(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, size = stored("llama")
     plain = load_model(folder)
-    monkeypatch.setattr("mnemoscope.models.spreading._usable", lambda _: size // 2)
+    monkeypatch.setattr("mnemoscope.models.modules.spreading._usable", lambda _: size // 2)
     spread = load_model(folder)
     assert is_spread(spread.anatomy.model)
     assert_same(spread, plain)
@@ -171,7 +171,7 @@ def test_the_temporary_folder_goes_with_the_model(
     del spread
     gc.collect()
     assert not list(scratch.iterdir())
-    monkeypatch.setattr("mnemoscope.models.spreading.share_modules", lambda _: 1 / 0)
+    monkeypatch.setattr("mnemoscope.models.modules.spreading.share_modules", lambda _: 1 / 0)
     with pytest.raises(ModelDamaged):
         load_model(folder, max_memory="0B")
     assert not list(scratch.iterdir())

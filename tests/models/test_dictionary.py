@@ -7,7 +7,7 @@ import pytest
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound
 from mnemoscope.models import load_model
-from mnemoscope.models.fairseq.checkpoint import Dictionary, read_dictionary
+from mnemoscope.models.opening.fairseq.checkpoint import Dictionary, read_dictionary
 from models.checkpoints import KINDS, ROWS, WORDS, args_of, weights_of, write
 
 

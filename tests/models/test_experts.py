@@ -8,16 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
-from mnemoscope.models import experts as experts_module
-from mnemoscope.models import (
-    load_model,
-    mixture_structure,
-    overwrite_coefficients,
-    read_blocks,
-    read_coefficients,
-    routed_experts,
-)
-from mnemoscope.models.expert_taps import tap_experts
+from mnemoscope.models import load_model, overwrite_coefficients, read_blocks, read_coefficients
+from mnemoscope.models.anatomy import mixture_structure
+from mnemoscope.models.memories import experts as experts_module
+from mnemoscope.models.memories import routed_experts
+from mnemoscope.models.memories.expert_taps import tap_experts
 from models.conftest import build
 from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture, fill_randomly
 
@@ -173,7 +168,7 @@ def test_the_proof_notices_that_interleaving_is_ignored(tokenizer: Any, monkeypa
 def test_the_proof_notices_that_the_routers_weight_or_its_scaling_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.models import expert_taps
+    from mnemoscope.models.memories import expert_taps
 
     right = expert_taps._compute
 

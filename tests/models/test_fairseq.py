@@ -12,7 +12,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.models import load_model, read_coefficients
-from mnemoscope.models.attention import eager_attention, find_attention, read_attention
+from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
 from models.checkpoints import (
     CONTEXT,
     END,

@@ -7,7 +7,7 @@ import torch
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import load_model, read_blocks, read_coefficients
-from mnemoscope.models.anatomy import experts_chosen, head_of
+from mnemoscope.models.anatomy.anatomy import experts_chosen, head_of
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 0, 0]])
 LENGTHS = (6, 4)

@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel
 
 from mnemoscope.errors import ModelDamaged
 from mnemoscope.models import load_model
-from mnemoscope.models.fingerprint import check_finite, named_weights
+from mnemoscope.models.modules.fingerprint import check_finite, named_weights
 from models.conftest import build
 
 

@@ -14,7 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
-from mnemoscope.models import LanguageModel, gguf_file, load_model
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.opening import gguf_file
 
 gguf = pytest.importorskip("gguf")
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import ModelNotFound
-from mnemoscope.models import handmade, handmade_experts, load_model, read_blocks, read_coefficients
-from mnemoscope.models.handmade import DEAD, EXAMPLE_VALUES, PLANTED, PLANTED_SENTENCES, WORDS
+from mnemoscope.models import load_model, read_blocks, read_coefficients
+from mnemoscope.models.opening.handmade import experts as handmade_experts
+from mnemoscope.models.opening.handmade import models as handmade
+from mnemoscope.models.opening.handmade.models import DEAD, EXAMPLE_VALUES, PLANTED, PLANTED_SENTENCES, WORDS
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
-from mnemoscope.models import hub
+from mnemoscope.models.opening import hub
 
 
 @pytest.fixture

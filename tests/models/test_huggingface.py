@@ -17,15 +17,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from mnemoscope.errors import (
-    ModelDamaged,
-    ModelError,
-    ModelNotFound,
-    ModelUnsupported,
-    OptionError,
-    TokenizerNotFound,
-)
-from mnemoscope.models import hub, load_for_ids, load_model
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError, TokenizerNotFound
+from mnemoscope.models import load_for_ids, load_model
+from mnemoscope.models.opening import hub
 
 SMALL = {
     "vocab_size": 280,

@@ -3,7 +3,7 @@
 import pytest
 
 from mnemoscope.errors import PromptError
-from mnemoscope.models.id_tokens import IdTokens
+from mnemoscope.models.tokens.id_tokens import IdTokens
 
 
 def test_a_text_is_its_ids_in_decimal() -> None:

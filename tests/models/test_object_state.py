@@ -18,7 +18,7 @@ from mnemoscope.errors import ModelChanged, PartsDiffer
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.object_state import ObjectState, at_rest
-from mnemoscope.models.read_directions import read_directions
+from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.tracing import intervene, trace
 from mnemoscope.tracing.predictions import generate
 from models.conftest import build

@@ -9,7 +9,7 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.models.offloading import (
+from mnemoscope.models.modules.offloading import (
     check_reachable,
     device_of_module,
     hold_all_weights,

@@ -19,9 +19,11 @@ from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.cli import main
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.mining import mine
-from mnemoscope.models import huggingface, linear_maps, load_model
-from mnemoscope.models.linear_maps import precision_of, probe, probe_bias
-from mnemoscope.models.proof import HALF_LIMIT, LIMITS
+from mnemoscope.models import load_model
+from mnemoscope.models.modules import linear_maps
+from mnemoscope.models.modules.linear_maps import precision_of, probe, probe_bias
+from mnemoscope.models.opening import huggingface
+from mnemoscope.models.proof.proof import HALF_LIMIT, LIMITS
 from models.expert_models import build_mixture
 from models.test_probed import OPTIONS, Rounding, load, network_of
 

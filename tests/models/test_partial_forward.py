@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.hooks import read_final
-from mnemoscope.models.partial_forward import PartialForward
+from mnemoscope.models.forward.hooks import read_final
+from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import LAYERS, build
 
 IDS = torch.tensor([[5, 1, 9, 30], [7, 2, 2, 200]])

@@ -14,10 +14,13 @@ from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import ModelNotFound, ModelUnsupported, ProofFailed
 from mnemoscope.mining import mine
-from mnemoscope.models import LanguageModel, huggingface, linear_maps, load_model, probed_values
-from mnemoscope.models.feed_forward import DenseFeedForward
-from mnemoscope.models.huggingface import builtin_folder
-from mnemoscope.models.linear_maps import LinearMap, is_plain, matrix_of, probe, probe_bias
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.memories import probed_values
+from mnemoscope.models.memories.feed_forward import DenseFeedForward
+from mnemoscope.models.modules import linear_maps
+from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, matrix_of, probe, probe_bias
+from mnemoscope.models.opening import huggingface
+from mnemoscope.models.opening.huggingface import builtin_folder
 
 peft = pytest.importorskip("peft")
 # It asks transformers by an old name.

@@ -7,7 +7,7 @@ from torch.nn.functional import cosine_similarity
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
-from mnemoscope.models.projections import LinearHead, fold_of, gain_and_bias, room_for_scores, scale_of
+from mnemoscope.models.modules.projections import LinearHead, fold_of, gain_and_bias, room_for_scores, scale_of
 
 VECTORS = torch.randn(5, 16, generator=torch.Generator().manual_seed(3))
 

@@ -8,10 +8,11 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
-from mnemoscope.models import LanguageModel, load_model, proof
-from mnemoscope.models.anatomy import family_of, resolve
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.anatomy.anatomy import family_of, resolve
 from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.tokens import Beginning, Tokens
+from mnemoscope.models.proof import proof
+from mnemoscope.models.tokens.model_tokens import Beginning, Tokens
 
 
 def prove(hf, tokenizer, **changes):

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AddedToken, ByT5Tokenizer, CTRLTokenizer, PreTrainedTokenizer
 
-from mnemoscope.corpus.sentences import cut_windows
+from mnemoscope.corpus.sources.sentences import cut_windows
 from mnemoscope.errors import ModelUnsupported, PromptError, TokenizerNotFound
 from mnemoscope.models import load_model
-from mnemoscope.models.python_tokens import PythonTokens
-from mnemoscope.models.tokenizer_files import reader_of
-from mnemoscope.models.tokens import byte_characters
+from mnemoscope.models.opening.tokenizer_files import reader_of
+from mnemoscope.models.tokens.model_tokens import byte_characters
+from mnemoscope.models.tokens.python_tokens import PythonTokens
 from models.conftest import build
 from models.sentencepiece_file import sentencepiece_file
 

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from transformers import GPT2LMHeadModel
 
-from mnemoscope.models import load_model, read_directions
-from mnemoscope.models.read_directions import input_embeddings, input_norms
-from mnemoscope.models.read_directions import read_directions as directions_of
+from mnemoscope.models import load_model
+from mnemoscope.models.readout import read_directions
+from mnemoscope.models.readout.read_directions import input_embeddings, input_norms
+from mnemoscope.models.readout.read_directions import read_directions as directions_of
 from models.checkpoints import KINDS, Slow, args_of, weights_of, write
 from models.checkpoints import ROWS as FAIRSEQ_ROWS
 from models.conftest import HIDDEN, LAYERS, ROWS, build

@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.modeling_outputs import CausalLMOutput
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models import anatomy, load_model, read_blocks
-from mnemoscope.models.families import FAMILIES
+from mnemoscope.models import load_model, read_blocks
+from mnemoscope.models.anatomy import anatomy
+from mnemoscope.models.anatomy.families import FAMILIES
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 6, 6]])
 

@@ -15,9 +15,9 @@ import torch
 import mnemoscope as ms
 from mining.conftest import byte_tokenizer
 from mnemoscope.errors import MnemoscopeError, OptionError, PlanDiffers
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import load_model
-from mnemoscope.models.switches import IN_PLAN, kernels_chosen, refuse_coarse_products, steady
+from mnemoscope.models.modules.switches import IN_PLAN, kernels_chosen, refuse_coarse_products, steady
 from models.conftest import build
 
 DECISIONS = Path(__file__).parents[2] / "docs" / "decisions.md"

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.hooks import read_final
-from mnemoscope.models.token_logits import FrozenNorm, LogitDirections, TokenLogits
+from mnemoscope.models.forward.hooks import read_final
+from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections, TokenLogits
 from models.conftest import HIDDEN, ROWS, build
 
 IDS = torch.tensor([[5, 1, 9, 30], [7, 2, 2, 200]])

@@ -11,8 +11,8 @@ from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.models.tokenizer_files import reader_of
-from mnemoscope.models.tokens import (
+from mnemoscope.models.opening.tokenizer_files import reader_of
+from mnemoscope.models.tokens.model_tokens import (
     Beginning,
     Tokens,
     beginning_of,

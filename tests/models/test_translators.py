@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from mnemoscope.models import load_model
-from mnemoscope.models.translators import Translator, translated_scores, translated_values, values_in_stream
+from mnemoscope.models.readout.translators import Translator, translated_scores, translated_values, values_in_stream
 from models.conftest import HIDDEN, build
 
 GENERATOR = torch.Generator().manual_seed(0)

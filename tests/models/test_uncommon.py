@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from mnemoscope.cli import main
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import load_model, read_blocks, read_final
-from mnemoscope.models.proof import prove
+from mnemoscope.models.proof.proof import prove
 from models.expert_models import build_mixture
 from models.uncommon_models import MEMORIES, SEEING, UNCOMMON, build_seeing, build_uncommon
 

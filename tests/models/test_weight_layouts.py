@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
 from mnemoscope.models import load_model
-from mnemoscope.models.weight_layouts import fitting_names
+from mnemoscope.models.modules.weight_layouts import fitting_names
 from models.conftest import build
 from models.expert_models import build_mixture
 

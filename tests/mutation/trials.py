@@ -328,7 +328,7 @@ def summarize(
     mutants: list[Mutant], outcomes: list[tuple[str, str]], equivalents: dict[tuple[str, str, str], str]
 ) -> str:
     """The score with its 95 % interval, and every survivor that is not known to be equivalent."""
-    from mnemoscope.intervals import wilson
+    from mnemoscope.foundation.intervals import wilson
 
     same, alive = [], []
     for mutant, (how, _) in zip(mutants, outcomes, strict=True):

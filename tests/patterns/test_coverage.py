@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from mnemoscope.intervals import NOTHING, clustered_share, mean, share
+from mnemoscope.foundation.intervals import NOTHING, clustered_share, mean, share
 from mnemoscope.patterns import coverage
 from mnemoscope.patterns.coverage import (
     count_by_author,

@@ -7,7 +7,7 @@ import pytest
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.files import write_json
+from mnemoscope.foundation.files import write_json
 from mnemoscope.patterns import (
     PatternFinder,
     join_patterns,

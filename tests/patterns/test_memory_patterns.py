@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from mnemoscope.patterns.memory_patterns import (
-    Semantic,
-    explained_tokens,
-    mask_of,
-    semantic_patterns,
-    shallow_patterns,
-)
+from mnemoscope.patterns.memory_patterns import Semantic, explained_tokens, mask_of, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import Candidate, groups_of, lift, log10_tail
 from mnemoscope.patterns.surface import Family, small_key

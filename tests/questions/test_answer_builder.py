@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from mnemoscope.intervals import NOTHING, Estimate, wilson
+from mnemoscope.foundation.intervals import NOTHING, Estimate, wilson
 from mnemoscope.questions.answer_builder import (
     AnswerBuilder,
     complement,

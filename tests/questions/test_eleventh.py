@@ -19,7 +19,7 @@ QUESTION = '''"""How long are values?"""
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import mean
+from mnemoscope.foundation.intervals import mean
 from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
 from mnemoscope.questions.sources import values
@@ -53,8 +53,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 '''
 FIGURE = '''"""Figure 99: how long values are."""
 
-from mnemoscope.figures.chart import BLUE, Figure, Series, ends
-from mnemoscope.figures.panels import lines
+from mnemoscope.show.figures.chart import BLUE, Figure, Series, ends
+from mnemoscope.show.figures.panels import lines
 
 
 def figure(answers):

@@ -10,9 +10,9 @@ import pytest
 
 from handbuilt_answers import Trigger, build_answers, numbers
 from handwritten_judgements import SCHEMA
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.intervals import wilson
-from mnemoscope.judgements.reading import ANNOTATIONS
+from mnemoscope.foundation.intervals import wilson
 from mnemoscope.questions import answer
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")

@@ -13,11 +13,11 @@ import pytest
 import mnemoscope as ms
 from handbuilt_answers import build_answers, numbers
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.intervals import NOTHING, Estimate, clustered_share, share
+from mnemoscope.foundation.intervals import NOTHING, Estimate, clustered_share, share
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions.answer_builder import difference
-from mnemoscope.questions.memorised import Places, _chosen, binomial_tail, find_true
+from mnemoscope.questions.beyond.memorised import Places, _chosen, binomial_tail, find_true
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 

@@ -8,9 +8,9 @@ import pytest
 
 from handbuilt_answers import VOCABULARY, build_answers, numbers
 from handwritten_judgements import SCHEMA
-from mnemoscope.judgements.reading import ANNOTATIONS
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import answer
-from mnemoscope.questions.refinement_events import cases
+from mnemoscope.questions.paper.refinement_events import cases
 
 Prediction = dict[str, float]
 

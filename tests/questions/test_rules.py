@@ -7,7 +7,7 @@ another. So a rule turned round, or a threshold moved by a ten-thousandth, fails
 import pytest
 
 from figures.drawn_answers import findings, rules, verdicts
-from mnemoscope.intervals import Estimate, widen
+from mnemoscope.foundation.intervals import Estimate, widen
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.question import Answer, Outcome
 from questions.hand_answers import LAYERS, Line, answered, total

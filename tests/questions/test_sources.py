@@ -11,7 +11,7 @@ import pytest
 from handbuilt_answers import Value, build_answers
 from handbuilt_atlas import build_atlas
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, ends
+from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, ends
 from mnemoscope.questions import QUESTIONS, answer, load_question
 from mnemoscope.questions.sources import (
     DOCUMENTS,

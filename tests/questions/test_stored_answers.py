@@ -13,9 +13,9 @@ import pytest
 
 from handbuilt_answers import RULERS, build_answers
 from handwritten_judgements import SCHEMA
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS, write, write_all
 from mnemoscope.questions.answers import (
     LoadedAnswers,

@@ -8,7 +8,7 @@ import pytest
 
 from handbuilt_answers import VOCABULARY, Value, build_answers, numbers
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import exact_share, wilson
+from mnemoscope.foundation.intervals import exact_share, wilson
 from mnemoscope.questions import answer
 
 

@@ -13,13 +13,14 @@ import mnemoscope as ms
 from handbuilt_answers import build_answers
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.intervals import NOTHING, Estimate, Resamples
-from mnemoscope.mining import mine, width
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples
+from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.mining import mine
 from mnemoscope.mining.extending import load_mined
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.model_options import ModelOptions
+from mnemoscope.mining.passes import width
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import load_model
-from mnemoscope.questions.width import Losses, Spread, exits, mean_spread, rate_bound
+from mnemoscope.questions.beyond.width import Losses, Spread, exits, mean_spread, rate_bound
 from models.conftest import build as build_tiny
 from questions.known_model import Known, build
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers
-from mnemoscope.reports.writing import render_page
+from mnemoscope.show.export.writing import render_page
 
 
 class Reader(HTMLParser):

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas import verify
-from mnemoscope.formatting import format_value
+from mnemoscope.foundation.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.answers import load_answers
 from reports.reading import Reader, charts, page_without_figures, section, words

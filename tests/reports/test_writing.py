@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 
 from handwritten_judgements import SCHEMA
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasExists, OptionError
-from mnemoscope.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
-from mnemoscope.reports import write_report
+from mnemoscope.show.export import write_report
 from reports.reading import page_without_figures, section, words
 from reports.reported_atlas import MEMORIES, reported
 

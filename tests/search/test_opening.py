@@ -21,7 +21,7 @@ from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasDamaged, StoreFailed
-from mnemoscope.files import write_json
+from mnemoscope.foundation.files import write_json
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas
 

@@ -11,10 +11,10 @@ import torch
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import InterventionError, MemoryIdError, ModelDiffers, OptionError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model, read_blocks
-from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
 from mnemoscope.tracing.causal import MEASURES, _mean, _summary
 from mnemoscope.tracing.controls import draw_control

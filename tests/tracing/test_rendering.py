@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from mnemoscope.errors import PromptError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import load_model
 from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines, trace
 from mnemoscope.tracing.comparison import compare

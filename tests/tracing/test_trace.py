@@ -17,7 +17,7 @@ from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
-from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing import Trace, adopt_votes, block_predictions, scores, trace
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.predictions import best_predictions

@@ -11,20 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mnemoscope.corpus.first_pass import document_hash
-from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.corpus.sources.sentences import split_sentences
+from mnemoscope.corpus.tokenized.first_pass import document_hash
 from mnemoscope.errors import CorpusNotFound, TrainingError
 from mnemoscope.training import Recipe
 from mnemoscope.training import text as training_text
-from mnemoscope.training.text import (
-    Prepared,
-    Text,
-    Wanted,
-    prepare_text,
-    read_alone,
-    train_tokenizer,
-    windows,
-)
+from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, read_alone, train_tokenizer, windows
 from training.conftest import made_up_documents
 
 

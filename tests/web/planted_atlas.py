@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 
 from mnemoscope.mining import mine
-from mnemoscope.models import handmade, load_model
-from mnemoscope.models.handmade import PLANTED_SENTENCES
+from mnemoscope.models import load_model
+from mnemoscope.models.opening.handmade import models as handmade
+from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 
 SPEC = "handmade:planted"
 

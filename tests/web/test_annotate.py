@@ -30,7 +30,7 @@ def atlas(untouched: Path, tmp_path: Path) -> Path:
 
 def rows(atlas: Path) -> list[dict[str, Any]]:
     """Every row that anybody ever stored."""
-    from mnemoscope.campaigns.import_export import rows as stored
+    from mnemoscope.annotate.campaigns.import_export import rows as stored
 
     with open_store(open_atlas(atlas)) as store:
         return stored(store)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
-from mnemoscope.campaigns.import_export import rows
 from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
 from postgresql import postgresql

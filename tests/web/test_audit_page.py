@@ -15,12 +15,12 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.auditing import AuditedString, AuditOptions, audit
 from mnemoscope.auditing.alternatives import VARIED
 from mnemoscope.cli import main
-from mnemoscope.formatting import show_text
+from mnemoscope.foundation.formatting import show_text
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.handmade_experts import PLANTED_EXPERTS, SENTENCES
-from mnemoscope.pages.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
-from mnemoscope.pages.trace import PROMPT
+from mnemoscope.models.opening.handmade.experts import PLANTED_EXPERTS, SENTENCES
+from mnemoscope.show.pages.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
+from mnemoscope.show.pages.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write

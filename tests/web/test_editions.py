@@ -20,19 +20,20 @@ import mnemoscope.search
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
-from mnemoscope.files import file_hash, write_bytes, write_json
-from mnemoscope.memory import MemoryId
-from mnemoscope.pages import overview, questions
-from mnemoscope.pages.edition import PAGES, Edition
-from mnemoscope.pages.memory import memory_page
+from mnemoscope.foundation.files import file_hash, write_bytes, write_json
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.questions.answers import _store as store_answers
 from mnemoscope.questions.answers import make_answer, with_patterns
 from mnemoscope.search import opening
-from mnemoscope.web import Settings, browsing
+from mnemoscope.show.pages import overview, questions
+from mnemoscope.show.pages.edition import PAGES, Edition
+from mnemoscope.show.pages.memory import memory_page
+from mnemoscope.web import Settings
 from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
-from mnemoscope.web.search import BackgroundIndex
+from mnemoscope.web.routes import browsing
+from mnemoscope.web.routes.search import BackgroundIndex
 from mnemoscope.web.serving import prewarm
 from mnemoscope.web.site import Site
 from reports.reported_atlas import reported

@@ -16,11 +16,11 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.memory import MemoryId
-from mnemoscope.pages import edition as edition_module
-from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.memory import bars
-from mnemoscope.pages.triggers import group_triggers
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages import edition as edition_module
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.memory import bars
+from mnemoscope.show.pages.triggers import group_triggers
 from reports.reported_atlas import reported
 from web.served import client
 

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from browser import PHONE, Visits
-from mnemoscope.formatting import format_value
+from mnemoscope.foundation.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from mining.conftest import byte_tokenizer
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.models.handmade_experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
+from mnemoscope.models.opening.handmade.experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
 from models.expert_models import build_mixture
 from web.planted_atlas import planted_atlas
 from web.served import client, patient

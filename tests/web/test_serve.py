@@ -18,7 +18,7 @@ from jinja2 import Environment
 from handbuilt_atlas import build_atlas
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.cli import main
-from mnemoscope.pages import page
+from mnemoscope.show.pages import page
 from mnemoscope.web import Settings
 from mnemoscope.web.serving import prewarm
 from mnemoscope.web.site import Site

@@ -13,11 +13,11 @@ from browser import PHONE, Visits
 from durable import Disk
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
-from mnemoscope.files import write_bytes
-from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.overview import overview_page
-from mnemoscope.pages.page import DEAD, Frame, Page
+from mnemoscope.foundation.files import write_bytes
 from mnemoscope.questions.answers import write
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.overview import overview_page
+from mnemoscope.show.pages.page import DEAD, Frame, Page
 from mnemoscope.web import static_export
 from mnemoscope.web.static_export import Exported, write_pages
 from reports.reading import words

@@ -16,15 +16,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST, files_beside
 from mnemoscope.atlas.read import Atlas
 from mnemoscope.errors import AtlasBusy, AtlasExists
-from mnemoscope.files import (
-    file_entry,
-    file_hash,
-    is_hash,
-    make_folder,
-    read_object,
-    storing,
-    write_json,
-)
+from mnemoscope.foundation.files import file_entry, file_hash, is_hash, make_folder, read_object, storing, write_json
 
 
 @contextmanager

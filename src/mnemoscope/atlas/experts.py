@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mnemoscope.memory import Numbering
+from mnemoscope.foundation.memory_names import Numbering
 
 Numberings = Mapping[int, Numbering]
 """Of every layer of an experts model; empty for any other model."""

@@ -27,7 +27,7 @@ from mnemoscope.atlas.manifest import (
 )
 from mnemoscope.atlas.schema import ANSWERS, TABLES, place
 from mnemoscope.errors import AtlasDamaged, StoreFailed
-from mnemoscope.files import file_hash, flush, is_file_entry, read_object, remove_strays, storing
+from mnemoscope.foundation.files import file_hash, flush, is_file_entry, read_object, remove_strays, storing
 
 LOCK_FILE = ".lock"
 LENSES = "lenses"

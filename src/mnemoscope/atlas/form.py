@@ -12,8 +12,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from mnemoscope.atlas.plain_json import short, unwritable, wrong
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
-from mnemoscope.files import is_file_entry
-from mnemoscope.model_options import shown_manifest
+from mnemoscope.foundation.files import is_file_entry
+from mnemoscope.foundation.model_options import shown_manifest
 
 MOST = 2**24
 """Memories of a layer, and rows of the vocabulary: some sixty times what the largest models have."""

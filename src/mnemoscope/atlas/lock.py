@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mnemoscope.atlas.folder import LOCK_FILE, refuse_links
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, StoreFailed
-from mnemoscope.files import make_folder, remove_strays, storing
+from mnemoscope.foundation.files import make_folder, remove_strays, storing
 
 try:
     import fcntl

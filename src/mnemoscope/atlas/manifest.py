@@ -18,7 +18,7 @@ from typing import Any
 from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
-from mnemoscope.files import (
+from mnemoscope.foundation.files import (
     file_entry,
     flush,
     is_file_entry,
@@ -28,7 +28,7 @@ from mnemoscope.files import (
     write_bytes,
     write_json,
 )
-from mnemoscope.model_options import NAMED, ModelOptions, display_name
+from mnemoscope.foundation.model_options import NAMED, ModelOptions, display_name
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"

@@ -22,8 +22,8 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
-from mnemoscope.formatting import before_token, html_row, html_table, runs, show_text, show_token
-from mnemoscope.memory import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
 
 T = TypeVar("T")
 BEST_TRIGGERS = 25

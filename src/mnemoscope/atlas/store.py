@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.schema import SENTENCES_PER_PART, TABLES, Provenance, metadata
-from mnemoscope.files import write_bytes
+from mnemoscope.foundation.files import write_bytes
 
 
 def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, provenance: Provenance) -> None:

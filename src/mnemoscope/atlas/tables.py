@@ -23,10 +23,10 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
-from mnemoscope.files import file_hash
-from mnemoscope.forks import refuse_forked
-from mnemoscope.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
-from mnemoscope.model_options import AS_USUAL
+from mnemoscope.foundation.files import file_hash
+from mnemoscope.foundation.forks import refuse_forked
+from mnemoscope.foundation.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
+from mnemoscope.foundation.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),

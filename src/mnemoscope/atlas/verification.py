@@ -14,7 +14,7 @@ from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.files import file_hash, is_file_entry, read_object
+from mnemoscope.foundation.files import file_hash, is_file_entry, read_object
 
 _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")

@@ -13,7 +13,7 @@ import polars as pl
 
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged, OptionError
-from mnemoscope.formatting import show_token
+from mnemoscope.foundation.formatting import show_token
 
 SCRIPTS_WITHOUT_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

@@ -20,14 +20,14 @@ from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
 from mnemoscope.auditing.carriers import direct_effects, strongest, without
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
-from mnemoscope.corpus.pydocs import documents
-from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.corpus.sources.pydocs import documents
+from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import OptionError, PromptError
-from mnemoscope.memory import MemoryId
-from mnemoscope.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
-from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scores import require_model_of

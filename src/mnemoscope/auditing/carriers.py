@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_tick
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
-from mnemoscope.models.fold import branch_of, fold_values
+from mnemoscope.models.readout.fold import branch_of, fold_values
 from mnemoscope.tracing.interventions import Intervention, intervene
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scores import own_norm_scales

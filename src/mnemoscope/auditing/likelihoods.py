@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.company import sides
+from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.ranking import rank_of
 from mnemoscope.tracing.scores import SCORES
 

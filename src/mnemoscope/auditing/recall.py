@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.formatting import format_interval, format_value
-from mnemoscope.intervals import Estimate, share
+from mnemoscope.foundation.formatting import format_interval, format_value
+from mnemoscope.foundation.intervals import Estimate, share
 
 
 @dataclass(frozen=True)

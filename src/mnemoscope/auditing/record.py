@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mnemoscope.formatting import show_text
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.tracing.records import Record
 
 

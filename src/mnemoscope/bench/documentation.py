@@ -13,16 +13,16 @@ from torch import Tensor
 from mnemoscope.bench.loops import Stopwatch, compare_loops, mine_batches, overlap
 from mnemoscope.bench.shapes import random_model
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.neighbours import NeighbourPass
-from mnemoscope.mining.plan import default_batch_tokens
-from mnemoscope.mining.projector import Projector
-from mnemoscope.mining.values import Targets, ValuePass
-from mnemoscope.mining_options import MiningOptions
+from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.mining.passes.neighbours import NeighbourPass
+from mnemoscope.mining.passes.projector import Projector
+from mnemoscope.mining.passes.values import Targets, ValuePass
+from mnemoscope.mining.plan.mining_plan import default_batch_tokens
+from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.fold import fold_values
-from mnemoscope.models.projections import LinearHead
-from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.models.modules.projections import LinearHead
+from mnemoscope.models.readout.fold import fold_values
 
 TEXT = "builtin:pydocs:stdlib"
 _ROUNDS = 5

@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import OptionError
-from mnemoscope.mining.batch_reader import BatchReader
-from mnemoscope.mining.batches import Batch
-from mnemoscope.mining.plan import SAMPLED_TOKENS
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining_options import TRIGGERS
+from mnemoscope.foundation.mining_options import TRIGGERS
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS
+from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.batches import Batch
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, read_coefficients
+from mnemoscope.models.modules.observed import takes
 from mnemoscope.models.object_state import whole_use
-from mnemoscope.models.observed import takes
-from mnemoscope.progress import Progress, ignore_progress
 
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32

@@ -22,12 +22,12 @@ from transformers import (
 )
 
 from mnemoscope.bench.loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
-from mnemoscope.mining.batches import Batch, pack, pad, send
-from mnemoscope.mining.host import device_name
-from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.kernels.devices import device_name
+from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
+from mnemoscope.mining.text.batches import Batch, pack, pad, send
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.huggingface import builtin_folder
-from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.models.opening.huggingface import builtin_folder
 
 SHAPES = ("gpt2-small", "8b", "experts")
 """GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts as Mixtral's."""

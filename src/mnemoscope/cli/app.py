@@ -6,25 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli import (
-    analyze,
-    audit,
-    bench,
-    demo,
-    extend,
-    inspect,
-    lens,
-    mine,
-    report,
-    search,
-    serve,
-    show,
-    trace,
-    train,
-    worker,
-)
-from mnemoscope.cli.fleet import name_ray
+from mnemoscope.cli.look import analyze, audit, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
+from mnemoscope.cli.scale import extend, lens, worker
+from mnemoscope.cli.scale.fleet import name_ray
+from mnemoscope.cli.start import bench, demo, inspect, mine, train
 
 app = typer.Typer(
     name="mnemoscope",

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.cli.runner import FilteredStream
-from mnemoscope.formatting import before_token, show_controls, show_text, show_token, times_chance
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.formatting import before_token, show_controls, show_text, show_token, times_chance
+from mnemoscope.foundation.memory_names import MemoryId
 
 if TYPE_CHECKING:
     import polars as pl

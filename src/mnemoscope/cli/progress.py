@@ -2,7 +2,7 @@
 
 A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`;
 what stands behind the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown as it is. A report of the
-stage `worker` is no progress but news of a worker, in its note (`mnemoscope.progress.worker_note`).
+stage `worker` is no progress but news of a worker, in its note (`mnemoscope.foundation.progress.worker_note`).
 
 Shows the rate and the time left, counted from the first report of the stage (a resumed run starts in the middle).
 """
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.progress import WORKER, Progress
+from mnemoscope.foundation.progress import WORKER, Progress
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for machines."""

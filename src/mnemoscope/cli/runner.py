@@ -21,8 +21,8 @@ from typing import Any, TextIO, TypeVar, cast, final
 import typer
 
 from mnemoscope.errors import Interrupted, MnemoscopeError, StoreFailed, Terminated, command_line
-from mnemoscope.formatting import json_safe, show_controls
-from mnemoscope.progress import StopSignal
+from mnemoscope.foundation.formatting import json_safe, show_controls
+from mnemoscope.foundation.progress import StopSignal
 
 T = TypeVar("T")
 

@@ -3,13 +3,13 @@
 It is handed an `encode(list of text) -> list of ids` and gives numpy arrays, so it knows neither tokenizer nor torch.
 """
 
-from mnemoscope.corpus.encoded_batches import Encoder
-from mnemoscope.corpus.first_pass import document_hash
-from mnemoscope.corpus.preparation import open_prepared, prepare
-from mnemoscope.corpus.row_fields import Render
-from mnemoscope.corpus.sentences import split_sentences
-from mnemoscope.corpus.sources import Source, open_source
-from mnemoscope.corpus.tokenized_corpus import TokenizedCorpus
+from mnemoscope.corpus.sources.opening import Source, open_source
+from mnemoscope.corpus.sources.row_fields import Render
+from mnemoscope.corpus.sources.sentences import split_sentences
+from mnemoscope.corpus.tokenized.encoded_batches import Encoder
+from mnemoscope.corpus.tokenized.first_pass import document_hash
+from mnemoscope.corpus.tokenized.preparation import open_prepared, prepare
+from mnemoscope.corpus.tokenized.tokenized_corpus import TokenizedCorpus
 
 __all__ = [
     "Encoder",

@@ -19,19 +19,19 @@ import polars as pl
 import torch
 
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.corpus.finalize import expected_share
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.batch_reader import BatchReader
-from mnemoscope.mining.neighbours import NeighbourPass
-from mnemoscope.mining.plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
-from mnemoscope.mining.removal_cost import default_removals, removal_work
+from mnemoscope.corpus.tokenized.finalize import expected_share
+from mnemoscope.foundation.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.mining.passes.neighbours import NeighbourPass
+from mnemoscope.mining.passes.values import Targets, ValuePass
+from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
+from mnemoscope.mining.plan.removal_cost import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.values import Targets, ValuePass
-from mnemoscope.mining_options import MiningOptions, is_chat
+from mnemoscope.mining.text.batch_loader import BatchLoader
+from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
-from mnemoscope.progress import Progress, ignore_progress
 
 _SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample that the text's size is judged by."""
@@ -39,7 +39,7 @@ _SECONDS = 10.0
 """Time spent on batches of each kind, about."""
 _READINGS = 2
 """Products with the head that a prefix takes in each layer: residual and update; twice as many for the few models
-whose streams share none (models/shared_readout.py).
+whose streams share none (models/readout/shared_readout.py).
 """
 _PATTERNS = 700
 """Memories per second that patterns are found for, on one core of 2025 (LOG.md)."""

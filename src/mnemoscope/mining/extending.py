@@ -16,15 +16,15 @@ from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import WORK, open_as_mined
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
-from mnemoscope.mining.changed_rules import check_rules
+from mnemoscope.foundation.mining_options import AUTO, MiningOptions
+from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption
 from mnemoscope.mining.extensions import EXTENSIONS
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.plan.changed_rules import check_rules
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining_options import AUTO, MiningOptions
-from mnemoscope.model_options import ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged
-from mnemoscope.progress import Progress, StopSignal, ignore_progress, interruption
 from mnemoscope.tracing.scores import require_model_of
 
 

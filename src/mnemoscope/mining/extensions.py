@@ -7,12 +7,12 @@ makes one is a module of this room with a line here.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mnemoscope.mining.attention import write_attention
-from mnemoscope.mining.memorised import write_memorised
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.roles import write_roles
+from mnemoscope.mining.passes.attention import write_attention
+from mnemoscope.mining.passes.memorised import write_memorised
+from mnemoscope.mining.passes.roles import write_roles
+from mnemoscope.mining.passes.width import write_width
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining.width import write_width
 from mnemoscope.models import LanguageModel
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from mnemoscope.atlas.manifest import STATE
 from mnemoscope.mining.extensions import CHEAP
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.passes.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.passes.writing import write_question_tables, write_value_tables
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas
-from mnemoscope.mining.state import MiningState
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.writing import write_question_tables, write_value_tables
+from mnemoscope.mining.text.state import MiningState
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged
 

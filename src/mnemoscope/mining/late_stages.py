@@ -20,21 +20,15 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.folder import remove_work
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
-from mnemoscope.files import read_object, write_json
-from mnemoscope.mining.attention import join_attention, run_attention_piece
-from mnemoscope.mining.key_triggers import KeyTriggers
-from mnemoscope.mining.neighbours import NeighbourPass
-from mnemoscope.mining.pieces import join_pieces, run_piece
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.predictions import PREFIXES, PredictionPass, Prefixes
-from mnemoscope.mining.removals import RemovalPass
-from mnemoscope.mining.roles import RolePass, write_layer_roles
-from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, unsealed_atlas
-from mnemoscope.mining.state import MiningState, StateShape
-from mnemoscope.mining.steps import RunContext, read_saved
-from mnemoscope.mining.trigger_table import NamedSentences
-from mnemoscope.mining.values import ValuePass
-from mnemoscope.mining.writing import (
+from mnemoscope.foundation.files import read_object, write_json
+from mnemoscope.mining.passes.attention import join_attention, run_attention_piece
+from mnemoscope.mining.passes.key_triggers import KeyTriggers
+from mnemoscope.mining.passes.neighbours import NeighbourPass
+from mnemoscope.mining.passes.predictions import PREFIXES, PredictionPass, Prefixes
+from mnemoscope.mining.passes.removals import RemovalPass
+from mnemoscope.mining.passes.roles import RolePass, write_layer_roles
+from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.writing import (
     is_made,
     neighbour_pass,
     write_mined_layer,
@@ -46,8 +40,14 @@ from mnemoscope.mining.writing import (
     write_values,
     write_working_values,
 )
+from mnemoscope.mining.pieces import join_pieces, run_piece
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.sealing import add_patterns, model_facts, seal_atlas, unsealed_atlas
+from mnemoscope.mining.steps import RunContext, read_saved
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.read_directions import input_embeddings
+from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.patterns import PatternFinder, open_finder, write_layer_patterns, write_words
 
 LATE_STAGES = (

@@ -22,17 +22,17 @@ from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_man
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
-from mnemoscope.files import copy_file, make_folder
+from mnemoscope.foundation.files import copy_file, make_folder
+from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.finishing import finish_atlas
-from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
-from mnemoscope.mining.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.passes.predictions import PREFIXES, Prefixes
+from mnemoscope.mining.passes.writing import provenance_of, write_mined_tables
+from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into, paths_of
-from mnemoscope.mining.state import MiningState, StateShape
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.writing import provenance_of, write_mined_tables
-from mnemoscope.model_options import ModelOptions, write_max_memory
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
-from mnemoscope.progress import Progress, ignore_progress
 
 _SHARED = ("vocabulary", "tokens", "background")
 """Tables that the parts of one plan have in common."""

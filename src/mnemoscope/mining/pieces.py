@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from mnemoscope.errors import MiningError
-from mnemoscope.files import write_bytes
+from mnemoscope.foundation.files import write_bytes
 from mnemoscope.mining.steps import Answers, PlannedSteps, RunContext, digest, is_unanswered, read_saved
 
 _ROWS, _HALVED = "rows", "halved"

@@ -12,18 +12,18 @@ from pathlib import Path
 from mnemoscope.atlas.manifest import as_mined, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.heap import require_addresses
+from mnemoscope.foundation.heap import require_addresses
+from mnemoscope.foundation.mining_options import AUTO, DTYPES, MiningOptions, is_chat
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, write_max_memory
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.finishing import finish_atlas
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.mining.passes.writing import write_mined_tables, write_text_tables
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import Beginning, check_writable, encoder_of, hold_folder, settle_text
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
-from mnemoscope.mining.writing import write_mined_tables, write_text_tables
-from mnemoscope.mining_options import AUTO, DTYPES, MiningOptions, is_chat
-from mnemoscope.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
 from mnemoscope.models.special_tokens import special_tokens
-from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.tracing.scores import check_wide_numbers
 
 _ADDRESSES = 4_000_000_000

@@ -19,16 +19,16 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
-from mnemoscope.files import file_hash, storing
-from mnemoscope.mining.plan import RULES, MiningPlan, all_versions, library_versions
-from mnemoscope.mining.removal_cost import default_removals
+from mnemoscope.foundation.files import file_hash, storing
+from mnemoscope.foundation.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.model_options import NAMED, full_name
+from mnemoscope.foundation.progress import StopSignal, interruption
+from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
+from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining_options import MiningOptions, is_chat
-from mnemoscope.model_options import NAMED, full_name
 from mnemoscope.models import IdTokens, LanguageModel
-from mnemoscope.models.company import prove_long_rows
+from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.special_tokens import ChatReader
-from mnemoscope.progress import StopSignal, interruption
 
 
 @dataclass(frozen=True)

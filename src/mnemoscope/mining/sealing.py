@@ -16,13 +16,13 @@ from mnemoscope.atlas.manifest import RUN, mined_from, seal, table_files
 from mnemoscope.atlas.schema import place
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
-from mnemoscope.files import file_entry, write_json
-from mnemoscope.memory import most_experts
-from mnemoscope.mining.plan import MiningPlan
+from mnemoscope.foundation.files import file_entry, write_json
+from mnemoscope.foundation.memory_names import most_experts
+from mnemoscope.foundation.progress import Progress, StopSignal, interruption
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import join_patterns, write_patterns
-from mnemoscope.progress import Progress, StopSignal, interruption
 
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers")
 """The tables in which patterns are found."""

@@ -20,11 +20,11 @@ from safetensors.numpy import save
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.errors import MiningError
-from mnemoscope.files import write_bytes
-from mnemoscope.heap import HeapTrimmer
-from mnemoscope.mining.batches import even_parts, halves_of, run_in_halves
-from mnemoscope.mining.thread_team import ThreadTeam
-from mnemoscope.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.heap import HeapTrimmer
+from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.mining.text.batches import even_parts, halves_of, run_in_halves
+from mnemoscope.mining.text.thread_team import ThreadTeam
 
 Answers = dict[str, NDArray[Any]]
 

@@ -1,16 +1,16 @@
 """One pass of the model over the text, checkpointed: every batch of the plan, read and counted in its order."""
 
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.files import write_bytes
-from mnemoscope.mining.batch_loader import BatchLoader
-from mnemoscope.mining.batch_reader import BatchReader
-from mnemoscope.mining.host import device_name, join_names
-from mnemoscope.mining.plan import MiningPlan
-from mnemoscope.mining.state import MiningState, StateShape
+from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.progress import Checkpoints
+from mnemoscope.kernels.devices import device_name, join_names
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.text.batch_loader import BatchLoader
+from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.special_tokens import special_tokens
-from mnemoscope.progress import Checkpoints
 
 
 class TextReader:

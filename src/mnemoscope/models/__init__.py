@@ -1,14 +1,14 @@
 """Language models whose feed-forward layers can be read as memories."""
 
-from mnemoscope.models.docstrings import WITH_DOCSTRINGS
-from mnemoscope.models.expert_taps import Group
-from mnemoscope.models.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
-from mnemoscope.models.id_tokens import IdTokens
+from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.loading import device_of, load_for_ids, load_model
+from mnemoscope.models.memories.expert_taps import Group
 from mnemoscope.models.model_facts import Proof, Sizes
-from mnemoscope.models.switches import kernels_chosen, set_threads
-from mnemoscope.models.tokens import Beginning
+from mnemoscope.models.modules.switches import kernels_chosen, set_threads
+from mnemoscope.models.opening.docstrings import WITH_DOCSTRINGS
+from mnemoscope.models.opening.loading import device_of, load_for_ids, load_model
+from mnemoscope.models.tokens.id_tokens import IdTokens
+from mnemoscope.models.tokens.model_tokens import Beginning
 
 __all__ = [
     "WITH_DOCSTRINGS",

@@ -17,20 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
-from mnemoscope.memory import Numbering
-from mnemoscope.models.abandoning import Abandoned, abandon_in, after_coefficients
-from mnemoscope.models.anatomy import Anatomy, Layer
-from mnemoscope.models.feed_forward import goes_negative
-from mnemoscope.models.fingerprint import fingerprint, reading_fingerprint
-from mnemoscope.models.linear_maps import computes_in, matrix_of
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
 from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.memories.feed_forward import goes_negative
+from mnemoscope.models.memories.probed_values import ProbedValues
+from mnemoscope.models.memories.stop_early import Abandoned, abandon_in, after_coefficients
 from mnemoscope.models.model_facts import Proof, Sizes
+from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
+from mnemoscope.models.modules.linear_maps import computes_in, matrix_of
+from mnemoscope.models.modules.observed import run
+from mnemoscope.models.modules.offloading import device_of_module, places_of
+from mnemoscope.models.modules.parameter_count import count_parameters
+from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.object_state import ObjectInUse, held
-from mnemoscope.models.observed import run
-from mnemoscope.models.offloading import device_of_module, places_of
-from mnemoscope.models.parameter_count import count_parameters
-from mnemoscope.models.probed_values import ProbedValues
-from mnemoscope.models.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 
 
 @final

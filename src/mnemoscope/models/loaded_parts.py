@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mnemoscope.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
-from mnemoscope.models.anatomy import Anatomy
-from mnemoscope.models.id_tokens import IdTokens
-from mnemoscope.models.tokens import Beginning, Reader, chosen_beginning
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
+from mnemoscope.models.anatomy.anatomy import Anatomy
+from mnemoscope.models.tokens.id_tokens import IdTokens
+from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from torch.nn.modules import module as all_of
 from transformers import PretrainedConfig
 
 from mnemoscope.errors import ModelChanged
-from mnemoscope.models.fingerprint import active_adapters, plain_parts
-from mnemoscope.models.linear_maps import is_of_adapters
-from mnemoscope.models.observed import ids_for, run
-from mnemoscope.models.offloading import weights_at_hand
-from mnemoscope.models.switches import steady
+from mnemoscope.models.modules.fingerprint import active_adapters, plain_parts
+from mnemoscope.models.modules.linear_maps import is_of_adapters
+from mnemoscope.models.modules.observed import ids_for, run
+from mnemoscope.models.modules.offloading import weights_at_hand
+from mnemoscope.models.modules.switches import steady
 
 _SAMPLED = 4
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -11,8 +11,8 @@ from typing import Any, final
 
 from mnemoscope.errors import ModelUnsupported, OptionError, PromptError
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.python_tokens import PythonTokens
-from mnemoscope.models.tokens import Tokens
+from mnemoscope.models.tokens.model_tokens import Tokens
+from mnemoscope.models.tokens.python_tokens import PythonTokens
 
 _DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024", "%y": "24", "%A": "Friday"}
 """What templates that write today's date are told, so that the same chat is the same text tomorrow."""

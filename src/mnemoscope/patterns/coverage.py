@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.intervals import Estimate, clustered_share, mean, share
+from mnemoscope.foundation.intervals import Estimate, clustered_share, mean, share
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")
 """What the patterns of a prefix are: every prefix is one of these."""

@@ -20,12 +20,12 @@ from mnemoscope.atlas.experts import with_experts
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, Background, Prefixes, number_words, read_background, read_prefixes
 from mnemoscope.patterns.significance import Candidate, Groups, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Family, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon
-from mnemoscope.progress import Progress, ignore_progress
 
 _LOOKED_AT = 200
 """Sentences that tell how the vocabulary spells."""

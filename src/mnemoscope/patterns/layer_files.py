@@ -15,9 +15,9 @@ from mnemoscope.atlas.schema import schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.files import read_object, write_json
+from mnemoscope.foundation.files import read_object, write_json
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.finding import PatternFinder, columns_of, store_patterns, words_of
-from mnemoscope.progress import Progress, ignore_progress
 
 _WORDS = f"{WORK}/pattern-words.json"
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.patterns.prefixes import Background, Prefixes
-from mnemoscope.patterns.significance import (
+from mnemoscope.patterns.significance import (  # fmt: skip
     FEWEST,
     LEVEL,
     Candidate,
@@ -24,7 +24,7 @@ from mnemoscope.patterns.significance import (
     log10_tail,
     merge,
     spread_pairs,
-)  # fmt: skip
+)
 from mnemoscope.patterns.surface import Family, split_key, tokens_said, window_offsets
 from mnemoscope.patterns.topics import Topic, Vocabulary, find_topics, read_vocabulary
 from mnemoscope.patterns.words import Integers

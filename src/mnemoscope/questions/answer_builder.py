@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
+from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean, order_statistic, share, widen
 from mnemoscope.questions.question import EMPTY, Question
 
 MEMORIES = "over memories (Wilson)"

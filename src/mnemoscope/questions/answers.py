@@ -22,10 +22,10 @@ from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.files import write_json
-from mnemoscope.forks import refuse_forked
+from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.forks import refuse_forked
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns import write_patterns
-from mnemoscope.progress import Progress, ignore_progress
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import QUESTIONS, answer, load_question
 from mnemoscope.questions.sources import is_switched_off, model_layers, plan_seed, projection, refuse_part

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import polars as pl
 
 from mnemoscope.atlas.read import Atlas, first_upper_layer
-from mnemoscope.formatting import Form, format_interval, format_value
-from mnemoscope.intervals import Estimate
+from mnemoscope.foundation.formatting import Form, format_interval, format_value
+from mnemoscope.foundation.intervals import Estimate
 
 EMPTY = pl.DataFrame(
     schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}

@@ -41,11 +41,16 @@ QUESTIONS: tuple[str, ...] = (*THE_PAPERS, *BEYOND)
 """The ids of all questions."""
 
 
+def room_of(question: str) -> str:
+    """The folder, here and among the figures, in which a question's module lies."""
+    return "paper" if question in THE_PAPERS else "beyond"
+
+
 def question_module(question: str) -> ModuleType:
     """The module that declares a question (QUESTION) and answers it (`answer`); raises OptionError."""
     if question not in QUESTIONS:
         raise OptionError(f"{question!r} is not a question; the questions are {', '.join(QUESTIONS)}")
-    return import_module(f"mnemoscope.questions.{question}")
+    return import_module(f"mnemoscope.questions.{room_of(question)}.{question}")
 
 
 def load_question(question: str) -> Question:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished
-from mnemoscope.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
+from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, ends, widen
 from mnemoscope.questions.answer_builder import least_layer
 from mnemoscope.questions.question import Number
 

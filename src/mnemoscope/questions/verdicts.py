@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from mnemoscope.formatting import DASH
-from mnemoscope.intervals import widen
+from mnemoscope.foundation.formatting import DASH
+from mnemoscope.foundation.intervals import widen
 from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
 
 NOTHING_FOUND: Outcome = (DASH, "", None)

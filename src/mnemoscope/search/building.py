@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.formatting import show_token
-from mnemoscope.progress import Progress
+from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
 from mnemoscope.search.database import BOTTOM, CONTEXT, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
 from mnemoscope.search.postings import pack

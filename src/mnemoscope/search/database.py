@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.memory import MemoryId, Numbering
+from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
 VERSION = 3

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.errors import OptionError
-from mnemoscope.formatting import show_token
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import (
     CONTEXT,

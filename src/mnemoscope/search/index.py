@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from mnemoscope.annotate.judgements.reading import read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
-from mnemoscope.judgements.reading import read_judgements
 from mnemoscope.search import tokens
 from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
-from mnemoscope.search.fields import (
+from mnemoscope.search.fields import (  # fmt: skip
     USUAL_FIELDS,
     Annotations,
     Field,
@@ -30,7 +30,7 @@ from mnemoscope.search.fields import (
     Triggers,
     Values,
     check_fields,
-)  # fmt: skip
+)
 from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, Token
 from mnemoscope.search.trigger_words import TriggerWords

@@ -18,8 +18,8 @@ from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, StoreFailed
-from mnemoscope.files import file_hash, flush, storing
-from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.foundation.files import file_hash, flush, storing
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
 from mnemoscope.search.index import Index, ReadJudgements

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, SearchError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
 from mnemoscope.search.text import MOST_CHARACTERS

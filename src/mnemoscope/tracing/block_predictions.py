@@ -1,6 +1,6 @@
 """What the vocabulary says of the streams of all blocks of one prompt: the best tokens of each, and the updates' votes.
 
-For most models two products with the head serve all streams of a block (models/shared_readout.py), as they do in
+For most models two products with the head serve all streams of a block (shared_readout.py), as they do in
 mining; others have each stream read on its own. The streams of all layers and positions are projected together.
 """
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.projections import room_for_scores
-from mnemoscope.models.shared_readout import SharedReadout
+from mnemoscope.models.modules.projections import room_for_scores
+from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing.predictions import PredictionReader, best_predictions
 from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
-from mnemoscope.formatting import show_token
-from mnemoscope.intervals import DRAWS, LEVELS, Floats, Z
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.intervals import DRAWS, LEVELS, Floats, Z
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control

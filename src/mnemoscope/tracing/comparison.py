@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError
-from mnemoscope.formatting import show_token
+from mnemoscope.foundation.formatting import show_token
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS

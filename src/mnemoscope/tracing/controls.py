@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from mnemoscope.intervals import Floats
+from mnemoscope.foundation.intervals import Floats
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scores import contributions, value_norms

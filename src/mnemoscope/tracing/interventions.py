@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, MemoryIdError
-from mnemoscope.memory import MemoryId, Numbering
-from mnemoscope.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.memory_names import MemoryId, Numbering
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 
 How = Literal["set", "scale"]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.attention import BlockAttention, Part
-from mnemoscope.models.hooks import Block
-from mnemoscope.models.token_logits import FrozenNorm, LogitDirections
+from mnemoscope.models.forward.attention import BlockAttention, Part
+from mnemoscope.models.forward.hooks import Block
+from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ them and holds them together; drawing is rendering.py.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 
 
 @dataclass(frozen=True, slots=True)

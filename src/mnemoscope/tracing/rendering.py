@@ -11,7 +11,7 @@ from html import escape
 from rich.cells import cell_len, set_cell_size
 
 from mnemoscope.errors import PromptError
-from mnemoscope.formatting import HTML_CELL, html_row, html_table, show_token
+from mnemoscope.foundation.formatting import HTML_CELL, html_row, html_table, show_token
 from mnemoscope.tracing.logit_sums import Attended, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.cores import IN_CACHE
 from mnemoscope.errors import ModelDiffers, OptionError
+from mnemoscope.foundation.cores import IN_CACHE
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.fold import branch_scales, fold_values
+from mnemoscope.models.readout.fold import branch_scales, fold_values
 from mnemoscope.tracing.ranking import top
 
 MAJOR = 0.9

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import OptionError
-from mnemoscope.memory import Numbering
+from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Streams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene

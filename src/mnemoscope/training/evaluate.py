@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.models import Group
-from mnemoscope.models.expert_taps import tap_experts
-from mnemoscope.models.routed_experts import find_routed
+from mnemoscope.models.memories.expert_taps import tap_experts
+from mnemoscope.models.memories.routed_experts import find_routed
 from mnemoscope.training.text import Text
 
 Ids = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from mnemoscope.files import write_bytes
+from mnemoscope.foundation.files import write_bytes
 from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.recipe import BEGINNING, Recipe
 from mnemoscope.training.text import Prepared, Text, Wanted, read_alone

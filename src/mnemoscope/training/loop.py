@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import TrainingError
-from mnemoscope.files import replacing
-from mnemoscope.heap import keep_freed_memory
-from mnemoscope.mining_options import AUTO
+from mnemoscope.foundation.files import replacing
+from mnemoscope.foundation.heap import keep_freed_memory
+from mnemoscope.foundation.mining_options import AUTO
+from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.models import device_of
-from mnemoscope.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mnemoscope.corpus.secrets import read_secrets
+from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.errors import OptionError, TrainingError
 
 Plants = tuple[tuple[str, int], ...]

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from mnemoscope.corpus import Source, document_hash, open_source
-from mnemoscope.corpus.finalize import held_out_threshold
-from mnemoscope.corpus.pydocs import document_key, documents
-from mnemoscope.corpus.sentences import split_sentences
+from mnemoscope.corpus.sources.pydocs import document_key, documents
+from mnemoscope.corpus.sources.sentences import split_sentences
+from mnemoscope.corpus.tokenized.finalize import held_out_threshold
 from mnemoscope.errors import TrainingError
-from mnemoscope.files import write_bytes
+from mnemoscope.foundation.files import write_bytes
 from mnemoscope.training.independence import Tokens, independent_candidates
 from mnemoscope.training.planting import Plants, plant
 from mnemoscope.training.recipe import BEGINNING, Recipe

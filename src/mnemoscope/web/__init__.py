@@ -1,10 +1,11 @@
 """The page: browse an atlas in a browser, judge its memories, trace prompts and intervene. The door; see app.py.
 
-How to add pages. A page is one name: `pages/NAME.py` makes its `Page` from an edition of the atlas and knows no web;
-`pages/templates/NAME.html` extends `page.html` (blocks `main`, `head`, `keys`) and has the filters `token`, `running`,
-`percent`, `number`, `count`, `part`; links are written `<a {{ link(address) }}>`. Its route is in `browsing.py`, or,
-where there is more to it, in a module `web/NAME.py` whose `router(site)` `app.create_app` names: use
-`page_routes.both(router, site, PATH, name=..., kept=...)` on a plain `def` that takes the request and returns the Page.
+How to add pages. A page is one name: `show/pages/NAME.py` makes its `Page` from an edition of the atlas, without web;
+`show/pages/templates/NAME.html` extends `page.html` (blocks `main`, `head`, `keys`) and has the filters `token`,
+`running`, `percent`, `number`, `count`, `part`; links are written `<a {{ link(address) }}>`. Its route is in
+`routes/browsing.py`, or, where there is more to it, in a module `routes/NAME.py` whose `router(site)` `app.create_app`
+names: use `page_routes.both(router, site, PATH, name=..., kept=...)` on a plain `def` that takes the request and
+returns the Page.
 Errors of errors.py become pages by themselves; other refusals are starlette's `HTTPException(status, "One sentence.")`.
 `site.edition()` is the atlas with what was made from it: `pages.get(key, make)` keeps pages and views, `tables` the
 large things that many pages need.

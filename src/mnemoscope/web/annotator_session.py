@@ -17,8 +17,8 @@ from mnemoscope.web.security import check_form, cookie_name, has_token
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.store import Store
-    from mnemoscope.campaigns.views import Annotator
+    from mnemoscope.annotate.campaigns.store import Store
+    from mnemoscope.annotate.campaigns.views import Annotator
 
 PLACE = "/annotate"
 COOKIE_SECONDS = 90 * 24 * 3600

@@ -4,12 +4,12 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from mnemoscope.web import annotate_host, annotate_item, audit, browsing, search, trace
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.error_pages import add_error_pages
 from mnemoscope.web.page_routes import REFUSALS
 from mnemoscope.web.prefix import Prefix
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
+from mnemoscope.web.routes import annotate_host, annotate_item, audit, browsing, search, trace
 from mnemoscope.web.security import Security
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope import errors
-from mnemoscope.pages.page import Page
+from mnemoscope.show.pages.page import Page
 from mnemoscope.web.rendering import html, json_response, path_of, wants_json
 from mnemoscope.web.site import Site
 

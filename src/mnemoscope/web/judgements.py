@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from mnemoscope.cache import Cache
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.errors import AnnotationError
-from mnemoscope.judgements.reading import ANNOTATIONS
-from mnemoscope.memory import MemoryId
-from mnemoscope.pages.edition import Edition
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Edition
 from mnemoscope.web.settings import Settings
 
 if TYPE_CHECKING:
-    from mnemoscope.campaigns.store import Store
+    from mnemoscope.annotate.campaigns.store import Store
 
 T = TypeVar("T")
 RETRY_AFTER_SECONDS = 5.0
@@ -49,7 +49,7 @@ class SiteJudgements:
                 hash, at, problem = self._failed
                 if hash == edition.atlas.manifest_hash and time.monotonic() - at < RETRY_AFTER_SECONDS:
                     raise problem
-            from mnemoscope.campaigns.store import open_store
+            from mnemoscope.annotate.campaigns.store import open_store
 
             try:
                 store = open_store(edition.atlas, self._settings.annotations)
@@ -84,7 +84,7 @@ class SiteJudgements:
         """How many rows there are of what people said; nothing is ever taken away."""
         from sqlalchemy import func, select
 
-        from mnemoscope.judgements.tables import GROWING
+        from mnemoscope.annotate.judgements.tables import GROWING
 
         with self.store().database.reading() as connection:
             asked = [select(func.count()).select_from(table) for table in GROWING]

@@ -14,9 +14,9 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import PromptError
-from mnemoscope.memory import MemoryId
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
-from mnemoscope.pages.trace import TOKENS
+from mnemoscope.show.pages.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens

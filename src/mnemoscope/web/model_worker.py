@@ -21,9 +21,9 @@ from starlette.exceptions import HTTPException
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.cache import Cache
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
-from mnemoscope.model_options import full_name
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.foundation.model_options import full_name
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings

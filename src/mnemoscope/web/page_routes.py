@@ -19,7 +19,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.pages.page import Page
+from mnemoscope.show.pages.page import Page
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
 from mnemoscope.web.security import csrf_token, give_csrf
 from mnemoscope.web.site import Site

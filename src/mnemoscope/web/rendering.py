@@ -15,8 +15,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnemoscope.formatting import json_safe
-from mnemoscope.pages.page import Frame
+from mnemoscope.foundation.formatting import json_safe
+from mnemoscope.show.pages.page import Frame
 from mnemoscope.web.site import Site
 
 ASSETS = {

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mnemoscope.formatting import show_text
+from mnemoscope.foundation.formatting import show_text
 from mnemoscope.web.error_pages import ANNOTATOR_ONLY, error_page
 from mnemoscope.web.rendering import link_to, path_of, query_of
 from mnemoscope.web.site import Site

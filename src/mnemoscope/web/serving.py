@@ -14,16 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mnemoscope.errors import MnemoscopeError, ServeError
-from mnemoscope.formatting import show_text
-from mnemoscope.heap import give_back_freed_memory
-from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.layers import Choice, layer_page, layers_page
-from mnemoscope.pages.memory import memory_page
-from mnemoscope.pages.overview import overview_page
-from mnemoscope.pages.page import Page, environment
-from mnemoscope.pages.questions import question_page, questions_page
-from mnemoscope.progress import EARLY
+from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.heap import give_back_freed_memory
+from mnemoscope.foundation.progress import EARLY
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.layers import Choice, layer_page, layers_page
+from mnemoscope.show.pages.memory import memory_page
+from mnemoscope.show.pages.overview import overview_page
+from mnemoscope.show.pages.page import Page, environment
+from mnemoscope.show.pages.questions import question_page, questions_page
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import AtlasUnfinished
-from mnemoscope.pages.edition import Edition, footprint_of
+from mnemoscope.show.pages.edition import Edition, footprint_of
 from mnemoscope.web.judgements import SiteJudgements
 from mnemoscope.web.settings import Settings
 

@@ -19,17 +19,17 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
-from mnemoscope.figures.examples import best_examples
-from mnemoscope.files import flush, json_bytes, make_folder, storing, write_bytes
-from mnemoscope.memory import MemoryId
-from mnemoscope.pages.edition import Edition
-from mnemoscope.pages.layers import ROWS, Choice, layer_page, layer_rows, layers_page
-from mnemoscope.pages.memory import memory_page
-from mnemoscope.pages.overview import overview_page
-from mnemoscope.pages.page import Frame, Page
-from mnemoscope.pages.questions import question_page, questions_page
-from mnemoscope.progress import Progress, ignore_progress
+from mnemoscope.foundation.files import flush, json_bytes, make_folder, storing, write_bytes
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
+from mnemoscope.show.figures.examples import best_examples
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.layers import ROWS, Choice, layer_page, layer_rows, layers_page
+from mnemoscope.show.pages.memory import memory_page
+from mnemoscope.show.pages.overview import overview_page
+from mnemoscope.show.pages.page import Frame, Page
+from mnemoscope.show.pages.questions import question_page, questions_page
 from mnemoscope.web.rendering import asset_bytes
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site

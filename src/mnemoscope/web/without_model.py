@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnemoscope.atlas.tables import model_words
-from mnemoscope.pages.page import Page
+from mnemoscope.show.pages.page import Page
 from mnemoscope.web.page_routes import both
 from mnemoscope.web.site import Site
 

@@ -1,0 +1,1 @@
+"""People judge what memories store: single judgements, and campaigns of many annotators."""

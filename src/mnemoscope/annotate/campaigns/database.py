@@ -1,0 +1,256 @@
+"""The database behind the annotations: where it is, opening it, and what it refuses as one plain line.
+
+A SQLite file inside the atlas by default, or `postgresql://...` for a team. Knows the tables' names, not what
+they mean.
+"""
+
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, select, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from mnemoscope.annotate.judgements import tables
+from mnemoscope.annotate.judgements.reading import ANNOTATIONS, VERSION
+from mnemoscope.errors import AnnotationError
+
+WAIT_SECONDS = 30
+"""Seconds that a writer waits for others."""
+_REACH = 10
+"""Seconds within which a server must answer."""
+_LOCK = 6_364_136_223
+"""Number of the lock under which a PostgreSQL database gets its tables."""
+
+
+@final
+class Database:
+    """A database of annotations: `reading()` and `writing()` give a connection inside a transaction."""
+
+    def __init__(self, url: URL, *, atlas: str) -> None:
+        """Makes the tables where there are none. `atlas` is the sha256 of its manifest.
+
+        Raises AnnotationError for a database that cannot be reached, is damaged, of another version or another atlas.
+        """
+        self.url = url
+        self.atlas = atlas
+        self.name = format_address(url)
+        self.sqlite = url.get_backend_name() == "sqlite"
+        self.engine = _engine(url)
+        # Threads of one process take turns here: SQLite's own waiting sleeps, and does not keep to an order.
+        self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
+        try:
+            self._open()
+            if self.sqlite:
+                self._keep_a_log()
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+    def close(self) -> None:
+        """Closes every connection; on SQLite what lies in the log goes into the file."""
+        self.engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database; raises AnnotationError."""
+        with self._in_plain_words("read"), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection whose changes are all stored when the block ends well, or none; raises AnnotationError."""
+        with self._in_plain_words("stored"), self._turn, self.engine.connect() as connection:
+            connection = connection.execution_options(writing=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def _in_plain_words(self, done: str) -> Iterator[None]:
+        """Errors become one line without a password: what the database says, and what to do."""
+        try:
+            yield
+        except PoolTimeout as error:
+            raise AnnotationError(f"{self.name}: nothing was {done}: too many people at once; try again") from error
+        except (DBAPIError, sqlite3.Error) as error:
+            original = error.orig if isinstance(error, DBAPIError) else error
+            lines = str(original).strip().splitlines() or [type(original).__name__]
+            reason = lines[0].strip()
+            for secret in _secrets(self.url):
+                reason = reason.replace(secret, "***")
+            code = getattr(original, "sqlite_errorname", "") or getattr(original, "sqlstate", "") or ""
+            advice = next((text for pattern, text in _ADVICE if re.search(pattern, f"{code} {reason}")), "try again")
+            raise AnnotationError(f"{self.name}: nothing was {done} ({reason}); {advice}") from error
+
+    def _open(self) -> None:
+        with self.writing() as connection:
+            if not self.sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
+            present, ours = set(inspect(connection).get_table_names()), set(tables.metadata.tables)
+            if not present & ours:
+                if present and self.sqlite:
+                    raise AnnotationError(f"{self.name} is a database of something else; choose another file")
+                tables.create(connection)
+                connection.execute(tables.version.insert().values(version=VERSION, atlas=self.atlas))
+                return
+            self._check(connection, missing=ours - present)
+
+    def _keep_a_log(self) -> None:
+        """Makes SQLite write a log beside the file, so that readers and a writer need not wait for each other.
+
+        The file keeps to this for good, so it is asked for only once the file is known to be ours. SQLite does not wait
+        here for another process that opens the file too, so it is asked again.
+        """
+        until = time.monotonic() + WAIT_SECONDS
+        with self._in_plain_words("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                        raise
+                time.sleep(0.01)
+
+    def _check(self, connection: Connection, *, missing: set[str]) -> None:
+        name, atlas = self.name, self.atlas
+        if "annotations_version" in missing:
+            raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
+        said = connection.execute(select(tables.version.c.version)).scalars().all()
+        if len(said) != 1 or said[0] != VERSION:
+            shown = " and ".join(str(number) for number in said) or "none"
+            raise AnnotationError(
+                f"{name} has version {shown} of the annotations, this package knows {VERSION};"
+                " use the package that wrote it, or another database"
+            )
+        have = {column["name"] for column in inspect(connection).get_columns("annotations_version")}
+        if missing or "atlas" not in have:
+            lacking = ", ".join(sorted(missing)) or "the atlas's hash"
+            raise AnnotationError(f"{name} was not made by a campaign (it lacks {lacking}); choose another database")
+        owner = connection.execute(select(tables.version.c.atlas)).scalar_one()
+        if owner != atlas:
+            raise AnnotationError(
+                f"{name} holds judgements of another atlas (manifest {owner[:12]}, this one is {atlas[:12]});"
+                " give the atlas it belongs to, or another database"
+            )
+        if self.sqlite:
+            for check in ("PRAGMA quick_check(1)", "PRAGMA foreign_key_check"):
+                found = connection.exec_driver_sql(check).first()
+                if found is not None and found[0] != "ok":
+                    what = " ".join(" ".join(map(str, found)).split())
+                    raise AnnotationError(f"{name} is damaged ({what}); restore it from a copy")
+
+
+_KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
+"""PostgreSQL's other way to say where a database is, which is no path and may hold a password."""
+_NO_ADDRESS = "the address of the annotations is none; write postgresql://USER@HOST/NAME"
+_ADVICE = (
+    ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
+    ("SQLITE_BUSY|SQLITE_LOCKED|55P03|40P01|40001", "another process is writing; try again"),
+    ("SQLITE_READONLY|SQLITE_CANTOPEN|SQLITE_PERM|25006|42501", "make it writable, or choose another"),
+    ("SQLITE_NOTADB|SQLITE_CORRUPT", "restore it from a copy"),
+    ("only grows", "judgements are never changed; save a new one"),
+    ("28P01|28000|password", "check user and password"),
+    ("3D000|does not exist", "create the database first"),
+    ("connection|resolve|timeout|08", "check the address, and that the server runs"),
+)
+
+
+def address(given: str | Path | None, folder: Path) -> URL:
+    """Where the annotations of the atlas in `folder` are: its own file, another file, or a server.
+
+    Raises AnnotationError for what is neither a path nor `sqlite:///...` nor `postgresql://...`, and for a link in the
+    atlas's own place; shows no password.
+    """
+    if given is None:
+        given = folder / ANNOTATIONS
+        if given.is_symlink():
+            # An atlas may come from a stranger, and what is written here would be written where the link leads.
+            raise AnnotationError(f"{given} is a link; name the file that it leads to with --annotations")
+    if isinstance(given, Path) or "://" not in given:
+        if isinstance(given, str) and _KEYWORDS.search(given):
+            raise AnnotationError(_NO_ADDRESS)
+        return _file(Path(given))
+    try:
+        url = make_url(given)
+        backend = url.drivername.partition("+")[0]
+    except (ArgumentError, ValueError):
+        raise AnnotationError(_NO_ADDRESS) from None
+    if backend == "sqlite" and url.database:
+        return _file(Path(url.database))
+    if backend not in ("postgresql", "postgres"):
+        raise AnnotationError(f"annotations cannot be kept in {backend}; give a path, or postgresql://USER@HOST/NAME")
+    if "@" in (url.host or "") or "@" in (url.database or ""):
+        # The rest of a password would be taken for host or name, and told.
+        raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def place_text(given: str | Path) -> str:
+    """Where annotations were said to be, without password or options; raises AnnotationError like `address`."""
+    return format_address(address(given, Path()))
+
+
+def format_address(url: URL) -> str:
+    """The address without password or options."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    user = f"{url.username}@" if url.username else ""
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
+
+
+def _secrets(url: URL) -> list[str]:
+    """Passwords in the address, also those among its options."""
+    found = [str(url.password or "")]
+    for name, value in url.query.items():
+        if "password" in name:
+            found += [value] if isinstance(value, str) else value
+    return [secret for secret in found if secret]
+
+
+def _file(path: Path) -> URL:
+    if path.is_dir():
+        raise AnnotationError(f"{path} is a folder; name a file for the annotations")
+    if not path.parent.is_dir():
+        raise AnnotationError(f"{path.parent} is no folder, so {path.name} cannot be made there; make it first")
+    return URL.create("sqlite", database=str(path))
+
+
+def _engine(url: URL) -> Engine:
+    sqlite = url.get_backend_name() == "sqlite"
+    own = {"timeout": WAIT_SECONDS, "isolation_level": None}
+    remote = {"connect_timeout": _REACH, "application_name": "mnemoscope"}
+    engine = create_engine(
+        url,
+        pool_size=8,
+        max_overflow=56 if sqlite else 16,
+        pool_timeout=WAIT_SECONDS,
+        pool_pre_ping=not sqlite,
+        connect_args=own if sqlite else remote,
+    )
+    if sqlite:
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: Any, _: object) -> None:
+    try:
+        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+
+
+def _begin(connection: Connection) -> None:
+    # A writer that first reads and then writes would be refused where another wrote in between.
+    writing = connection.get_execution_options().get("writing")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

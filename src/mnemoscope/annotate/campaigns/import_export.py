@@ -1,0 +1,235 @@
+"""Judgements out of the database and into another, as CSV or JSONL: every row, in order of time, nothing lost.
+
+A file holds everything that anybody said, taken back or finished. Reading it adds what is missing and changes nothing;
+reading it twice is reading it once. What judgements add up to is in results.py.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from sqlalchemy import Connection, select
+
+from mnemoscope.annotate.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
+from mnemoscope.annotate.campaigns.saving import add_annotator, find_row
+from mnemoscope.annotate.campaigns.store import Store
+from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
+from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
+from mnemoscope.errors import AnnotationError, MemoryIdError
+from mnemoscope.foundation.files import replacing
+
+FORMS = ("csv", "jsonl")
+_FORMULA = re.compile(r"'*[=+\-@]")
+"""How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
+_TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
+_EXPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+    "judgement": lambda row: {"triggers": json.loads(row["triggers"])},
+    "verdict": lambda row: {"kind": row["verdict"]},
+    "finish": lambda row: {"kind": "finished" if row["finished"] else "taken up"},
+}
+"""Of each event the fields that are exported in another form than they are stored in."""
+_IMPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+    "judgement": lambda row: {"control": int(row["item_kind"] == "control")},
+    "verdict": lambda row: {"verdict": row["kind"]},
+    "finish": lambda row: {"finished": int(row["kind"] == "finished")},
+}
+"""Of each event the columns that are stored in another form than the fields."""
+
+
+class _BadLine(Exception):
+    """A line of a file that cannot be taken."""
+
+    def __init__(self, reason: object, line: int) -> None:
+        super().__init__(str(reason))
+        self.line = line
+
+
+def export(store: Store, path: str | Path) -> int:
+    """Writes every row to `path` (.csv or .jsonl) and returns how many; raises AnnotationError, StoreFailed."""
+    where = Path(path)
+    form = _form(where)
+    text = as_text(store, form)
+    with replacing(where) as file:
+        file.write(text.encode("utf-8"))
+    return len(rows(store))
+
+
+def as_text(store: Store, form: str) -> str:
+    """Every row as CSV (`csv`) or JSON lines (`jsonl`), for a download."""
+    check_choice(form, FORMS, what="form")
+    found = rows(store)
+    if form == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+    written = io.StringIO(newline="")
+    table = csv.writer(written, lineterminator="\n")
+    table.writerow(FIELDS)
+    table.writerows([_cell(row[name]) for name in FIELDS] for row in found)
+    return written.getvalue()
+
+
+def rows(store: Store) -> list[Row]:
+    """Every row of every table that only grows, by time, with what it is about; the fields of rules.py."""
+    found = []
+    with store.database.reading() as connection:
+        common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
+        about = (items.c.layer, items.c.memory, items.c.code, items.c.kind.label("item_kind"))
+        for event, table in _TABLES.items():
+            own = [column for column in table.c if column.name not in ("layer", "memory")]
+            asked = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
+            for row in connection.execute(asked).mappings():
+                known = {name: row[name] for name in FIELDS if name in row}
+                found.append(dict.fromkeys(FIELDS) | known | common | _EXPORTED[event](dict(row)) | {"event": event})
+    return sorted(found, key=lambda row: (row["made_at"], row["author"], row["key"]))
+
+
+def import_judgements(store: Store, path: str | Path) -> int:
+    """Adds the rows of an exported file that are not there yet, all or none, and returns how many.
+
+    The file's campaign is started where there is none. Authors who are not known become annotators without an
+    invitation. Raises AnnotationError, naming the line, for what cannot be, or contradicts what is there.
+    """
+    where = Path(path)
+    form = _form(where)
+    try:
+        with where.open(encoding="utf-8-sig", newline="") as file, store.database.writing() as connection:
+            database = _Import(store, connection)
+            return sum(database.add(line, content) for line, content in _lines(file, form))
+    except _BadLine as refused:
+        raise AnnotationError(f"{where} line {refused.line}: {refused}; nothing was imported") from refused
+    except UnicodeDecodeError as error:
+        raise AnnotationError(f"{where} is not UTF-8 text ({error.reason}); nothing was imported") from error
+    except OSError as error:
+        raise AnnotationError(f"{where} cannot be read ({error.strerror}); give a file that was exported") from error
+
+
+class _Import:
+    """A database that takes rows, inside one transaction."""
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self._store = store
+        self._connection = connection
+        self._campaign = _read_campaign(connection)
+        self._authors = set(connection.execute(select(annotators.c.name)).scalars())
+
+    def add(self, line: int, content: str | list[str]) -> bool:
+        """Adds what a line holds, and says whether it was not there yet; raises _BadLine, AtlasDamaged."""
+        try:
+            row = check_row(_parse(content), self._store.database.atlas)
+            self._check_campaign(row["campaign"])
+            item = None if row["item_kind"] is None else self._item(row)
+            if row["author"] not in self._authors:
+                add_annotator(self._connection, row["author"])
+                self._authors.add(row["author"])
+            return self._insert(row, item)
+        except (AnnotationError, MemoryIdError) as error:
+            raise _BadLine(error, line) from error
+
+    def _check_campaign(self, facts: Row | None) -> None:
+        if facts is not None and self._campaign is None:
+            sizes = {name: facts[name] for name in ("keys_per_layer", "controls", "cases", "seed")}
+            store_campaign(self._connection, sample(self._store.atlas, **sizes)[1], facts)
+            self._campaign = facts
+        if facts not in (None, self._campaign):
+            raise AnnotationError("it belongs to another campaign than the one in the database")
+
+    def _item(self, row: Row) -> Row:
+        """The item that the row is about; a chosen memory becomes one."""
+        kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])
+        item = find_item(self._connection, *place)
+        if item is None and kind == "chosen":
+            atlas = self._store.atlas
+            atlas.number(atlas.name(layer, memory))  # raises where there is no such memory
+            store_chosen(self._connection, layer, memory, row["code"])
+            item = find_item(self._connection, *place)
+        if item is None:
+            raise AnnotationError(f"the campaign has no {kind} {memory} in layer {layer}")
+        if kind != "chosen" and item["code"] != row["code"]:
+            raise AnnotationError(f"{kind} {memory} of layer {layer} was shown with other prefixes there")
+        if row["event"] == "judgement":
+            outside = set(json.loads(row["triggers"])) - set(self._store.shown_ranks(item))
+            if outside:
+                raise AnnotationError(f"trigger {min(outside)} is none that this item shows")
+        return item
+
+    def _insert(self, row: Row, item: Row | None) -> bool:
+        table = _TABLES[row["event"]]
+        values = {name: row[name] for name in ("author", "made_at", "key")}
+        values |= {"item": None if item is None else item["id"]}
+        values |= {column.name: row[column.name] for column in table.c if column.name in FIELDS}
+        values |= _IMPORTED[row["event"]](row)
+        old = find_row(self._connection, table, author=row["author"], key=row["key"])
+        if old is None:
+            self._connection.execute(table.insert().values(values))
+            return True
+        differing = [name for name, value in values.items() if old[name] != value]
+        if differing:
+            raise AnnotationError(
+                f"{row['author']}'s row {row['key']} is there with another {differing[0]}, and nothing is overwritten"
+            )
+        return False
+
+
+def _read_campaign(connection: Connection) -> Row | None:
+    """What it takes to draw the database's campaign again, None where there is none."""
+    row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _cell(value: Any) -> Any:
+    """The value as a cell of a table: text that would be a formula there begins with one apostrophe more."""
+    if isinstance(value, str):
+        return f"'{value}" if _FORMULA.match(value) else value
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _form(path: Path) -> str:
+    form = path.suffix.removeprefix(".").lower()
+    if form not in FORMS:
+        raise AnnotationError(f"{path} does not end in .csv or .jsonl, so its form is not known; name it so")
+    return form
+
+
+def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
+    """Number and content of every line: JSON, or the cells of a table; raises _BadLine for a file of another form."""
+    if form == "jsonl":
+        yield from enumerate(file, start=1)
+        return
+    table = csv.reader(file, strict=True)
+    try:
+        if next(table, None) != list(FIELDS):
+            raise _BadLine(f"the columns are not {', '.join(FIELDS)}", 1)
+        for cells in table:
+            yield table.line_num, cells
+    except csv.Error as error:
+        raise _BadLine(f"is not CSV ({error})", table.line_num) from error
+
+
+def _parse(content: str | list[str]) -> Row:
+    """The fields of a line; raises AnnotationError."""
+    if isinstance(content, str):
+        try:
+            row = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise AnnotationError(f"is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise AnnotationError("is not a JSON object")
+        return row
+    if len(content) != len(FIELDS):
+        raise AnnotationError(f"has {len(content)} columns, not {len(FIELDS)}")
+    return {name: _value(name, cell) for name, cell in zip(FIELDS, content, strict=True)}
+
+
+def _value(name: str, cell: str) -> Any:
+    """What a cell says: numbers and JSON where the field has them; an empty cell is nothing."""
+    if cell.startswith("'") and _FORMULA.match(cell):
+        cell = cell[1:]
+    if cell == "" or name not in ("layer", "memory", "pattern", "triggers", "campaign"):
+        return cell or None
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f"{name} is {cell[:40]!r}, not a number or JSON") from error

@@ -1,0 +1,274 @@
+"""What people's judgements add up to: Figure 2 from people, false alarms, agreement, people against patterns.
+
+Only finished items of the campaign count. The tables have the form of every answer (layer, name, value, count, low,
+high); the numbers of Figure 2 are those of the question key_patterns, with people in place of automatic patterns.
+Agreement with the patterns of patterns.parquet: which prefixes of the judged keys both explain, and whether they call
+them alike. An author's word on a key counts as one comparison; intervals take a key, with all its prefixes and authors,
+as a cluster.
+"""
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from sqlalchemy import Connection, text
+
+from mnemoscope.annotate.campaigns.store import Store
+from mnemoscope.annotate.campaigns.views import read_judgements
+from mnemoscope.annotate.judgements.reading import ALL_VERDICTS, final_verdicts, majority_calls
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, clustered_share
+from mnemoscope.patterns import coverage
+
+KEY = ("layer", "memory")
+_EVERY = pl.lit(True)
+Numbers = Iterable[tuple[int | None, str, Estimate]]
+"""Layer (None: in all), name and estimate."""
+Unit = Sequence[Hashable]
+"""The values that different people gave to one thing; missing ones are left out."""
+_SCHEMA = {
+    "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
+}  # fmt: skip
+_PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": pl.Int16}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Tables of what people found; `layer` is null in totals, and a value that is not defined is null."""
+
+    figure: pl.DataFrame
+    """Figure 2 from people, by layer and in all: shares of prefixes by kind, keys_with_pattern, patterns_per_key."""
+    controls: pl.DataFrame
+    """False alarms: `controls_with_pattern` of the controls, `controls_covered` of their prefixes."""
+    agreement: pl.DataFrame
+    """Krippendorff's alpha between authors: `key_class`, `trigger_marked`, `trigger_class`, `composition`."""
+    automatic: pl.DataFrame
+    """People against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
+    compositions: pl.DataFrame
+    """Shares of compositions that most call `related` or `distant`, or as many the one as the other (`split`)."""
+    authors: pl.DataFrame
+    """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
+
+
+def compute_results(store: Store) -> Results:
+    """Everything that the judgements add up to so far; no rows, or nulls, where nobody has judged.
+
+    Raises AnnotationError, or AtlasDamaged.
+    """
+    with store.database.reading() as connection:
+        judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
+        cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
+        shown = _control_prefixes(connection)
+    keys, controls = (judged.filter(pl.col("control") == flag) for flag in (False, True))
+    prefixes = _key_prefixes(store.atlas, keys)
+    campaign = store.campaign()
+    seed = 0 if campaign is None else campaign.seed
+    people, called, blind = _marks(prefixes, keys), _classes(keys), _classes(controls)
+    marked = _marks(shown.join(controls.select(KEY).unique(), on=KEY, how="semi"), controls)
+    false_alarms = (
+        (None, "controls_with_pattern", _share_of_keys(blind, pl.col("patterns") > 0)),
+        (None, "controls_covered", _share_of_keys(marked, pl.col("kind") != "none")),
+    )
+    return Results(
+        _table(_figure(keys, prefixes)),
+        _table(false_alarms),
+        _table(_agreement(people, called, cases, seed)),
+        _table(_against_automatic(store.atlas, prefixes, people, called)),
+        _table((None, name, one) for name, one in majority_calls(cases).items()),
+        _authors(called, blind, cases),
+    )
+
+
+def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
+    """The top prefixes of every memory in `judged`: layer, memory, rank, group; raises AtlasDamaged."""
+    frames = [pl.DataFrame(schema=_PREFIXES)]
+    for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
+        rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
+        frames.append(rows.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "rank", group="prefix_group"))
+    return pl.concat(frames)
+
+
+def _control_prefixes(connection: Connection) -> pl.DataFrame:
+    """What every control shows, in the form of `_key_prefixes`; `memory` is its number."""
+    asked = text("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
+    sizes = [(row.layer, row.memory, len(json.loads(row.content))) for row in connection.execute(asked)]
+    rows = [(layer, memory, rank, rank) for layer, memory, size in sizes for rank in range(size)]
+    return pl.DataFrame(rows, schema=_PREFIXES, orient="row")
+
+
+def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
+    """What each author who judged a key makes of each of its prefixes: layer, memory, group, author, kind.
+
+    `kind` is one of coverage.KINDS; `none` where no pattern of the author names the prefix.
+    """
+    schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
+    frames = [pl.DataFrame(schema=schema)]
+    for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
+        here = prefixes.filter((pl.col("layer") == layer) & pl.col("memory").is_in(rows["memory"].unique().to_list()))
+        found = coverage.kinds(here.drop("layer"), rows.filter(pl.col("kind") != "none"))
+        named = found.with_columns(pl.lit(layer, pl.Int16).alias("layer"), pl.lit(author, pl.String).alias("author"))
+        frames.append(named.select(*schema))
+    return pl.concat(frames)
+
+
+def _classes(judged: pl.DataFrame) -> pl.DataFrame:
+    """What each author calls each key: layer, memory, author, patterns (how many), class (as a kind, or none).
+
+    A key with shallow and semantic patterns is both.
+    """
+    patterns = (pl.col("kind") != "none").sum().cast(pl.Int64)
+    return judged.group_by(*KEY, "author").agg(patterns.alias("patterns"), _class_of("class")).sort(*KEY, "author")
+
+
+def _table(rows: Numbers) -> pl.DataFrame:
+    found = [(layer, name, one.value, one.count, one.low, one.high) for layer, name, one in rows]
+    return pl.DataFrame(found, schema=_SCHEMA, orient="row")
+
+
+def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
+    counted: dict[int | None, pl.DataFrame] = {}
+    for layer in sorted(keys["layer"].unique().to_list()):
+        here = prefixes.filter(pl.col("layer") == layer).drop("layer")
+        counted[layer] = coverage.count_by_author(here, keys.filter(pl.col("layer") == layer))
+    if counted:
+        counted[None] = pl.concat(list(counted.values()))
+    for layer, counts in counted.items():
+        for name, estimate in coverage.mean_over_authors(counts).items():
+            yield layer, name, estimate
+
+
+def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame, seed: int) -> Numbers:
+    people = people.sort(*KEY, "group", "author")
+    marked = people.with_columns(kind=pl.when(pl.col("kind") == "none").then(pl.lit("no")).otherwise(pl.lit("yes")))
+    yield None, "key_class", alpha(_units(classes, KEY, (), "class"), seed=seed)
+    yield None, "trigger_marked", alpha(_units(marked, KEY, ("group",), "kind"), seed=seed)
+    yield None, "trigger_class", alpha(_units(people, KEY, ("group",), "kind"), seed=seed)
+    yield None, "composition", alpha(_units(cases, ("case",), (), "verdict"), seed=seed)
+
+
+def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
+    rows = []
+    for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
+        own, blind, said = (frame.filter(pl.col("author") == author) for frame in (keys, controls, cases))
+        alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
+        rows.append((author, own.height, blind.height, said.height, own["patterns"].mean(), alarms))
+    schema = {
+        "author": pl.String, "keys": pl.Int64, "controls": pl.Int64, "compositions": pl.Int64,
+        "patterns_per_key": pl.Float64, "controls_with_pattern": pl.Float64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
+    """Krippendorff's alpha of all units, its count of values that could be paired, and a 95 % interval.
+
+    For nominal data: 1 - D_o / D_e over the matrix of coincidences (Krippendorff, Content Analysis, 2004, chapter 11);
+    units that one person alone judged say nothing and are left out.
+    The units come in clusters (the prefixes of one key): the interval is from a seeded bootstrap over clusters, widened
+    to hold the value. No value where fewer than two values can be paired, or all are the same: then chance alone would
+    agree as well.
+    """
+    names = {
+        value: place for place, value in enumerate(dict.fromkeys(v for units in clusters for u in units for v in u))
+    }
+    counted = np.stack([_coincidences(units, names) for units in clusters]) if clusters else np.zeros((0, 0, 0))
+    counted = counted[counted.sum((1, 2)) > 0]
+    found = _alpha(counted.sum(0)[None])[0] if len(counted) else np.nan
+    if np.isnan(found):
+        return NOTHING
+    count = round(float(counted.sum()))
+    if len(counted) < 2:
+        return Estimate(float(found), count)
+    size = len(names)
+    sums = Resamples(len(counted), seed).sums(counted.reshape(len(counted), -1)).reshape(-1, size, size)
+    drawn = _alpha(sums)
+    drawn = np.sort(drawn[~np.isnan(drawn)])
+    if not drawn.size:
+        return Estimate(float(found), count)
+    low, high = (float(drawn[max(0, int(np.ceil(level * drawn.size)) - 1)]) for level in (0.025, 0.975))
+    return Estimate(float(found), count, min(low, float(found)), max(high, float(found)))
+
+
+def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[np.float64]:
+    """The matrix of coincidences `[value, value]`: every unit adds as much as it has values that can be paired."""
+    matrix = np.zeros((len(names), len(names)))
+    for unit in units:
+        if len(unit) < 2:
+            continue
+        counts = np.zeros(len(names))
+        for value in unit:
+            counts[names[value]] += 1
+        matrix += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+    return matrix
+
+
+def _alpha(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Alpha of each matrix `[draw, value, value]`; NaN where all values are the same."""
+    whole = matrices.sum((1, 2))
+    margins = matrices.sum(2)
+    observed = whole - np.trace(matrices, axis1=1, axis2=2)
+    expected = np.square(whole) - np.square(margins).sum(1)
+    # Margins are sums of thirds and the like: what should be zero may be off by rounding.
+    some = expected > 1e-9 * np.maximum(1.0, np.square(whole))
+    ratio = np.divide((whole - 1) * observed, expected, out=np.full(len(whole), np.nan), where=some)
+    found: NDArray[np.float64] = 1 - ratio
+    return found
+
+
+def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], value: str) -> list[list[Unit]]:
+    """The values that were given to each unit, by cluster."""
+    found: dict[object, list[Unit]] = {}
+    grouped = rows.group_by(*cluster, *unit, maintain_order=True).agg(pl.col(value))
+    for row in grouped.iter_rows(named=True):
+        found.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
+    return list(found.values())
+
+
+def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
+    """By layer and in all, `precision`: of the prefixes that automatic patterns explain, the share that people mark;
+    `recall`: of those that people mark, the share explained; `same_kind`: of those that both explain, the share with
+    the same kind; `same_class`: of keys, the share with the same class. Nothing where there are no patterns.
+
+    `people` says what authors make of `prefixes` (`_marks`), `keys` what they call keys (`_classes`).
+    """
+    if keys.is_empty() or not atlas.has("patterns"):
+        return
+    patterns = atlas.table("patterns")
+    frames = []
+    for (layer,), here in prefixes.group_by("layer", maintain_order=True):
+        found = coverage.kinds(here.drop("layer"), patterns.filter(pl.col("layer") == layer))
+        frames.append(found.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", automatic="kind"))
+    both = people.join(pl.concat(frames), on=[*KEY, "group"], how="left", maintain_order="left")
+    called = patterns.group_by(KEY).agg(_class_of("automatic"))
+    classes = keys.join(called, on=KEY, how="left", maintain_order="left")
+    marked, explained = pl.col("kind") != "none", pl.col("automatic") != "none"
+    alike = pl.col("kind") == pl.col("automatic")
+    same = pl.col("class") == pl.col("automatic").fill_null("none")
+    for layer in [*sorted(keys["layer"].unique().to_list()), None]:
+        rows, own = (frame if layer is None else frame.filter(pl.col("layer") == layer) for frame in (both, classes))
+        yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
+        yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
+        yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)
+        yield layer, "same_class", _share_of_keys(own, same)
+
+
+def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _EVERY) -> Estimate:
+    """The share of `hits` among the rows that are `cases`; a key is a cluster."""
+    counts = rows.with_columns(hit=hits.cast(pl.Int64), case=cases.cast(pl.Int64))
+    keys = counts.group_by(KEY, maintain_order=True).agg(pl.col("hit", "case").sum())
+    return clustered_share(keys["hit"], keys["case"])
+
+
+def _class_of(name: str) -> pl.Expr:
+    """The class that the patterns of a key make together, by their column `kind`: shallow, semantic, both or none."""
+    shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
+    return (
+        pl.when(shallow & semantic).then(pl.lit("both"))
+        .when(shallow).then(pl.lit("shallow"))
+        .when(semantic).then(pl.lit("semantic"))
+        .otherwise(pl.lit("none"))
+        .alias(name)
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Judgements going into the database: every one a new row, stored once however often it is sent; and their undoing.
+
+Everything happens inside a writing transaction that the store begins; the rules of blindness are here, those of a
+single judgement in annotate/judgements/rules.py.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Table, func, select
+
+from mnemoscope.annotate.campaigns.items import Row
+from mnemoscope.annotate.campaigns.views import (
+    NONE,
+    Annotator,
+    History,
+    State,
+    has_submitted,
+    is_finished,
+    read_history,
+)
+from mnemoscope.annotate.judgements import rules
+from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
+from mnemoscope.errors import AnnotationError
+
+ALL_WORK: Row = {"id": None}
+"""In place of an item, where all work is handed in."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A judgement that is stored: its key, time and pattern; `again` if it had been stored before."""
+
+    key: str
+    made_at: str
+    pattern: int | None = None
+    again: bool = False
+
+
+def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
+    """Adds a person; raises AnnotationError where the name is taken, whatever its case."""
+    folded = name.casefold()
+    taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
+    if taken is not None:
+        raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
+    row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
+    connection.execute(annotators.insert().values(row))
+
+
+def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
+    """The row that this author stored under this key, in one of the tables that only grow."""
+    asked = select(table).where(table.c.author == author, table.c.key == key)
+    return connection.execute(asked).mappings().first()
+
+
+class Turn:
+    """An annotator's turn at an item (or at ALL_WORK), for one judgement with a key of its own.
+
+    Other transactions of this annotator wait meanwhile, so that what was read stays true until this one ends. Every
+    method may raise AnnotationError.
+    """
+
+    def __init__(self, connection: Connection, item: Row, annotator: Annotator, *, key: str) -> None:
+        self.connection = connection
+        self._item = item
+        self._annotator = annotator
+        self._key = key
+        asked = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
+        if connection.execute(asked).scalar() is None:
+            raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
+
+    def save(self, pattern: int | None, state: State) -> Saved:
+        """Stores a pattern (`pattern` None: a new one), or that it is taken back."""
+        if stored := self._begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
+            return stored
+        known = self._history().patterns
+        if state == NONE and pattern not in known:
+            raise AnnotationError(f"there is no pattern {pattern} to take back")
+        if pattern is None:
+            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
+            if pattern is None:
+                raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
+        return self._add_state(pattern, state)
+
+    def undo(self) -> Saved:
+        """Stores what stood before the latest step that is not undone yet."""
+        if stored := self._begin(judgements):
+            return stored
+        steps = self._history().steps
+        if not steps:
+            raise AnnotationError("there is nothing to undo")
+        undone, pattern, before = steps[-1]
+        return self._add_state(pattern, before, undoes=undone)
+
+    def finish(self, *, done: bool, none: bool) -> Saved:
+        """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
+        if stored := self._begin(finishes, finished=int(done)):
+            return stored
+        known = self._history().patterns if done else {}
+        if done and none and known:
+            raise AnnotationError(f"{len(known)} patterns are marked; take them back before saying that there is none")
+        if done and not none and not known:
+            raise AnnotationError("no pattern is marked; mark one, or say that there is none")
+        if done and none:
+            self._add_state(0, NONE, key=f"{self._key}.none")
+        return self._add(finishes, finished=int(done))
+
+    def judge(self, verdict: str) -> Saved:
+        """Stores a verdict on a composition."""
+        return self._begin(verdicts, verdict=verdict) or self._add(verdicts, verdict=verdict)
+
+    def hand_in(self) -> Saved:
+        """Stores that the annotator has handed in all work; may be sent again."""
+        asked = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
+        row = self.connection.execute(asked).mappings().first()
+        if row is not None:
+            return Saved(row["key"], row["made_at"], again=True)
+        return self._add(finishes, finished=1)
+
+    def _history(self) -> History:
+        return read_history(self.connection, self._item["id"], self._annotator.name)
+
+    def _begin(self, table: Table, **values: Any) -> Saved | None:
+        """What is stored under the key already; None where nothing is, and the annotator may judge.
+
+        Raises AnnotationError for a key of another judgement, for one that would not be blind, and for a pattern of an
+        item that is finished.
+        """
+        item, name = self._item, self._annotator.name
+        row = find_row(self.connection, table, author=name, key=self._key)
+        if row is not None:
+            if any(row[column] != value for column, value in (values | {"item": item["id"]}).items()):
+                raise AnnotationError(
+                    f"key {self._key!r} was used for another judgement; send each under a key of its own"
+                )
+            return Saved(self._key, row["made_at"], row.get("pattern"), again=True)
+        if item["kind"] == "chosen":
+            return None
+        if self._annotator.role == "host":
+            raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
+        if has_submitted(self.connection, self._annotator):
+            raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
+        if table is judgements and is_finished(self.connection, item["id"], name):
+            raise AnnotationError("this item is finished; take it up again before changing it")
+        return None
+
+    def _add_state(self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None) -> Saved:
+        """Stores what stands for one pattern from now on."""
+        about = {"layer": self._item["layer"], "memory": self._item["memory"], "pattern": pattern}
+        control = int(self._item["kind"] == "control")
+        return self._add(judgements, **about, **state._asdict(), control=control, key=key or self._key, undoes=undoes)
+
+    def _add(self, table: Table, **values: Any) -> Saved:
+        row = {
+            "author": self._annotator.name, "made_at": self._time(table), "key": self._key,
+            "item": self._item["id"], **values,
+        }  # fmt: skip
+        self.connection.execute(table.insert().values(row))
+        return Saved(row["key"], row["made_at"], values.get("pattern"))
+
+    def _time(self, table: Table) -> str:
+        """The time, or just after the author's latest word on the item where a clock was set back: the last must count.
+
+        After the end of time comes nothing; of rows at one time the one stored later counts.
+        """
+        here = (table.c.item == self._item["id"], table.c.author == self._annotator.name)
+        asked = select(func.max(table.c.made_at)).where(*here)
+        latest, now = self.connection.execute(asked).scalar(), rules.current_time()
+        if latest is None or latest < now:
+            return now
+        last = datetime.fromisoformat(latest)
+        return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))

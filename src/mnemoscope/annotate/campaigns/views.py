@@ -1,0 +1,258 @@
+"""What annotators and pages see: people, the work before them, items with their own judgements, and what others said.
+
+Values, and functions over a connection that read them; nothing here writes. A campaign's judgements stay unpublished
+while somebody who was invited has not handed in, for the pages of memories are open to all. The rules of a judgement
+are in annotate/judgements/rules.py.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import polars as pl
+from sqlalchemy import Column, Connection, func, select, text
+
+from mnemoscope.annotate.campaigns.items import ItemPrefixes, Prefix, Row
+from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
+from mnemoscope.annotate.judgements.tables import annotators, campaigns, finishes, items, judgements, verdicts
+from mnemoscope.foundation.memory_names import MemoryId
+
+_OF_MEMORY = "items.kind IN ('key', 'chosen') AND items.layer = :layer AND items.memory = :memory"
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """Somebody who may judge; a host also sees everything."""
+
+    name: str
+    role: str = "annotator"
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A new annotator and the secret of their link; only its hash is stored, so it is shown once."""
+
+    annotator: Annotator
+    token: str
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What is to be judged: keys per layer, blind controls in all, compositions of the last layer."""
+
+    seed: int
+    keys_per_layer: int
+    controls: int
+    cases: int
+    made_at: str
+    keys: int
+    """Keys drawn: fewer than keys_per_layer in a layer with fewer memories that ever fire."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern that an author has found: `marks` are numbers of the view's prefixes."""
+
+    pattern: int
+    kind: str
+    description: str
+    marks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KeyView:
+    """A key, or a control that looks like one: its prefixes and what this annotator has said of them."""
+
+    code: str
+    prefixes: tuple[Prefix, ...]
+    patterns: tuple[Pattern, ...]
+    none: bool
+    """Whether the annotator says that there is no pattern."""
+    finished: bool
+    can_undo: bool
+    memory: str | None = None
+    """The memory's name, only where the annotator chose it: a campaign's keys are judged blind."""
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """A composition of the last layer: the prefix, what the residual and the feed-forward layer say, and the output."""
+
+    code: str
+    prefix: str
+    residual: str
+    ffn: str
+    output: str
+    verdict: str | None
+    """related, distant, or None while there is none."""
+    finished: bool = False
+    """Whether there is a verdict."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One item in an annotator's own order; `kind` is key (controls too) or case."""
+
+    code: str
+    kind: str
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an annotator is; what was handed in can no longer be changed."""
+
+    keys: int
+    keys_finished: int
+    cases: int
+    cases_finished: int
+    handed_in: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether every item is finished."""
+        return self.keys_finished == self.keys and self.cases_finished == self.cases
+
+
+@dataclass(frozen=True)
+class OthersJudgement:
+    """What somebody else said of an item, seen after handing in: an author's patterns, or verdict."""
+
+    author: str
+    patterns: tuple[Pattern, ...]
+    verdict: str | None = None
+
+
+class State(NamedTuple):
+    """What stands for a pattern, as it is stored; `triggers` are ranks as JSON."""
+
+    kind: str
+    description: str
+    triggers: str
+
+
+NONE = State("none", "", "[]")
+"""The state of a pattern that is not there."""
+
+
+@dataclass(frozen=True)
+class History:
+    """All that one author ever said of one key: the patterns that stand, and the steps that can be undone."""
+
+    patterns: dict[int, State]
+    steps: tuple[tuple[str, int, State], ...]
+    """Of each step its key, its pattern, and what stood before."""
+
+    def as_patterns(self, ranks: Sequence[int]) -> tuple[Pattern, ...]:
+        """The patterns with marks on the prefixes whose triggers have these ranks."""
+        number = {rank: mark for mark, rank in enumerate(ranks)}
+        return tuple(
+            Pattern(pattern, kind, description, tuple(number[rank] for rank in json.loads(triggers) if rank in number))
+            for pattern, (kind, description, triggers) in self.patterns.items()
+        )
+
+
+def read_history(connection: Connection, item: int, author: str) -> History:
+    """What the author said of the item, from the first word to the last."""
+    asked = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
+    standing: dict[int, State] = {}
+    steps: list[tuple[str, int, State]] = []
+    for row in connection.execute(asked.order_by(judgements.c.made_at, judgements.c.id)).mappings():
+        before = standing.get(row["pattern"], NONE)
+        state = State(row["kind"], row["description"], row["triggers"])
+        if row["undoes"] is not None:
+            steps = [step for step in steps if step[0] != row["undoes"]]
+        elif state != before:
+            steps.append((row["key"], row["pattern"], before))
+        standing[row["pattern"]] = state
+    return History({number: state for number, state in sorted(standing.items()) if state.kind != "none"}, tuple(steps))
+
+
+def is_finished(connection: Connection, item: int, author: str) -> bool:
+    """Whether the author has finished the item, and not taken it up again."""
+    return bool(_read_latest(connection, finishes.c.finished, author, item).get(item))
+
+
+def read_verdict(connection: Connection, item: int, author: str) -> str | None:
+    """The author's verdict on a composition, if there is one."""
+    found = _read_latest(connection, verdicts.c.verdict, author, item).get(item)
+    return None if found == "none" else found
+
+
+def _read_latest(connection: Connection, column: Column[Any], author: str, item: int | None = None) -> dict[int, Any]:
+    """The latest that the author said of each item, or of this one, in a table that only grows."""
+    table = column.table.c
+    asked = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
+    rows = connection.execute(asked if item is None else asked.where(table.item == item))
+    return dict(tuple(row) for row in rows)
+
+
+def has_submitted(connection: Connection, annotator: Annotator) -> bool:
+    """Whether the annotator has handed in all work, and may see that of others."""
+    asked = select(finishes.c.id).where(finishes.c.author == annotator.name, finishes.c.item.is_(None))
+    return connection.execute(asked).first() is not None
+
+
+def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ...]:
+    """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
+    uid = connection.execute(select(campaigns.c.uid)).scalar()
+    rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen"))
+    latest = _read_latest(connection, finishes.c.finished, annotator.name)
+    latest |= _read_latest(connection, verdicts.c.verdict, annotator.name)
+    done = {item for item, value in latest.items() if value not in (0, "none")}
+    places = [Place(code, "case" if kind == "case" else "key", id in done) for id, code, kind in rows]
+
+    def order(place: Place) -> tuple[bool, str]:
+        return place.kind == "case", hashlib.sha256(f"{uid}:{annotator.name}:{place.code}".encode()).hexdigest()
+
+    return tuple(sorted(places, key=order))
+
+
+def key_view(
+    connection: Connection, item: Row, annotator: Annotator, shown: ItemPrefixes, chosen: MemoryId | None
+) -> KeyView:
+    """What the annotator sees of an item that shows these prefixes; `chosen` is the memory where somebody chose it."""
+    known = read_history(connection, item["id"], annotator.name)
+    finished = is_finished(connection, item["id"], annotator.name)
+    patterns = known.as_patterns(shown.ranks)
+    none = finished and not patterns
+    name = None if chosen is None else str(chosen)
+    return KeyView(item["code"], shown.prefixes, patterns, none, finished, bool(known.steps), name)
+
+
+def case_view(connection: Connection, item: Row, annotator: Annotator) -> CaseView:
+    """What the annotator sees of a composition."""
+    verdict = read_verdict(connection, item["id"], annotator.name)
+    return CaseView(item["code"], **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
+
+
+def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[int]) -> OthersJudgement | None:
+    """What an author who has finished the item said of it; None for nothing."""
+    if item["kind"] == "case":
+        verdict = read_verdict(connection, item["id"], author)
+        return None if verdict is None else OthersJudgement(author, (), verdict)
+    known = read_history(connection, item["id"], author)
+    seen = bool(known.patterns) if item["kind"] == "chosen" else is_finished(connection, item["id"], author)
+    return OthersJudgement(author, known.as_patterns(ranks)) if seen else None
+
+
+def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
+    """The judgements that count, of all memories or one (layer, number), with the columns of judgements/reading.py.
+
+    `name` is the database's, for the AtlasDamaged that is raised for what cannot be.
+    """
+    asked = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
+    place = {} if memory is None else {"layer": memory[0], "memory": memory[1]}
+    rows = [tuple(row) for row in connection.execute(text(f"{asked} {BY_ID}"), place)]
+    return final_judgements(rows, name)
+
+
+def is_over(connection: Connection) -> bool:
+    """Whether everybody whose invitation is still good has handed in, so that nobody's judgement can be swayed."""
+    handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
+    waiting = select(func.count()).select_from(annotators).where(
+        annotators.c.role == "annotator", annotators.c.token_hash.is_not(None), annotators.c.name.not_in(handed_in)
+    )  # fmt: skip
+    return not connection.execute(waiting).scalar()

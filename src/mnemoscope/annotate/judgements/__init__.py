@@ -1,0 +1,8 @@
+"""What people said of keys and compositions: the rows, their rules and tables, and which of them are final.
+
+Knows no campaign and changes nothing.
+"""
+
+from mnemoscope.annotate.judgements.reading import read_judgements, read_verdicts
+
+__all__ = ["read_judgements", "read_verdicts"]

@@ -1,0 +1,205 @@
+"""The final judgements and verdicts in an atlas's annotations.sqlite, and whether they are about this atlas.
+
+Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
+a memory is final, once the author has finished with that memory. Reads only: campaigns write the file
+(docs/annotating.md). Paper, section 3.1: experts marked which triggers share a pattern, described it and called it
+shallow or semantic; section 5.2: they called the last layer's compositions related or distant.
+
+A file written by hand needs no more than docs/patterns.md shows. Where `annotations_version` has a column `atlas`, it
+is the sha256 of the manifest that the judgements are about, and they are read with no other; without it they are about
+the atlas that the file lies in. Where `judgements` has a column `item`, its number among the table `items` with `kind`
+(key, control, chosen), the judgements count whose author has finished the item: the latest row of `finishes`.
+"""
+
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.annotate.judgements.rules import KINDS, VERDICTS
+from mnemoscope.atlas.manifest import MANIFEST
+from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
+from mnemoscope.foundation.files import file_hash
+from mnemoscope.foundation.intervals import Estimate, share
+
+ANNOTATIONS = "annotations.sqlite"
+VERSION = 1
+WAIT_SECONDS = 5.0
+"""Seconds that a reader waits for a writer."""
+
+COLUMNS: dict[str, Any] = {
+    "author": pl.String, "made_at": pl.Datetime("us", "UTC"), "layer": pl.Int16, "memory": pl.Int32,
+    "control": pl.Boolean, "pattern": pl.Int16, "kind": pl.String, "description": pl.String,
+    "triggers": pl.List(pl.Int16), "sampled": pl.Boolean,
+}  # fmt: skip
+"""Of every judgement that counts; `sampled` is false for a memory that its author chose, and that no campaign drew."""
+_NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
+_PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"
+_FINISHED = """
+SELECT coalesce((
+  SELECT finishes.finished FROM finishes
+  WHERE finishes.item = judgements.item AND finishes.author = judgements.author
+  ORDER BY finishes.made_at DESC, finishes.id DESC LIMIT 1
+), 0)
+"""
+WITH_ITEMS = f"""
+SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
+FROM judgements JOIN items ON items.id = judgements.item
+"""
+"""Every judgement as `final_judgements` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
+BY_ID = "ORDER BY judgements.id"
+ALL_VERDICTS = """
+SELECT items.memory, verdicts.author, verdicts.verdict
+FROM verdicts JOIN items ON items.id = verdicts.item ORDER BY verdicts.made_at, verdicts.id
+"""
+
+
+def read_judgements(atlas: Path) -> pl.DataFrame | None:
+    """The judgements that count in the folder of an atlas, or None where nobody could judge (no annotations.sqlite).
+
+    Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
+    pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
+    Sorted by layer, memory, control, sampled, author, pattern.
+
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged for a file that is no database of annotations
+    or holds what cannot be, AtlasTooNew, AtlasBusy.
+    """
+    path = Path(atlas) / ANNOTATIONS
+    rows = query(path, _judgements)
+    return None if rows is None else final_judgements(rows, path)
+
+
+def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
+    return database.execute(f"{WITH_ITEMS if 'item' in columns else _PLAIN} {BY_ID}").fetchall()
+
+
+def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
+    """The judgements that count, with COLUMNS: of the finished ones the latest of each author on each pattern.
+
+    Rows are as stored: id, then COLUMNS, then whether the author has finished. `name` is the database's, for the
+    AtlasDamaged that is raised for what cannot be.
+    """
+    checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
+    found = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
+    key = ["layer", "memory", "control", "sampled", "author", "pattern"]
+    return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
+
+
+def read_verdicts(atlas: Path) -> pl.DataFrame | None:
+    """The verdicts that count in the folder of an atlas, as `final_verdicts` gives them; None where nobody could judge.
+
+    Raises AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """
+    path = Path(atlas) / ANNOTATIONS
+    rows = query(path, _verdicts)
+    if rows is None:
+        return None
+    for case, author, verdict in rows:
+        if type(case) is not int or not isinstance(author, str) or verdict not in VERDICTS:
+            raise AtlasDamaged(f"{path}: {author!r} calls composition {case!r} {verdict!r}; restore it from a copy")
+    return final_verdicts(rows)
+
+
+def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    return database.execute(ALL_VERDICTS).fetchall() if {"verdicts", "items"} <= tables else []
+
+
+def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
+    """The latest verdict of each author on each composition, if not taken back: case (its prefix), author, verdict.
+
+    Rows are (case, author, verdict) in order of time.
+    """
+    last = {(case, author): verdict for case, author, verdict in rows}
+    found = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
+    return pl.DataFrame(found, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
+
+
+def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
+    """The shares of compositions that most judges call related, or distant, or as many the one as the other (split)."""
+    calls: Counter[str] = Counter()
+    for _, rows in verdicts.group_by("case", maintain_order=True):
+        related, distant = ((rows["verdict"] == verdict).sum() for verdict in ("related", "distant"))
+        calls["split" if related == distant else "related" if related > distant else "distant"] += 1
+    return {name: share(calls[name], calls.total()) for name in ("related", "distant", "split")}
+
+
+def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+    """What `ask` finds in the database of annotations `path` of an atlas, None where there is no such file.
+
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
+    try:
+        with closing(sqlite3.connect(_address(path), uri=True, timeout=WAIT_SECONDS)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if not {"annotations_version", "judgements"} <= tables:
+                raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
+            versions = database.execute("SELECT version FROM annotations_version").fetchall()
+            found = versions[0][0] if len(versions) == 1 else None
+            if not isinstance(found, int):
+                raise AtlasDamaged(f"{path} does not say one version, but {versions!r}; restore it from a copy")
+            if found > VERSION:
+                raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
+            if found != VERSION:
+                raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
+            _refuse_another_atlas(database, path)
+            return ask(database)
+    except (sqlite3.Error, UnicodeError) as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise AtlasBusy(f"{path} is being written by another process; try again") from error
+        raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
+
+
+def _address(path: Path) -> str:
+    """The database as SQLite opens it for reading."""
+    # SQLite writes beside a database even to read it. Where it cannot, and no log waits, the file is all there is.
+    alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+
+
+def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
+    """Raises AnnotationError where the database says that it is about another atlas than the one it lies in."""
+    if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
+        return
+    ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
+    here = file_hash(path.parent / MANIFEST)
+    if owner != here:
+        raise AnnotationError(
+            f"{path} holds judgements of another atlas (manifest {str(owner)[:12]}, this one is {here[:12]});"
+            " move it away, or put it back beside its own atlas"
+        )
+
+
+def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
+    """One row with its time, control mark and ranks as values; raises AtlasDamaged for what cannot be."""
+    id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
+    try:
+        if not isinstance(author, str) or not isinstance(description, str):
+            raise ValueError(f"author or description is no text: {author!r}, {description!r}")
+        for name, value in (("layer", layer), ("memory", memory), ("pattern", pattern)):
+            if not isinstance(value, int) or not 0 <= value < (2**31 if name == "memory" else 2**15):
+                raise ValueError(f"{name} is {value!r}")
+        if control not in (0, 1):
+            raise ValueError(f"control is {control!r}, neither 0 nor 1")
+        if kind not in KINDS:
+            raise ValueError(f"kind is {kind!r}, none of {', '.join(KINDS)}")
+        time = datetime.fromisoformat(made_at)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        ranks = json.loads(triggers)
+        if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < 2**15 for rank in ranks):
+            raise ValueError(f"triggers is {triggers!r}, not a list of ranks")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise AtlasDamaged(f"{path}: judgement {id}: {error}; restore it from a copy") from error
+    return id, author, time, layer, memory, bool(control), pattern, kind, description, ranks, bool(sampled)

@@ -1,0 +1,153 @@
+"""The tables of a database of annotations, and the rule that what people said is never changed or deleted.
+
+The same tables on SQLite and PostgreSQL. Three of them only ever grow (`judgements`, `verdicts`, `finishes`): triggers
+inside the database refuse anything else, whoever asks. Opens no database. A file written by hand may hold less, which
+reading.py reads too (docs/patterns.md).
+"""
+
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Column, Connection, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.schema import SchemaItem, UniqueConstraint
+
+from mnemoscope.annotate.judgements.rules import ITEM_KINDS, KINDS, VERDICTS
+
+ROLES = ("annotator", "host")
+
+metadata = MetaData()
+
+
+def _not_null(name: str, kind: Any, *more: SchemaItem) -> Column[Any]:
+    return Column(name, kind, *more, nullable=False)
+
+
+def _one_of(name: str, values: tuple[str, ...]) -> Column[Any]:
+    allowed = CheckConstraint(f"{name} IN ({', '.join(repr(value) for value in values)})")
+    return _not_null(name, String(20), allowed)
+
+
+def _flag(name: str) -> Column[Any]:
+    return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
+
+
+def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
+    """A table of what authors said of items, in which a row is stored once under its author's key."""
+    return Table(
+        name,
+        metadata,
+        Column("id", Integer, primary_key=True),
+        _not_null("author", String(80), ForeignKey("annotators.name")),
+        _not_null("made_at", String(40)),
+        *own,
+        _not_null("key", String(80)),
+        *last,
+        UniqueConstraint("author", "key"),
+        Index(index, "item", "author"),
+    )
+
+
+version = Table("annotations_version", metadata, _not_null("version", Integer), _not_null("atlas", String(64)))
+"""One row: the version, and the sha256 of the manifest of the atlas that all judgements are about."""
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
+    _not_null("uid", String(64)),
+    *(_not_null(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
+    _not_null("made_at", String(40)),
+)
+"""At most one row: a database holds one campaign. `uid` is secret, since it makes the items' codes."""
+
+annotators = Table(
+    "annotators",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(80), nullable=False, unique=True),
+    Column("folded", String(240), nullable=False, unique=True),
+    _one_of("role", ROLES),
+    Column("token_hash", String(64), unique=True),
+    _not_null("made_at", String(40)),
+)
+"""People; `folded` is the name without case, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
+
+items = Table(
+    "items",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("code", String(40), nullable=False, unique=True),
+    _one_of("kind", ITEM_KINDS),
+    _not_null("layer", Integer),
+    _not_null("memory", Integer),
+    _not_null("content", Text),
+    UniqueConstraint("kind", "layer", "memory"),
+)
+"""What is judged. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
+case's texts)."""
+
+judgements = _growing(
+    "judgements",
+    "judgements_of_item",
+    _not_null("layer", Integer),
+    _not_null("memory", Integer),
+    _flag("control"),
+    _not_null("pattern", Integer),
+    _one_of("kind", KINDS),
+    _not_null("description", Text),
+    _not_null("triggers", Text),
+    _not_null("item", Integer, ForeignKey("items.id")),
+    last=(Column("undoes", String(80)),),
+)
+"""One row for everything that anybody ever said about a pattern of a key; the latest of an author counts."""
+
+verdicts = _growing(
+    "verdicts",
+    "verdicts_on_item",
+    _not_null("item", Integer, ForeignKey("items.id")),
+    _one_of("verdict", VERDICTS),
+)
+"""One row for every verdict on a composition; the latest of an author counts."""
+
+finishes = _growing(
+    "finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished")
+)
+"""One row each time an author finishes an item or takes it up again; without an item: all work was handed in."""
+
+GROWING = (judgements, verdicts, finishes)
+"""The tables that only ever grow."""
+
+
+def create(connection: Connection) -> None:
+    """Makes every table and the triggers that keep them from being changed; nothing may be there yet."""
+    metadata.create_all(connection, checkfirst=False)
+    statements = _sqlite() if connection.dialect.name == "sqlite" else _postgresql()
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+def _sqlite() -> list[str]:
+    found = []
+    for table in GROWING:
+        refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} only grows: nothing in it is changed or deleted'); END"
+        for what in ("UPDATE", "DELETE"):
+            found.append(f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name} {refuse}")
+        # INSERT OR REPLACE deletes the row that is in its way, and no trigger on DELETE is told.
+        found.append(
+            f"CREATE TRIGGER {table.name}_no_replace BEFORE INSERT ON {table.name} WHEN EXISTS (SELECT 1 FROM"
+            f" {table.name} WHERE id = NEW.id OR (author = NEW.author AND key = NEW.key)) {refuse}"
+        )
+    return found
+
+
+def _postgresql() -> list[str]:
+    found = [
+        "CREATE FUNCTION annotations_only_grow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION '%% only grows: nothing in it is changed or deleted', TG_TABLE_NAME; END $$"
+    ]
+    for table in GROWING:
+        for name, what in (("row", "UPDATE OR DELETE"), ("all", "TRUNCATE")):
+            found.append(
+                f"CREATE TRIGGER {table.name}_only_grows_{name} BEFORE {what} ON {table.name}"
+                " FOR EACH STATEMENT EXECUTE FUNCTION annotations_only_grow()"
+            )
+    return found

@@ -1,0 +1,73 @@
+"""`mnemoscope report`: all answers of an atlas on one offline page, beside the paper's."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+
+
+def report(
+    atlas: arg.AtlasFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default="ATLAS/report")
+    ] = None,
+    browse: Annotated[
+        bool, typer.Option("--browse", help="Write browsing pages instead, as plain files (default: ATLAS/browse).")
+    ] = False,
+    memories: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L0.M1,...|N", help="With --browse: whose pages; N: of each layer.", show_default="the striking"
+        ),
+    ] = None,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Write one offline page with a figure for every question of the paper, and what the paper says beside it.
+
+    The page (index.html) needs no network; each figure lies beside it as SVG, PNG and PDF. Answers that the atlas
+    lacks are made first, as by `mnemoscope analyze`; what it cannot answer the page says, and what would mend it.
+
+    With --browse the pages of `mnemoscope serve` are written instead: overview, layers, questions and some memories, to
+    open from a disk or any web host.
+
+    Example: mnemoscope report atlas
+    """
+    if browse:
+        _browse(atlas, out, memories, json=json)
+        return
+    if memories is not None:
+        raise OptionError("--memories needs --browse; a report chooses its own examples")
+    from mnemoscope.show.export import write_report
+
+    with reporting() as progress:
+        done = write_report(atlas, out, progress=progress)
+    page = done.directory / "index.html"
+    if json:
+        made = {"files": list(done.files), "answered_now": list(done.made), "unanswered": done.unanswered}
+        emit({"atlas": str(atlas), "report": str(done.directory), "page": str(page), **made})
+        return
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, with {len(done.files) - 1} files of figures beside it")
+    if done.made:
+        print(f"answered for it: {', '.join(done.made)}")
+    for question, reason in done.unanswered.items():
+        print(f"not answered: {question}: {reason}")
+
+
+def _browse(atlas: Path, out: Path | None, memories: str | None, *, json: bool) -> None:
+    """The pages of `serve` as files."""
+    from mnemoscope.web.static_export import write_pages
+
+    with reporting() as progress:
+        done = write_pages(atlas, out, memories=memories, progress=progress)
+    page = done.directory / "index.html"
+    if json:
+        said = {"directory": str(done.directory), "page": str(page), "pages": done.pages}
+        emit({"atlas": str(atlas), **said, "memories": done.memories, "bytes": done.bytes})
+        return
+    print(f"{page}: {done.pages:,} pages, {done.memories:,} of them memories, {done.bytes / 1e6:.1f} MB")

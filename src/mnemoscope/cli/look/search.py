@@ -1,0 +1,163 @@
+"""`mnemoscope search`: memories by text, or by a token that they promote, oppose or fire on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+
+if TYPE_CHECKING:
+    from mnemoscope.search import Index
+
+_BY_TOKEN = {
+    "promotes": ("promote", "top"),
+    "demotes": ("oppose", "bottom"),
+    "fires": ("fire on", "trigger"),
+}
+
+
+def search(
+    atlas: arg.AtlasFolder,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help='Words, "a phrase", or a beginning: par*', show_default=False),
+    ] = None,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--in", metavar="FIELDS", help="Of triggers, values, patterns, annotations, bottom (a value's last tokens)."
+        ),
+    ] = "triggers,values,patterns,annotations",
+    layers: arg.Layers = None,
+    promotes: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Memories with the token at their value's top, such as ·Paris.")
+    ] = None,
+    demotes: Annotated[str | None, typer.Option(metavar="TOKEN", help="The same for the bottom.")] = None,
+    fires_on: Annotated[
+        str | None, typer.Option("--fires-on", metavar="TOKEN", help="Memories with triggers that end in the token.")
+    ] = None,
+    tokens_like: Annotated[
+        str | None, typer.Option("--tokens-like", metavar="TEXT", help="Tokens of the vocabulary that read like this.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
+    offset: Annotated[int, typer.Option(metavar="N", help="How many to pass over first.")] = 0,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Find memories by what their triggers, values, patterns or annotations say.
+
+    All words must be in the same prefix or description; case and accents do not matter; what matched stands in «marks».
+    The index lies in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
+
+    Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
+    """
+    arg.at_least(1, limit=limit)
+    arg.at_least(0, offset=offset)
+    asked = {"promotes": promotes, "demotes": demotes, "fires": fires_on, "tokens like": tokens_like, "text": text}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) != 1:
+        raise OptionError(
+            f"{len(given)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
+        )
+    from mnemoscope.foundation.mining_options import parse_layers
+    from mnemoscope.search import check_fields, open_index
+
+    fields = tuple(field.strip() for field in where.split(",") if field.strip())
+    check_fields(fields)  # before an index is made
+    page: dict[str, Any] = {
+        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
+    }  # fmt: skip
+    with reporting() as progress, open_index(atlas, progress=progress) as index:
+        kind, sought = given[0], asked[given[0]] or ""
+        if kind == "text":
+            _search_text(index, sought, fields, page, as_json=json)
+        elif kind == "tokens like":
+            _search_tokens(index, sought, limit, as_json=json)
+        else:
+            _search_token(index, sought, kind, page, as_json=json)
+
+
+def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[str, Any], *, as_json: bool) -> None:
+    result = index.search(text, fields=fields, **page)
+    lacking = [field for field in fields if field in index.missing_fields]
+    if as_json:
+        found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
+        emit({"text": text, **found, "offset": page["offset"], "hits": _rows(result.hits)})
+        return
+    counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
+    sure = "" if result.exact else " (a common text: only the strongest triggers of every memory are counted)"
+    rows = [(str(hit.memory), hit.field, hit.detail, _mark_matches(hit.parts)) for hit in result.hits]
+    notes = [f"{index.atlas.path} has no {field} yet" for field in lacking]
+    notes += _count_more(result.total, len(rows), page)
+    _print(f"{result.total:,} found: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
+
+
+def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
+    return [asdict(hit) | {"memory": str(hit.memory)} for hit in hits]
+
+
+def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
+    """One line with the matched parts in marks; of a long text the piece around the first of them."""
+    from mnemoscope.foundation.formatting import show_text
+
+    line = show_text("".join(f"«{text}»" if matched else text for text, matched in parts))
+    start = max(0, line.find("«") - 40)
+    return f"...{line[start:]}" if start > 3 else line
+
+
+def _count_more(total: int, shown: int, page: dict[str, Any]) -> list[str]:
+    end = page["offset"] + shown
+    return [f"and {total - end:,} more (--offset {end} goes on)"] if total > end else []
+
+
+def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *, as_json: bool) -> None:
+    total = index.count(token, kind=kind, layers=page["layers"])
+    tokens = index.token(token)
+    fires = kind == "fires"
+    hits = index.firing_on(token, **page) if fires else index.promoting(token, bottom=kind == "demotes", **page)
+    found = _rows(hits)
+    if as_json:
+        named = [asdict(token) for token in tokens]
+        emit({"search": kind, "tokens": named, "total": total, "offset": page["offset"], "hits": found})
+        return
+    verb, place = _BY_TOKEN[kind]
+    rows: list[tuple[str, ...]] = []
+    if fires:
+        columns = ["memory", ">triggers", ">best rank"]
+        rows = [(row["memory"], str(row["triggers"]), str(row["rank"])) for row in found]
+    else:
+        columns = ["memory", f">{place} rank", ">probability", ">score"]
+        for row in found:
+            likely = "" if row["probability"] is None else f"{row['probability']:.4f}"
+            rows.append((row["memory"], str(row["rank"]), likely, f"{row['score']:.3f}"))
+    verb = verb if total != 1 else verb.replace("fire", "fires") if fires else f"{verb}s"
+    memories = "memory" if total == 1 else "memories"
+    _print(f"{total:,} {memories} {verb} {tokens[0].shown}", columns, rows, _count_more(total, len(found), page))
+
+
+def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:
+    found = index.tokens_like(text, limit=limit)
+    if as_json:
+        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in found]})
+        return
+    rows = [(str(token.id), token.shown, f"{token.count:,}") for token in found]
+    headline = f"{len(found)} tokens" if found else f"no token reads like {text!r}"
+    _print(headline, (">token", "text", ">occurs"), rows)
+
+
+def _print(headline: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    from rich.text import Text
+
+    from mnemoscope.cli.drawing import print_table, stdout_console
+
+    console = stdout_console(piped_width=120)
+    console.print(Text(headline, style="bold"))
+    if rows:
+        print_table(console, columns, rows)
+    for note in notes:
+        console.print(Text(note, style="dim"))

@@ -1,0 +1,84 @@
+"""`mnemoscope serve`: the pages of an atlas in a browser, until Ctrl-C."""
+
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.mining_options import AUTO
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+
+
+@arg.with_model_options
+def serve(
+    atlas: arg.AtlasFolder,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="The model that was mined: for traces, changes and audits."),
+    ] = None,
+    force_model: Annotated[
+        bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
+    ] = False,
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Others than this machine's own need an access token, which is made.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free.")] = 8765,
+    annotations: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
+    ] = None,
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="The path under which a proxy shows the pages.", show_default=False)
+    ] = "",
+    public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where readers find the pages behind a proxy: https://HOST/PATH."),
+    ] = None,
+    trust_proxy: Annotated[
+        bool, typer.Option("--trust-proxy", help="Believe the path that a proxy tells (X-Forwarded-Prefix).")
+    ] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Serve an atlas as pages: browse and search it, judge it; with a model, trace, intervene and audit.
+
+    Serves until Ctrl-C, to this machine alone unless --host says otherwise; then the address that is printed carries
+    an access token. Browsing needs no model.
+
+    Example: mnemoscope serve atlas --model gpt2
+    """
+    if not 0 <= port <= 65_535:
+        raise OptionError(f"--port {port} is impossible; it must be 0 to 65535")
+    if force_model and model is None:
+        raise OptionError("--force-model needs --model; name the model to use")
+    if opening != AS_USUAL and model is None:
+        raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
+    from mnemoscope.web import Settings
+    from mnemoscope.web import serve as run
+
+    def ready(settings: Settings) -> None:
+        if json:
+            place = {"url": settings.url, "host": settings.host, "port": settings.port, "token": settings.token}
+            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": _place(annotations)})
+            return
+        print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
+
+    settings = Settings(
+        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
+        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy,
+    )  # fmt: skip
+    run(settings, ready=ready)
+
+
+def _place(annotations: str | None) -> str | None:
+    """The database as it may be shown, without its password."""
+    if annotations is None:
+        return None
+    from mnemoscope.annotate.campaigns.database import place_text
+
+    return place_text(annotations)

@@ -1,0 +1,83 @@
+"""`mnemoscope trace`: a prompt's prediction layer by layer, its dominant memories, and what changing memories does."""
+
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.runner import emit
+from mnemoscope.foundation.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.model_options import ModelOptions
+
+
+@arg.with_model_options
+def trace(
+    model: arg.Model,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False)
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="CHANGE",
+            help="L10.M222=0 sets a coefficient, L10.M222*2 scales it; at the last position: L10.M222=0@last; "
+            "from position 5 on: L10.M222=0@5. May be given several times; shows before and after.",
+            show_default=False,
+        ),
+    ] = None,
+    generate: Annotated[int, typer.Option(metavar="N", help="Go on for N tokens, or to the end of the text.")] = 0,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="Of that continuation; 0 always takes the best token.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of a continuation with a temperature above 0.")] = 0,
+    position: Annotated[
+        int | None, typer.Option(metavar="N", help="The position whose layers are shown.  [default: the last]")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="K", help="Predictions of each stream (--json gives all).")] = 10,
+    memories: Annotated[int, typer.Option(metavar="K", help="Dominant memories of each layer in --json.")] = 10,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Show how a model arrives at its prediction for a prompt.
+
+    After every token what comes next and from which layer on that is decided; for one position what the residual, the
+    feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
+    With --set the same before and after memories are changed. A space inside a token shows as · and a line break as ⏎.
+
+    Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
+    """
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
+    arg.at_least(1, top=top)
+    from mnemoscope import tracing
+    from mnemoscope.models import load_model
+
+    wanted = tracing.interventions_of(changes)
+    loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    script = tracing.as_python(model, prompt, wanted, opening=opening)
+    if wanted:
+        both = tracing.compare(
+            loaded, prompt, wanted, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
+        )
+        text = both.text(position=position)
+        if json:
+            compared = both.to_dict()
+            emit({"trace": compared.pop("before"), "comparison": compared, "generation": None, "python": script})
+        else:
+            print(text)
+        return
+    traced = tracing.trace(loaded, prompt, top=top, memories=memories)
+    text = traced.text(position=position)
+    steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
+    if json:
+        generation = [step.to_dict() for step in steps] if generate else None
+        emit({"trace": traced.to_dict(), "comparison": None, "generation": generation, "python": script})
+        return
+    print(text)
+    if generate:
+        print("\n".join(["", "Continued:", *tracing.continuation_lines(steps)]))

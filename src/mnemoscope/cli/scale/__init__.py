@@ -1,0 +1,1 @@
+"""Verbs for large runs: workers, fleets, what is added later."""

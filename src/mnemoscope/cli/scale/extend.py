@@ -1,0 +1,54 @@
+"""`mnemoscope extend`: optional tables for an atlas that is finished."""
+
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.foundation.mining_options import AUTO, MiningOptions
+from mnemoscope.foundation.model_options import ModelOptions
+
+
+@arg.with_model_options
+def extend(
+    atlas: arg.AtlasFolder,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE", help="Such as roles; all that the atlas lacks if none is named."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model that was mined.  [default: as mined]")
+    ] = None,
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
+    force: Annotated[bool, typer.Option("--force", help="Make again what mining did not make.")] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Make optional tables in a finished atlas, for the questions beyond the paper's; needs the model.
+
+    The atlas stays as it is; extensions/manifest.json covers what is added. Ctrl-C saves; run it again to go on.
+
+    Example: mnemoscope extend atlas --model gpt2
+    """
+    arg.at_least(0, checkpoint_every=checkpoint_every)
+    from mnemoscope.atlas import open_atlas
+    from mnemoscope.mining.extending import run_extension
+
+    with reporting() as progress:
+        found = run_extension(
+            open_atlas(atlas), model, tables or (), device=device, opening=opening, checkpoint_every=checkpoint_every,
+            force=force, progress=progress,
+        )  # fmt: skip
+    if json:
+        emit({"atlas": str(atlas), "made": list(found.made), "kept": list(found.kept)})
+        return
+    for word, names in (("made", found.made), ("already there", found.kept)):
+        if names:
+            print(f"{word}: {', '.join(names)}")
+    if found.made:
+        print(f"ask the atlas anew with `mnemoscope analyze {atlas}`")

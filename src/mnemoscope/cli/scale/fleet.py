@@ -1,0 +1,127 @@
+"""What `mine` does when workers are asked for: as processes here, as Ray actors, or as jobs of SLURM."""
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnemoscope.cli.mined import summarise
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import arguments_given, emit
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.mining_options import MiningOptions
+
+_ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `mine` that say who does it."""
+
+    workers: str | None = None
+    gpus_per_worker: int | None = None
+    ray: str | None = None
+    prepare: bool = False
+    launch: str | None = None
+    print: bool = False
+    mixed_devices: bool = False
+
+    @property
+    def count(self) -> int | None:
+        """How many workers; None for as many as fit. Raises OptionError."""
+        if self.workers in (None, "auto"):
+            return None
+        if re.fullmatch(r"\d{1,6}", str(self.workers)) and int(str(self.workers)) > 0:
+            return int(str(self.workers))
+        raise OptionError(f"--workers {self.workers!r} is not a number of workers; write --workers 4, or auto")
+
+
+def name_ray(arguments: list[str]) -> list[str]:
+    """The arguments with an address after every `--ray` that has none."""
+    found: list[str] = []
+    for place, word in enumerate(arguments):
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        bare = word == "--ray" and not _ADDRESS.fullmatch(following)
+        found += ["--ray", "local"] if bare else [word]
+    return found
+
+
+def is_for_workers(out: Path, asked: Asked) -> bool:
+    """Whether workers mine: some were asked for, or what lies in the folder was begun for some."""
+    if asked != Asked():
+        return True
+    from mnemoscope.atlas.manifest import unfinished_plan, work_of
+
+    return work_of(unfinished_plan(out)) is not None
+
+
+def mine_with_fleet(
+    model: str, corpus: str, out: Path, options: MiningOptions, asked: Asked, *, json: bool
+) -> None:
+    """Mines with workers, or prepares or submits that, and says what came of it."""
+    _check(asked)
+    count = asked.count
+    from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
+
+    if asked.launch is not None:
+        _launch(out, options, asked, json=json)
+        return
+    cards = 1 if asked.gpus_per_worker is None else asked.gpus_per_worker
+    fleet = FleetOptions(workers=count, ray=asked.ray, gpus_per_worker=cards, mixed_devices=asked.mixed_devices)
+    if count is not None and asked.ray is None and not asked.prepare and count > (cores := len(usable_cores())):
+        print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
+    if asked.prepare:
+        with reporting(events=json) as progress:
+            settled = prepare_run(model, corpus, out, options, fleet, progress=progress)
+        run = settled.run
+        if json:
+            emit({"atlas": str(out), "batches": run.batches, "leases": run.leases, "tokens": run.tokens,
+                  "plan_hash": settled.plan.hash()})  # fmt: skip
+            return
+        print(f"{out} is prepared: {run.tokens:,} tokens in {run.batches:,} batches, {run.leases:,} leases")
+        print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
+        print(f"      mnemoscope mine {model} {corpus} --out {out} ...  (the same options: puts it together)")
+        return
+    with reporting(events=json) as progress:
+        made = mine_with_workers(model, corpus, out, options, fleet, progress=progress)
+    summarise(made, json=json)
+
+
+def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> None:
+    """Submits the jobs of SLURM, or prints them."""
+    from mnemoscope.cluster.launchers import slurm
+
+    stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
+    threads = int(stated[1]) if stated else min(8, len(usable_cores()))
+    gpus = slurm.cards_wanted(options.device, asked.gpus_per_worker)
+    words = arguments_given()
+    jobs = slurm.scripts(
+        words[words.index("mine") :], out, workers=asked.count or slurm.WORKERS, threads=threads, gpus=gpus,
+        worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
+    )  # fmt: skip
+    if asked.print:
+        print(slurm.document(jobs), end="")
+        return
+    numbers = slurm.submit(jobs)
+    if json:
+        emit({"atlas": str(out), "jobs": dict(zip([job.role for job in jobs], numbers, strict=True))})
+        return
+    said = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
+    print(f"submitted: {said}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
+    print(f"next: mnemoscope status {out}")
+
+
+def _check(asked: Asked) -> None:
+    if asked.launch not in (None, "slurm"):
+        raise OptionError(f"--launch {asked.launch!r} is not known; write --launch slurm")
+    if asked.print and asked.launch is None:
+        raise OptionError("--print prints the jobs of --launch slurm; give that, too")
+    if asked.gpus_per_worker is not None and asked.gpus_per_worker < 0:
+        raise OptionError(f"--gpus-per-worker {asked.gpus_per_worker} is impossible; it must be 0 or more")
+    if asked.prepare and (asked.ray is not None or asked.launch is not None):
+        raise OptionError("--prepare only prepares; leave out --ray and --launch")
+    if asked.ray is not None and asked.launch is not None:
+        raise OptionError("--ray and --launch start workers in different ways; give one of them")

@@ -1,0 +1,58 @@
+"""`mnemoscope lens`: fits translators from every layer to the head in a finished atlas."""
+
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.model_options import ModelOptions
+
+
+@arg.with_model_options
+def lens(
+    atlas: arg.AtlasFolder,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model that was mined.  [default: as mined]")
+    ] = None,
+    kind: Annotated[str, typer.Option("--kind", metavar="ridge,tuned", help="The lenses to fit.")] = "ridge,tuned",
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Fit on so many tokens of the atlas's sentences, at most.")
+    ] = LENS_TOKENS,
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
+    force: Annotated[bool, typer.Option("--force", help="Fit again what is there.")] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Fit lenses: maps from every layer to the head, through which values and streams of lower layers can be read.
+
+    ridge: least squares, in closed form. tuned: trained to predict what the model predicts. Both are judged on held-out
+    prefixes, and a layer at which one is no better than the plain readout keeps that. They stay in the atlas; ask it
+    anew afterwards: `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
+
+    Example: mnemoscope lens atlas --model gpt2
+    """
+    arg.at_least(1, max_tokens=max_tokens)
+    arg.at_least(0, checkpoint_every=checkpoint_every)
+    from mnemoscope.mining.lenses.lens_pass import fit_lenses
+
+    with reporting() as progress:
+        found = fit_lenses(
+            atlas, model, [name.strip() for name in kind.split(",")], max_tokens=max_tokens, device=device,
+            opening=opening, checkpoint_every=checkpoint_every, force=force, progress=progress,
+        )  # fmt: skip
+    if json:
+        emit({"atlas": str(atlas), "lenses": list(found.lenses), "fitted": list(found.fitted),
+              "plain_layers": {name: list(layers) for name, layers in found.plain_layers.items()},
+              "losses": {name: list(losses) for name, losses in found.losses.items()}})  # fmt: skip
+        return
+    print(f"fitted: {', '.join(found.fitted) or 'nothing'}; in the atlas: {', '.join(found.lenses)}")
+    print("cross-entropy of each layer's readout with the next token (nats, held-out prefixes):")
+    for name, losses in found.losses.items():
+        print(f"  {name:<6}" + " ".join(f"{loss:7.3f}" for loss in losses))
+    print(f"ask the atlas anew with `mnemoscope analyze {atlas} lenses`")

@@ -1,0 +1,97 @@
+"""`mnemoscope worker`: one worker of a run, and `mnemoscope status`: where a run stands."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import spoken_time
+from mnemoscope.cli.runner import TERMINATED, emit
+from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.progress import ENDING
+
+_ASKING = (*ENDING, signal.SIGINT)
+
+
+@contextmanager
+def _heeding_signals(asked: Event) -> Iterator[None]:
+    """Sets `asked` when a signal comes that asks a worker to save and end."""
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in _ASKING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@arg.with_model_options
+def worker(
+    atlas: arg.AtlasFolder,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What it runs on here.  [default: the plan's kind]")
+    ] = None,
+    text_only: Annotated[bool, typer.Option("--text-only", help="End when the text has been read.")] = False,
+    name: Annotated[str | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    *,
+    opening: ModelOptions,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
+
+    `mine --prepare` lays a run out; `mine` with the same options puts everything together at the end. SIGTERM, SIGUSR1
+    and Ctrl-C save first; what is left is taken by others.
+
+    Example: mnemoscope worker atlas
+    """
+    from mnemoscope.cluster.environment import worker_name_from_environment
+    from mnemoscope.cluster.worker import new_name, work
+
+    asked = Event()
+
+    def stop() -> bool:
+        return asked.is_set() or (parent is not None and os.getppid() != parent)
+
+    name = name or new_name(worker_name_from_environment(os.environ) or "worker")
+    with _heeding_signals(asked):
+        finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
+    if json:
+        emit({"atlas": str(atlas), "worker": name, "finished": finished})
+    elif not stop():
+        more = "" if finished and not text_only else "; `mnemoscope mine` with the options of --prepare does the rest"
+        print(f"{name} has nothing left to do in {atlas}{more}")
+    if stop() and not finished:
+        raise typer.Exit(TERMINATED)
+
+
+def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
+    """Say where a run stands: what is done, who works on it, how fast, how long it will take.
+
+    Example: mnemoscope status atlas
+    """
+    from mnemoscope.cluster.status import run_status
+
+    found = run_status(atlas)
+    if json:
+        emit(found.document())
+        return
+    share = f", {found.done:,} of {found.batches:,} batches of the text" if found.batches else ""
+    print(f"{atlas}: {found.state}{share}")
+    if found.tokens_per_second and found.state == "mining":
+        left = "" if found.seconds_left is None else f", {spoken_time(found.seconds_left)} left"
+        print(f"  rate     {found.tokens_per_second:,.0f} tokens/s{left}")
+    alive = sum(worker.alive for worker in found.workers)
+    if found.workers:
+        print(f"  workers  {alive} alive, {len(found.workers) - alive} not; {found.leases_lost} leases lost")
+        for worker in found.workers:
+            word = "alive" if worker.alive else "silent or gone"
+            print(f"    {worker.name}  {word}, {worker.batches:,} batches, {worker.rate:,.0f} tokens/s")
+    elif found.state != "finished":
+        print("  nobody works on it")

@@ -1,0 +1,1 @@
+"""Verbs that begin: mine, demo, train, inspect, bench."""

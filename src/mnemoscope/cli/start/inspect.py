@@ -1,0 +1,93 @@
+"""`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
+
+from typing import Annotated, Any
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.mined import OTHER_FUNCTION
+from mnemoscope.cli.progress import reporting, spoken_time
+from mnemoscope.cli.runner import emit
+from mnemoscope.foundation.formatting import format_blocks
+from mnemoscope.foundation.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.model_options import ModelOptions
+
+
+@arg.with_model_options
+def inspect(
+    model: arg.Model,
+    corpus: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="Estimate the cost of mining this text, without mining it.")
+    ] = None,
+    split: arg.Split = "sentence",
+    text_field: arg.TextField = "text",
+    ids_field: arg.IdsField = None,
+    skip_bad_rows: arg.SkipBadRows = 0,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Show a model's anatomy, sizes and load-time proof, and estimate what mining costs.
+
+    Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
+    """
+    arg.one_of(arg.SPLITS, split=split)
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(1, max_tokens=max_tokens)
+    arg.at_least(0, skip_bad_rows=skip_bad_rows)
+    from mnemoscope.mining.cost_estimate import describe, estimate
+    from mnemoscope.models import load_for_ids, load_model
+
+    load = load_model if ids_field is None else load_for_ids
+    with reporting() as progress:
+        loaded = load(model, dtype=dtype, device=device, **opening.keywords())
+        facts = describe(loaded)
+        cost = None
+        if corpus is not None:
+            cost = estimate(
+                loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, max_tokens=max_tokens,
+                skip_bad_rows=skip_bad_rows, progress=progress,
+            )  # fmt: skip
+    if json:
+        estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
+        emit({**facts, "cost": estimated})
+        return
+    kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))
+    beginning = facts["beginning"]
+    print(f"{facts['model']}: family {facts['family']}, {kind}")
+    sizes = " or ".join(dict.fromkeys(map(_spoken_layer, facts["memories"], facts["layer_experts"])))
+    print(f"  sizes       {facts['layers']} layers x {sizes}, "
+          f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
+    if "other_blocks" in facts:
+        print(f"  blocks      {format_blocks(facts['layer_blocks'], facts['other_blocks'])}")
+    print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")
+    token = "" if beginning["token"] is None else f", token {beginning['token']}"
+    print(f"  beginning   {beginning['kind']}{token}")
+    if facts["head"] != "linear":
+        print(f"  head        {facts['head']}")
+    if facts["values"] != "read":
+        print(f"  values      {facts['values']}: what the layers make of unit vectors")
+    print(f"  numbers     {facts['dtype']} on {' and '.join(facts['lies_on'])}")
+    if facts["unread_weights"]:
+        print(f"  not read    {facts['unread_weights']:,} stored weights, such as {loaded.unread[0]}")
+    if "attention_weights" in facts:
+        print(f"  attention   where it looks is unknown: {OTHER_FUNCTION}")
+    print("  proof       " + ", ".join(f"{name} {error:.1e}" for name, error in facts["proof"].items()))
+    if cost is not None:
+        about = "" if cost.exact else "about "
+        print(f"mining {corpus}: {about}{cost.mined_tokens:,} tokens at {cost.tokens_per_second:,.0f} tokens/s")
+        stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
+        print(f"  time        about {spoken_time(cost.total_seconds)} ({stages})")
+        print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")
+
+
+def _spoken_layer(memories: int, experts: dict[str, Any] | None) -> str:
+    """A layer's memories in words."""
+    if experts is None:
+        return f"{memories:,} memories"
+    shared = "".join(f" + {width:,} shared" for width in experts["shared"])
+    return f"{memories:,} memories ({experts['routed']} experts of {experts['memories']:,}{shared})"

@@ -1,0 +1,168 @@
+"""`mnemoscope mine`: from a model and a text to an atlas; `mnemoscope merge`: from the parts of one plan to one.
+
+What can be checked without loading anything is checked first. Afterwards both say where the atlas is, what it holds,
+what to type next.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.mined import summarise
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.scale.fleet import Asked, is_for_workers, mine_with_fleet
+from mnemoscope.foundation.mining_options import (
+    DTYPES,
+    TRIGGERS,
+    TRIGGERS_OF_EXPERTS,
+    MiningOptions,
+    parse_layers,
+    parse_part,
+    parse_removals,
+)
+from mnemoscope.foundation.model_options import ModelOptions
+
+
+@arg.with_model_options
+def mine(
+    model: arg.Model,
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="builtin:pydocs, a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst) or a quoted"
+            " glob, or hub:DATASET[:CONFIG[:SPLIT]].",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="ATLAS", help="The folder to make.", show_default=False)],
+    validation: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="The text for questions on held-out prefixes.")
+    ] = None,
+    split: arg.Split = MiningOptions.split,
+    triggers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"Triggers per memory and sign; {TRIGGERS}, with experts {TRIGGERS_OF_EXPERTS}."
+        ),
+    ] = None,
+    per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
+    layers: arg.Layers = None,
+    max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many tokens.")] = None,
+    prefixes: Annotated[
+        int, typer.Option(metavar="N", help="Held-out prefixes to ask questions on.")
+    ] = MiningOptions.prefixes,
+    removals: Annotated[str | None, typer.Option(metavar="N|all", help="Memories per layer for token removal.")] = None,
+    neighbours: Annotated[
+        int, typer.Option(metavar="N", help="Most similar values kept of each memory; 0 compares none.")
+    ] = MiningOptions.neighbours,
+    part: Annotated[str | None, typer.Option(metavar="I/N", help="Only every N-th batch; join with merge.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Padded tokens per batch.  [default: from the model's sizes]")
+    ] = None,
+    dtype: arg.Dtype = MiningOptions.dtype,
+    device: arg.Device = MiningOptions.device,
+    seed: Annotated[int, typer.Option(metavar="N", help="For the random samples.")] = MiningOptions.seed,
+    checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
+    keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
+    text_field: arg.TextField = MiningOptions.text_field,
+    ids_field: arg.IdsField = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the model called.")] = None,
+    text_name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the text called.")] = None,
+    skip_bad_rows: arg.SkipBadRows = 0,
+    skip_special: Annotated[bool, typer.Option("--skip-special", help="Special tokens are never triggers.")] = False,
+    *,
+    opening: ModelOptions,
+    accept_versions: arg.AcceptVersions = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
+    workers: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Mine with so many processes; auto: one for every card.")
+    ] = None,
+    gpus_per_worker: Annotated[
+        int | None, typer.Option(metavar="N", help="Cards of every worker.  [default: 1 where they run on cards]")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS]", help="Mine with Ray actors, here or on the cluster of that address."),
+    ] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Only read the text and settle the plan, for `mnemoscope worker`.")
+    ] = False,
+    launch: Annotated[
+        str | None, typer.Option(metavar="slurm", help="Submit jobs that prepare, mine and put together.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="With --launch: print the jobs, submit nothing.")] = False,
+    allow_mixed_devices: Annotated[
+        bool, typer.Option("--allow-mixed-devices", help="Different kinds of cards: equal to tolerance.")
+    ] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Mine a text for a model's memories; makes an atlas.
+
+    Finds the triggers, the activity and the value of every feed-forward memory. Continues by itself if ATLAS is
+    unfinished and the plan is the same. Ctrl-C saves; run it again to go on.
+
+    Example: mnemoscope mine gpt2 wiki.txt --out atlas
+    """
+    arg.one_of(arg.SPLITS, split=split)
+    arg.one_of(("1", "all"), per_sentence=per_sentence)
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
+    arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed,
+                 skip_bad_rows=skip_bad_rows)  # fmt: skip
+    options = MiningOptions(
+        validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
+        layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
+        prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
+        neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
+        device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
+        ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
+        opening=opening, accept_versions=accept_versions, force=force,
+    )  # fmt: skip
+    asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    if is_for_workers(out, asked):
+        mine_with_fleet(model, corpus, out, options, asked, json=json)
+    else:
+        from mnemoscope import mining
+        from mnemoscope.cluster.single_run import telling_status
+
+        with reporting() as progress, telling_status(out, progress) as telling:
+            made = mining.run_mining(model, corpus, out, options, progress=telling)
+        summarise(made, json=json)
+
+
+@arg.with_model_options
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
+    parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
+    *,
+    opening: ModelOptions,
+    accept_versions: arg.AcceptVersions = False,
+    allow_mixed_devices: Annotated[
+        bool, typer.Option("--allow-mixed-devices", help="Join parts of different kinds of processors or cards, too.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Join the parts of one plan into one atlas.
+
+    Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
+    Parts of different plans, and a missing or repeated part, are refused by name. Ctrl-C saves; run it again to go on.
+    The model is opened as in the plan, but for what is given here.
+
+    Example: mnemoscope merge atlas part-1 part-2 part-3
+    """
+    from mnemoscope import mining
+
+    with reporting() as progress:
+        made = mining.merge(
+            out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
+            force=force, progress=progress, **opening.keywords(),
+        )  # fmt: skip
+    summarise(made, json=json)

@@ -1,0 +1,122 @@
+"""`mnemoscope train`: a language model of the paper's kind from any text, or the built-in one made again."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.mining_options import AUTO
+
+Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
+
+
+def _of_recipe(text: str, metavar: str = "N") -> Any:
+    return typer.Option(metavar=metavar, help=f"{text}  [default: the recipe's]")
+
+
+def train(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder of the model and its checkpoints.")
+    ] = Path("mnemoscope-model"),
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CORPUS",
+            help="The text, named as for mine; may be given again: texts are read one after the other."
+            "  [default: the documentation on this machine]",
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
+    ] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
+    plant: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Strings, one a line, to plant into the text: ground truth for audit."),
+    ] = None,
+    plant_times: Annotated[
+        str, typer.Option(metavar="N,N", help="Repetitions: the strings are dealt to so many groups.")
+    ] = "1,4,16,64",
+    split: arg.Split = "sentence",
+    text_field: arg.TextField = "text",
+    layers: Size = None,
+    hidden: Size = None,
+    memories: Annotated[
+        int | None, typer.Option(metavar="N", help="Per layer.  [default: 4 times --hidden, else the recipe's]")
+    ] = None,
+    experts: Annotated[
+        int | None, typer.Option(metavar="N", help="Experts per layer, with --memories each.  [default: none]")
+    ] = None,
+    top_experts: Annotated[int | None, _of_recipe("Experts that a token is routed to.")] = None,
+    heads: Size = None,
+    vocabulary: Annotated[int | None, _of_recipe("Tokens of the BPE tokenizer.")] = None,
+    context: Annotated[int | None, _of_recipe("Tokens in a window.")] = None,
+    steps: Annotated[int | None, _of_recipe("Optimiser steps.")] = None,
+    batch: Annotated[int | None, _of_recipe("Windows per step.")] = None,
+    warmup: Size = None,
+    learning_rate: Annotated[float | None, _of_recipe("Of the matrices inside the blocks.", "X")] = None,
+    optimiser: Annotated[
+        str | None,
+        typer.Option(metavar="adamw|muon", help="What updates the matrices inside the blocks.  [default: adamw]"),
+    ] = None,
+    sparsity: Annotated[float | None, _of_recipe("Weight of few memories speaking at a time.", "X")] = None,
+    free_memories: Annotated[float | None, _of_recipe("Effective number at a token that is free.")] = None,
+    revival: Annotated[float | None, _of_recipe("Weight of no memory staying silent.", "X")] = None,
+    seed: Size = None,
+    device: arg.Device = AUTO,
+    checkpoint_every: arg.CheckpointEvery = 120.0,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Train a language model: on any text, or the built-in one again.
+
+    Without --corpus its text is the documentation on this machine: the language reference and the docstrings of the
+    standard library and of the installed dependencies. Goes on from the last checkpoint in DIR. Ctrl-C saves.
+
+    Example: mnemoscope train --corpus wiki.txt --hidden 128 --out my-model
+    """
+    arg.at_least(0, checkpoint_every=checkpoint_every)
+    arg.at_least(1, max_bytes=max_bytes)
+    arg.one_of(arg.SPLITS, split=split)
+    if not corpus and (validation is not None or max_bytes is not None):
+        raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
+    if memories is None and hidden is not None:
+        memories = 4 * hidden
+    if experts:  # these terms are for dense models
+        sparsity, revival = sparsity or 0.0, revival or 0.0
+    given: dict[str, Any] = {
+        "experts": experts, "top_experts": top_experts,
+        "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
+        "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
+        "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
+        "seed": seed,
+    }  # fmt: skip
+    from mnemoscope.training import Recipe, Wanted
+    from mnemoscope.training import train as run_training
+    from mnemoscope.training.planting import parse_times, plan_plants
+
+    recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
+    plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
+    wanted = Wanted(
+        tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
+        plants=plants,
+    )  # fmt: skip
+    with reporting() as progress:
+        made = run_training(
+            out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every, say=_say, progress=progress
+        )
+    if json:
+        emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
+    else:
+        text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
+        print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

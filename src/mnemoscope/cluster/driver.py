@@ -1,0 +1,209 @@
+"""The driver of a run: starts workers, says what is to do, shows how far all of them are, and seals the atlas.
+
+It holds the folder's lock and neither model nor text while workers work. If it is killed nothing is lost: the next one
+finds in the folder what is done. Which launcher started the workers, and how many there are, changes no byte.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from mnemoscope.cluster.heartbeats import DRIVER, Heartbeat, Watch
+from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
+from mnemoscope.cluster.settling import SettledRun
+from mnemoscope.cluster.stages import FINISHED, TEXT, Stage
+from mnemoscope.cluster.state_folders import (
+    STATES,
+    StateFolder,
+    closed_folders,
+    counted_in_closed,
+    folders_in,
+    state_path,
+)
+from mnemoscope.cluster.worker import is_of, new_name
+from mnemoscope.errors import MiningError, PartsDiffer
+from mnemoscope.foundation.files import read_object, write_json
+from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out
+from mnemoscope.mining.text.state import StateFacts
+
+_POLL = 0.1
+_STATES_TO_MERGE = "states.json"
+_COLLECTING = "collecting"
+"""The stage between the text and the first merge, in which there is nothing to do."""
+_LOOKS = 20
+_MOST_DEATHS = 3
+"""Workers that are replaced, one after the other, without a lease having been done in between."""
+
+
+class Launcher(Protocol):
+    """Starts workers somewhere, and tells which have ended."""
+
+    def start(self, name: str) -> None:
+        """Starts a worker of this name."""
+
+    def take_ended(self) -> dict[str, str | None]:
+        """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
+        ...
+
+    def stop(self) -> None:
+        """Asks all workers to save and end, waits, and kills those that do not."""
+
+
+class Driver:
+    """Drives one settled run to its end with workers of one launcher."""
+
+    def __init__(self, context: RunContext, settled: SettledRun, launcher: Launcher, *, workers: int) -> None:
+        self._context, self._directory = context, context.directory
+        self._plan, self._run = settled.plan, settled.run
+        self._launcher, self._wanted = launcher, workers
+        self._workers: set[str] = set()
+        self._watch = Watch(self._directory, patience=self._run.patience)
+        self._deaths, self._done = 0, -1
+        self._last = ""
+        self._closed: dict[str, int] = {}
+        self.lost = 0
+        """Leases that were given out again."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Workers at work while the block runs."""
+        with Heartbeat(self._directory, DRIVER, lambda: {}, patience=self._run.patience):
+            try:
+                for _ in range(self._wanted):
+                    self._start()
+                yield
+                Stage(FINISHED, 0).publish(self._directory)
+            finally:
+                self._launcher.stop()
+
+    def _start(self) -> None:
+        name = new_name()
+        self._launcher.start(name)
+        self._workers.add(name)
+        self._context.progress(WORKER, 0, None, worker_note(name, "started"))
+
+    def read_text(self) -> tuple[str, ...]:
+        """Has the text read; returns the files of all workers' states, relative to the atlas.
+
+        Raises MiningError (workers that cannot work), PartsDiffer (devices of different kinds), Interrupted.
+        """
+        noted = self._context.work / _STATES_TO_MERGE
+        # Noted when the text was done, and then no state changes: what was merged is of these.
+        states: list[str] | None = read_object(noted).get("states")
+        if states is None or not all((self._directory / state).is_file() for state in states):
+            leases = LeaseFolder(self._directory, TEXT, self._run.leases)
+            states = None
+            while states is None:
+                self._run_stage(Stage(TEXT, self._run.leases), leases)
+                states = self._collect(leases)
+            write_json(noted, {"states": states})
+        self._context.end_stage(TEXT)
+        return tuple(states)
+
+    def run_tasks(self, stage: Stage) -> None:
+        """Has all tasks of a stage done."""
+        self._run_stage(stage, LeaseFolder(self._directory, stage.name, stage.tasks))
+        self._context.end_stage(stage.name)
+
+    def _run_stage(self, stage: Stage, leases: LeaseFolder) -> None:
+        """Publishes a stage and waits until all its tasks are done."""
+        leases.make()
+        stage.publish(self._directory)
+        while True:
+            found = leases.read()
+            self._tell(stage, found)
+            if all(lease.owner == DONE for lease in found):
+                return
+            self._look_after(found)
+            time.sleep(_POLL)
+
+    def _look_after(self, leases: list[Lease]) -> None:
+        """Closes what died, and starts others in its place."""
+        done = sum(lease.owner == DONE for lease in leases)
+        if done != self._done:
+            self._deaths, self._done = 0, done
+        for name, why in self._launcher.take_ended().items():
+            self._workers.discard(name)
+            self._last = why or self._last
+            self._context.progress(WORKER, 0, None, worker_note(name, "lost" if why else "ended", why or ""))
+            for folder in folders_in(self._directory / STATES):
+                if is_of(folder.name, name):
+                    StateFolder(self._directory, folder.name).close(self._directory)
+            self._deaths += 1
+            if self._deaths <= _MOST_DEATHS:
+                self._start()
+        if not self._workers:
+            raise MiningError(f"no worker is left: {self._last or 'all of them ended'}")
+
+    def _count_batches(self) -> int:
+        """Batches that all workers together have counted, saved or not."""
+        names = {folder.name for folder in folders_in(self._directory / STATES)}
+        alive = sum(int(self._watch.last_beat(name).get("batches", 0)) for name in names)
+        for folder in closed_folders(self._directory):
+            if folder.name not in self._closed:
+                self._closed[folder.name] = count_numbers(StateFacts.read(folder / CHECKPOINT).finished)
+            alive += self._closed[folder.name]
+        return alive
+
+    def _tell(self, stage: Stage, leases: list[Lease]) -> None:
+        """Shows how far the stage is, and who is at work."""
+        self.lost = max(self.lost, sum(lease.lost for lease in leases))
+        if stage.name == TEXT:
+            run = self._run
+            tokens = run.tokens * min(1.0, self._count_batches() / max(1, run.batches))
+            self._context.progress(TEXT, int(tokens), run.tokens, self._note("tokens"))
+        else:
+            done = sum(lease.owner == DONE for lease in leases)
+            self._context.progress(stage.name, done, stage.tasks, self._note("tasks"))
+
+    def _note(self, unit: str) -> str:
+        return fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
+
+    def _collect(self, leases: LeaseFolder) -> list[str] | None:
+        """The states to merge, relative to the atlas; None where batches turn out to be missing, which are then free.
+
+        Looks several times: a worker that was late may just have taken over a state, which it lets go when it sees that
+        the text is done.
+        """
+        Stage(_COLLECTING, 0).publish(self._directory)
+        found: list[str] | None = None
+        for _ in range(_LOOKS):
+            for folder in folders_in(self._directory / STATES):
+                StateFolder(self._directory, folder.name).close(self._directory)
+            before, found = found, self._check_states()
+            if found is not None and found == before:
+                return found
+            time.sleep(_POLL)
+        counted = counted_in_closed(self._directory)
+        for lease in leases.read():
+            if leave_out(self._run.lease_range(lease.number), counted):
+                leases.open_again(lease)
+        return None
+
+    def _check_states(self) -> list[str] | None:
+        """The states that count every batch once, relative to the atlas; None where some batches are in none.
+
+        A state that counts what another one counts is left out: its worker saved although it had been closed, which a
+        file system can allow that shows changes late.
+        """
+        states: list[str] = []
+        found: list[Range] = []
+        names: set[str] = set()
+        for folder in closed_folders(self._directory):
+            facts = StateFacts.read(folder / CHECKPOINT)
+            both = join_ranges([*found, *facts.finished])
+            if not facts.finished or count_numbers(both) < count_numbers(found) + count_numbers(facts.finished):
+                (folder / CHECKPOINT).unlink()
+                continue
+            found = both
+            states.append(state_path(folder))
+            names.add(facts.device)
+        if len(names) > 1 and not self._run.mixed_devices:
+            raise PartsDiffer(
+                f"workers computed on {' and '.join(sorted(names))}, and last bits differ between them; go on with"
+                " --allow-mixed-devices, or begin anew on machines of one kind"
+            )
+        return states if found == [(0, self._run.batches)] else None

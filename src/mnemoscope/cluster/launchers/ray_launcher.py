@@ -1,0 +1,227 @@
+"""Workers as actors of Ray Core, on this machine or on the nodes of a cluster: a launcher as the driver wants it.
+
+What travels is a path, a name and options. The atlas folder has to be reachable by the same path on every node; the
+model and everything else a worker opens for itself. An actor that dies is not started again by Ray: the driver sees
+that it ended, and starts another worker.
+"""
+
+import os
+import platform
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mnemoscope.cluster.launchers.ray_cluster import connect_to_ray, first_line
+from mnemoscope.errors import MnemoscopeError, OptionError
+from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.model_options import ModelOptions
+
+_PATIENCE = 120
+"""Seconds in which a worker that was asked to end may save."""
+_NEWS = 2
+"""Seconds in which a worker that runs is known to run: news of it may take a moment."""
+
+
+class Work(Protocol):
+    """A worker's whole life, as a function that Ray can send: one of a module, by its name."""
+
+    def __call__(self, directory: Path, name: str, *, stop: Callable[[], bool], **options: Any) -> object:
+        """Works on `directory` until it is finished or `stop` is true, and saves then."""
+
+
+def run_worker(
+    directory: Path,
+    name: str,
+    *,
+    stop: Callable[[], bool],
+    device: str | None = None,
+    model: str | None = None,
+    **opening: Any,
+) -> bool:
+    """The worker's loop; `opening` are fields of ModelOptions."""
+    from mnemoscope.cluster.worker import work  # type: ignore[import-not-found, unused-ignore] # heavy, and there
+
+    return bool(work(directory, name, model=model, device=device, opening=ModelOptions(**opening), stop=stop))
+
+
+class _Worker:
+    """The actor: `work` runs in one of its threads, `stop` comes in by another."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+
+    def node(self) -> str:
+        """Where it runs."""
+        return platform.node()
+
+    def work(self, work: Work, directory: str, here: str, name: str, options: dict[str, Any]) -> str | None:
+        """The line that says why it ended; None: it was done, or had been asked to end."""
+        node = platform.node()
+        if not os.path.isdir(directory):
+            return (
+                f"the folder {directory!r} is not on node {node}; put the atlas on a disk that all nodes share,"
+                " under one path"
+            )
+        with suppress(OSError):  # so that a relative name of a model means the same
+            os.chdir(here)
+        try:
+            work(Path(directory), name, stop=self._stop.is_set, **options)
+        except MnemoscopeError as error:
+            return f"{error} (on node {node})"
+        except Exception as error:
+            traceback.print_exc()
+            return f"{type(error).__name__} on node {node}: {first_line(error)}"
+        return None
+
+    def stop(self) -> None:
+        """Asks the work to save and end."""
+        self._stop.set()
+
+
+@dataclass
+class _Running:
+    actor: Any
+    node: Any
+    result: Any
+
+
+class RayLauncher:
+    """Starts workers on a Ray cluster, and tells which have ended."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        address: str | None,
+        threads: int,
+        gpus_per_worker: float,
+        worker_options: Mapping[str, Any],
+        workers: int | None = None,
+        work: Work = run_worker,
+        patience: float = _PATIENCE,
+    ) -> None:
+        """Starts Ray on this machine (`address` None or `local`), or joins `auto`, HOST:PORT, ray://HOST:PORT.
+
+        An instance of our own has room for so many `workers` of so many `threads`; None: for as many as this machine
+        has cores for. `worker_options` are those of `work`; `patience` is how many seconds a worker may take to save
+        when it is asked to end. Raises OptionError (no ray, no such cluster, no node has room for one), MiningError.
+        """
+        self._directory, self._work, self._options = os.path.abspath(directory), work, dict(worker_options)
+        self._patience = patience
+        self._needs = {"CPU": float(threads), "GPU": float(gpus_per_worker)}
+        self._running: dict[str, _Running] = {}
+        self._over: dict[str, str | None] = {}
+        self._connection = ExitStack()
+        own = address is None or address == "local"
+        cpus = threads * workers if workers else max(threads, len(usable_cores()))
+        self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
+        try:
+            self._check_room()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def capacity(self) -> int:
+        """How many workers fit the cluster now, beside what others run there; those that wait for room not counted."""
+        import ray
+
+        free = ray.available_resources()
+        whole = sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
+        return min(whole, self._fitting(free))
+
+    def start(self, name: str) -> None:
+        """Starts a worker of this name, or has it wait for room."""
+        import ray
+
+        # Two threads: one for the work, and one by which it is told to stop.
+        options = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"], "max_concurrency": 2}
+        actor = ray.remote(_Worker).options(**options).remote()
+        result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
+        self._running[name] = _Running(actor, actor.node.remote(), result)
+
+    def take_ended(self) -> dict[str, str | None]:
+        """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
+        self._collect(seconds=0)
+        over, self._over = self._over, {}
+        return over
+
+    def stop(self) -> None:
+        """Asks all workers to save and end, waits, kills those that do not, and leaves the cluster."""
+        import ray
+
+        try:
+            up = self._names_up()
+            for name, each in list(self._running.items()):
+                if name in up:
+                    each.actor.stop.remote()
+                else:
+                    ray.kill(each.actor)
+                    self._over[name] = None
+                    del self._running[name]
+            self._collect(seconds=self._patience)
+            for name, each in self._running.items():
+                ray.kill(each.actor)
+                self._over[name] = f"did not end within {self._patience:g} s, and was killed"
+            self._running.clear()
+        finally:
+            self._connection.close()
+
+    def _collect(self, *, seconds: float) -> None:
+        """Moves workers that end within so many seconds from those that run to those that are over."""
+        import ray
+
+        if not self._running:
+            return
+        names = {each.result: name for name, each in self._running.items()}
+        ready, _ = ray.wait(list(names), num_returns=len(names), timeout=seconds)
+        for result in ready:
+            each = self._running.pop(names[result])
+            self._over[names[result]] = self._reason(each)
+            with suppress(ray.exceptions.RayError):
+                ray.kill(each.actor)  # its room is free at once
+
+    def _reason(self, each: _Running) -> str | None:
+        import ray
+
+        try:
+            line = ray.get(each.result)
+        except ray.exceptions.RayError as error:
+            where = ""
+            with suppress(ray.exceptions.RayError):
+                where = f" on node {ray.get(each.node, timeout=0)}"
+            return f"the worker's process{where} ended: {first_line(error)}"
+        return None if line is None else str(line)
+
+    def _names_up(self) -> set[str]:
+        """The workers whose process runs; one that waits for room has nothing to save."""
+        import ray
+
+        names = {each.node: name for name, each in self._running.items()}
+        ready = ray.wait(list(names), num_returns=len(names), timeout=_NEWS)[0] if names else []
+        return {names[each] for each in ready}
+
+    def _fitting(self, resources: Mapping[str, float]) -> int:
+        """How many workers these resources are enough for."""
+        return min(int(resources.get(name, 0) // need) for name, need in self._needs.items() if need)
+
+    def _check_room(self) -> None:
+        """Raises OptionError where no worker could ever start."""
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(self._fitting(node) for node in nodes):
+            has = "; ".join(sorted({_write_resources(node) for node in nodes})) or "no node"
+            raise OptionError(
+                f"a worker needs {_write_resources(self._needs)}, and no node of the Ray cluster has that (there:"
+                f" {has}); set OMP_NUM_THREADS or --gpus-per-worker lower, or join another cluster"
+            )
+
+
+def _write_resources(resources: Mapping[str, float]) -> str:
+    named = {"CPU": resources.get("CPU", 0), **({"GPU": resources["GPU"]} if resources.get("GPU") else {})}
+    return " and ".join(f"{count:g} {name}" for name, count in named.items())
+

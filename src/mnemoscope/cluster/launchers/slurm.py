@@ -1,0 +1,255 @@
+"""A run on a SLURM cluster: three jobs, of which each begins when the one before has ended.
+
+The first prepares the text and the plan, the tasks of the second, an array, are the workers, the last one does what is
+left, merges and seals. A job whose time is nearly up is told by SIGUSR1: it saves, ends with 75 and goes back into the
+queue. Partition, account and time limit are sbatch's own business: `SBATCH_PARTITION` and the like, or a line in the
+printed script. Here scripts are made and submitted; nothing is mined.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mnemoscope.errors import OptionError, Terminated
+from mnemoscope.foundation.files import make_folder
+
+WORKERS = 4
+"""Tasks of the array where nobody says how many."""
+_NOTICE = 120
+"""Seconds before its time is up at which a job is told."""
+_FLAGS, _VALUED = ("--print", "--json"), ("--launch", "--workers", "--gpus-per-worker")
+"""Options of `mine` that say how it is launched, and no job is to see."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job, as sbatch reads it."""
+
+    role: str
+    """`prepare`, `work` or `finish`."""
+    purpose: str
+    """What it does, in one line."""
+    script: str
+    """The whole script, with its #SBATCH lines."""
+    log: str
+    """Where its output goes, as sbatch's --output wants it."""
+    after: Mapping[str, str] = field(default_factory=dict)
+    """The roles of the jobs that it waits for, and how they must have ended: `afterok` or `afterany`."""
+
+    def arguments(self, ids: Mapping[str, str]) -> list[str]:
+        """What sbatch is given beside the script; `ids` are the numbers of earlier jobs by their roles."""
+        words = ["--parsable", f"--output={self.log}"]
+        if self.after:
+            needed = ",".join(f"{how}:{ids[role]}" for role, how in self.after.items())
+            words += [f"--dependency={needed}", "--kill-on-invalid-dep=yes"]
+        return words
+
+
+def scripts(
+    command: Sequence[str],
+    atlas: Path,
+    *,
+    workers: int = WORKERS,
+    threads: int,
+    gpus: int = 0,
+    worker_options: Sequence[str] = (),
+    program: Sequence[str] = (sys.executable, "-m", "mnemoscope"),
+    directory: Path | None = None,
+) -> list[SlurmJob]:
+    """The three jobs of the command `mine MODEL CORPUS --out ATLAS ...`, whose words `command` are, `mine` first.
+
+    Words that say how it is launched may stand among them, and are left out of the jobs. Every job gets `threads` cores
+    and `gpus` cards, every worker `worker_options`. The jobs run in `directory`, by default this one, where relative
+    paths are what they are here. Raises OptionError where no worker is asked for.
+    """
+    if workers < 1 or threads < 1 or gpus < 0:
+        raise OptionError(f"{workers} workers of {threads} threads and {gpus} cards cannot be; ask for one or more")
+    mine = without_launch_options(command)
+    lead = ["#SBATCH --ntasks=1", f"#SBATCH --cpus-per-task={threads}"]
+    lead += [f"#SBATCH --gres=gpu:{gpus}"] if gpus else []
+    place = Path.cwd() if directory is None else directory
+    logs = _escape(str(log_folder(place / atlas)))
+
+    def job(role: str, purpose: str, words: Sequence[str], after: Mapping[str, str], array: str = "") -> SlurmJob:
+        head = [f"#SBATCH --job-name=mnemoscope-{role}", *([f"#SBATCH --array={array}"] if array else []), *lead]
+        return SlurmJob(
+            role, purpose, _SCRIPT.format(
+                head="\n".join(head), notice=_NOTICE, directory=quote(str(place)), threads=threads,
+                command=" ".join(map(quote, [*program, *words])), again=Terminated.exit_code,
+            ),
+            f"{logs}/{role}-{'%A_%a' if array else '%j'}.log", after,
+        )  # fmt: skip
+
+    # What is forced is forced once: the jobs after the first go on with what that one began.
+    rest = [word for word in mine if word != "--force"]
+    several = ["--gpus-per-worker", str(gpus)] if gpus > 1 else []
+    return [
+        job("prepare", "reads the text and settles the plan", [*mine, "--prepare"], {}),
+        job(
+            "work", "the workers run the model over the text", ["worker", str(atlas), "--text-only", *worker_options],
+            {"prepare": "afterok"}, array=f"0-{workers - 1}",
+        ),
+        job(
+            "finish", "does what the workers have left, merges and seals", [*rest, "--workers", "auto", *several],
+            {"prepare": "afterok", "work": "afterany"},
+        ),
+    ]  # fmt: skip
+
+
+_SCRIPT = """\
+#!/bin/bash
+{head}
+#SBATCH --signal=B:USR1@{notice}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+cd -- {directory} || exit 2
+export OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads}
+
+caught=yes again= ended=
+{command} &
+running=$!
+# SIGUSR1: the time is nearly up. SIGTERM: SLURM ends this job, and puts it back by itself where it should.
+trap 'caught=yes again=yes; kill -USR1 "$running" 2> /dev/null' USR1
+trap 'caught=yes ended=yes; kill -USR1 "$running" 2> /dev/null' TERM
+while [ -n "$caught" ]; do  # a signal ends `wait`, too
+  caught=
+  wait "$running"
+  code=$?
+done
+if [ "$code" -eq {again} ] && [ -n "$again" ] && [ -z "$ended" ]; then  # saved; goes on from there
+  task=${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}}}
+  scontrol requeue "${{task:-$SLURM_JOB_ID}}" || echo "mnemoscope: this job could not be put back into the queue" >&2
+fi
+exit "$code"
+"""
+
+
+def without_launch_options(command: Sequence[str]) -> list[str]:
+    """The words of a `mine` command without those that say how it is launched."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word == "--":
+            return [*kept, word, *words]
+        if word in _VALUED:
+            next(words, None)
+        elif word not in _FLAGS and word.split("=")[0] not in _VALUED:
+            kept.append(word)
+    return kept
+
+
+def cards_wanted(device: str, gpus_per_worker: int | None) -> int:
+    """How many graphics cards a job asks for: as many as said, one where the device is a card of CUDA, else none."""
+    if gpus_per_worker is not None:
+        return gpus_per_worker
+    return 1 if device.startswith("cuda") else 0
+
+
+def log_folder(atlas: Path) -> Path:
+    """Where the jobs' output goes: beside the atlas, which holds nothing but what is its own."""
+    return atlas.parent / f"{atlas.name}.slurm"
+
+
+def document(jobs: Sequence[SlurmJob]) -> str:
+    """One bash script that submits the jobs, to be read, changed, and run where sbatch is."""
+    parts = [_HEAD.format(logs=quote(_folder_of(jobs)))]
+    for number, job in enumerate(jobs, 1):
+        words = job.arguments({role: f"${role}" for role in job.after})
+        # The numbers of earlier jobs are the shell's own variables; everything else is somebody's words.
+        given = " ".join(f'"{word}"' if word.startswith("--dependency=") else quote(word) for word in words)
+        parts.append(
+            f"\n# {number}. {job.role}: {job.purpose}.\n"
+            f"{job.role}=$(sbatch {given} <<'END_OF_JOB'\n{job.script}END_OF_JOB\n)\n"
+            f"{job.role}=${{{job.role}%%;*}}  # a cluster's name may follow\n"
+        )
+    numbers = ", ".join(f"{job.role} $" + job.role for job in jobs)
+    parts.append(f'\necho "submitted: {numbers}; squeue --me shows them"\n')
+    return "".join(parts)
+
+
+_HEAD = """\
+#!/bin/bash
+# Submits three SLURM jobs that mine one atlas; made by mnemoscope mine --launch slurm --print.
+# Partition, account, time: export SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT, or add #SBATCH lines to the jobs.
+set -euo pipefail
+mkdir -p -- {logs}
+"""
+
+
+def submit(jobs: Sequence[SlurmJob]) -> list[str]:
+    """Submits the jobs and returns their numbers; makes the folder of their logs.
+
+    Raises OptionError where sbatch is missing or refuses one, in its words; then those submitted before are cancelled.
+    """
+    _check_array(jobs)
+    make_folder(Path(_folder_of(jobs)))
+    ids: dict[str, str] = {}
+    for job in jobs:
+        try:
+            ids[job.role] = _submit_one(job, ids)
+        except OptionError as error:
+            raise OptionError(f"{error}{_cancel(list(ids.values()))}") from None
+    return list(ids.values())
+
+
+def _submit_one(job: SlurmJob, ids: Mapping[str, str]) -> str:
+    command = ["sbatch", *job.arguments(ids)]
+    try:
+        done = subprocess.run(command, input=os.fsencode(job.script), capture_output=True, check=False)
+    except OSError as error:
+        raise OptionError(
+            f"cannot run sbatch ({error.strerror}); use a login node of a SLURM cluster, or add --print and run there"
+            " what it prints"
+        ) from None
+    said = done.stdout.decode(errors="replace").strip()
+    number = re.fullmatch(r"(\d+)(;.*)?", said.splitlines()[-1]) if said else None
+    if done.returncode == 0 and number is not None:
+        return number[1]
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    reason = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines[-2:])
+    why = reason or (f"it ended with code {done.returncode}" if done.returncode else f"it said {said!r}, not a number")
+    raise OptionError(f"sbatch did not take the job mnemoscope-{job.role}: {why}")
+
+
+def _cancel(ids: Sequence[str]) -> str:
+    """Cancels jobs that cannot do without one that was refused; what has become of them, as a clause."""
+    if not ids:
+        return ""
+    with suppress(OSError):
+        if subprocess.run(["scancel", *ids], capture_output=True, check=False).returncode == 0:
+            return f"; what was submitted before it ({', '.join(ids)}) is cancelled"
+    return f"; what was submitted before it still waits: scancel {' '.join(ids)} takes that back"
+
+
+def _check_array(jobs: Sequence[SlurmJob]) -> None:
+    """Raises OptionError for more tasks than the cluster lets an array have, where it tells."""
+    try:
+        asked = subprocess.run(["scontrol", "show", "config"], capture_output=True, check=False)
+    except OSError:
+        return
+    found = re.search(rb"^MaxArraySize\s*=\s*(\d+)", asked.stdout, re.MULTILINE)
+    tasks = max(int(last) + 1 for job in jobs for last in re.findall(r"--array=0-(\d+)", job.script) or ["0"])
+    if found and tasks > int(found[1]):
+        raise OptionError(f"--workers {tasks} is more than an array may have here; the most is {int(found[1])}")
+
+
+def quote(word: str) -> str:
+    """The word as bash reads it; in one line, whatever it holds."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(chr(b) if 32 < b < 127 and b not in b"'\\" else f"\\{b:03o}" for b in os.fsencode(word)) + "'"
+
+
+def _escape(path: str) -> str:
+    """A path as sbatch's --output wants it, which reads % as the beginning of a number of the job."""
+    return path.replace("%", "%%")
+
+
+def _folder_of(jobs: Sequence[SlurmJob]) -> str:
+    return os.path.dirname(jobs[0].log).replace("%%", "%")

@@ -1,0 +1,159 @@
+"""`mine` with workers: what a user asks for made a run of many, from the text to the sealed atlas."""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from mnemoscope.cluster.driver import Driver, Launcher
+from mnemoscope.cluster.launchers.local_launcher import LocalLauncher
+from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
+from mnemoscope.cluster.settling import PATIENCE, SettledRun, settle_run
+from mnemoscope.cluster.stages import Stage
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.mining.late_stages import LATE_STAGES, seal_run, task_count
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
+from mnemoscope.mining.run_folder import hold_folder
+from mnemoscope.mining.steps import RunContext
+
+HERE = "local"
+"""The address of a Ray that is started by this process itself."""
+_TEAM = 8
+"""Threads that one process makes good use of on a CPU."""
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """How many workers there are, and where."""
+
+    workers: int | None = None
+    """None: one for every card, on a CPU one for every eight cores."""
+    ray: str | None = None
+    """The address of a Ray cluster, HERE for one that is started here; None: processes of this machine."""
+    gpus_per_worker: int = 1
+    mixed_devices: bool = False
+    patience: float = PATIENCE
+    """Seconds of silence after which a worker counts as dead."""
+
+
+def mine_with_workers(
+    model: str,
+    corpus: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: MiningOptions,
+    fleet: FleetOptions,
+    *,
+    progress: Progress = ignore_progress,
+) -> Path:
+    """The folder of the finished atlas, mined by workers; goes on if it was interrupted, with any number of them.
+
+    Every byte is that of one process with as many threads as a worker has. Raises what `mine` raises, and MiningError
+    where no worker can work.
+    """
+    directory = Path(out)
+    fleet = _choose_number(fleet, options, directory)
+    with _settle(model, corpus, directory, options, fleet, progress=progress) as (context, settled):
+        _drive(context, settled, options, fleet)
+    return directory
+
+
+def prepare_run(
+    model: str,
+    corpus: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: MiningOptions,
+    fleet: FleetOptions,
+    *,
+    progress: Progress = ignore_progress,
+) -> SettledRun:
+    """Reads the text and settles the plan in the folder, for workers that are started by hand or by a scheduler."""
+    fleet = _choose_number(fleet, options, Path(out))
+    with _settle(model, corpus, Path(out), options, fleet, progress=progress) as (_, settled):
+        return settled
+
+
+@contextmanager
+def _settle(
+    model: str,
+    corpus: str | os.PathLike[str],
+    directory: Path,
+    options: MiningOptions,
+    fleet: FleetOptions,
+    *,
+    progress: Progress,
+) -> Iterator[tuple[RunContext, SettledRun]]:
+    """The run settled in its folder, which stays locked; the model is let go, since workers have their own."""
+    if options.part is not None:
+        raise OptionError("--part is a fixed share of the batches, workers take shares as they go: leave one out")
+    beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
+    with hold_folder(directory):
+        check_folder(directory, options)
+        context = RunContext(directory, options.checkpoint_every, progress)
+        settled = settle_run(context, beginning, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
+        del beginning
+        gc.collect()
+        context.heap.trim()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        yield context, settled
+
+
+def _threads(fleet: FleetOptions) -> int:
+    """The threads of a worker: the cores of this machine, divided; on a cluster as many as one makes good use of."""
+    threads = torch.get_num_threads()
+    if fleet.ray is not None and fleet.ray != HERE:
+        return min(_TEAM, threads)
+    return max(1, threads // (fleet.workers or 1))
+
+
+def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path) -> FleetOptions:
+    """The same with a number of workers for this machine where none was given; Ray tells its own."""
+    if fleet.workers is not None or fleet.ray is not None:
+        return fleet
+    if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
+        return replace(fleet, workers=max(1, cards // max(1, fleet.gpus_per_worker)))
+    threads = begun_threads(directory, options) or _TEAM
+    return replace(fleet, workers=max(1, torch.get_num_threads() // threads))
+
+
+def _start_launcher(
+    directory: Path, plan: MiningPlan, opening: ModelOptions, fleet: FleetOptions
+) -> tuple[Launcher, int]:
+    """What starts workers, and how many there are to be."""
+    if fleet.ray is not None:
+        options = {**vars(opening), "device": plan.device}
+        each = fleet.gpus_per_worker if plan.device == "cuda" else 0
+        ray = RayLauncher(
+            directory, address=fleet.ray, threads=plan.threads, gpus_per_worker=each, worker_options=options,
+            workers=fleet.workers,
+        )  # fmt: skip
+        return ray, fleet.workers or max(1, ray.capacity())
+    words: list[str] = []
+    for name, value in opening.keywords().items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    cards = torch.cuda.device_count() if plan.device == "cuda" else 0
+    local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker)
+    return local, fleet.workers or 1
+
+
+def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:
+    """Has everything done that is left of the run, and seals the atlas."""
+    plan = settled.plan
+    launcher, workers = _start_launcher(context.directory, plan, options.opening, fleet)
+    driver = Driver(context, settled, launcher, workers=workers)
+    with driver.running():
+        states = driver.read_text()
+        for stage in LATE_STAGES:
+            tasks = task_count(stage, len(plan.layers), settled.run.pieces)
+            driver.run_tasks(Stage(stage, tasks, states))
+    seal_run(
+        context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
+    )

@@ -1,0 +1,45 @@
+"""The heartbeat of a run of one process, so that `mnemoscope status` can say where it stands."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.cluster.heartbeats import Heartbeat
+from mnemoscope.cluster.stages import TEXT
+from mnemoscope.foundation.progress import Progress
+
+SINGLE_PROCESS = "single-process"
+"""The name of the worker that a run of one process is, or becomes when others go on with it."""
+_PATIENCE = 60.0
+_LAST = "patterns"
+"""The stage that begins when the atlas is sealed and the work folder gone."""
+
+
+@contextmanager
+def telling_status(directory: Path, progress: Progress) -> Iterator[Progress]:
+    """`progress`, which meanwhile also goes into the heartbeat of a run in `directory`, from the text pass on."""
+    said: dict[str, Any] = {"stage": TEXT, "share": 0.0, "rate": 0.0, "seconds_left": None}
+    began: dict[str, tuple[float, float]] = {}
+
+    def tell(stage: str, done: float, total: float | None) -> None:
+        now = time.monotonic()
+        since, first = began.setdefault(stage, (now, done))
+        rate = (done - first) / (now - since) if now > since else 0.0
+        said.update(stage=stage, share=done / total if total else 0.0)
+        said.update(seconds_left=(total - done) / rate if total and rate else None)
+        said.update(rate=rate if stage == TEXT else 0.0)
+
+    with ExitStack() as stack:
+
+        def report(stage: str, done: float, total: float | None, note: str) -> None:
+            if stage == TEXT and stage not in began:
+                stack.enter_context(Heartbeat(directory, SINGLE_PROCESS, lambda: dict(said), patience=_PATIENCE))
+            if stage == _LAST:
+                stack.close()
+            elif began or stage == TEXT:
+                tell(stage, done, total)
+            progress(stage, done, total, note)
+
+        yield report

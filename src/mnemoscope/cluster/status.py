@@ -1,0 +1,110 @@
+"""Where a run stands, as its folder tells: nothing is written, and no process has to answer. Needs no torch."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.cluster.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
+from mnemoscope.cluster.leases import DONE, LeaseFolder
+from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.errors import AtlasNotFound, StoreFailed
+from mnemoscope.foundation.files import read_object
+
+_STALE = 60.0
+"""Seconds since the last beat, by the clock here, after which a worker of another machine is said not to be alive."""
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker: tokens a second and batches that it has counted."""
+
+    name: str
+    alive: bool
+    rate: float
+    batches: int
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where a run stands; of a run of one process, `workers` are that process.
+
+    `state` is preparing, mining, a later stage by its name, or finished. `batches` and `done` are of the text;
+    `seconds_left` of the current stage, None where it cannot be told.
+    """
+
+    state: str
+    batches: int
+    done: int
+    workers: list[WorkerStatus]
+    leases_lost: int
+    tokens_per_second: float
+    seconds_left: float | None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def run_status(directory: Path) -> RunStatus:
+    """Where the run in this folder stands; raises AtlasNotFound where there is none."""
+    begun = unfinished_plan(directory)
+    if begun is None:
+        if not (directory / MANIFEST).is_file():
+            raise AtlasNotFound(f"{directory} holds no run and no atlas; begin one with `mnemoscope mine`")
+        read_manifest(directory)
+        lacking = not (directory / TABLES["patterns"].path()).is_file() and not (directory / STATE).is_dir()
+        return RunStatus("patterns" if lacking else "finished", 0, 0, [], 0, 0.0, None if lacking else 0.0)
+    beats = {path.stem: read_object(path) for path in sorted((directory / BEATS).glob("*.json"))}
+    workers = [
+        WorkerStatus(name, is_alive(directory, name, said), float(said.get("rate", 0.0)), int(said.get("batches", 0)))
+        for name, said in beats.items()
+        if name != DRIVER
+    ]
+    rate = sum(worker.rate for worker in workers if worker.alive)
+    work = begun.get("work")
+    if not isinstance(work, dict):
+        return _single_status(directory, begun, workers, rate)
+    return _shared_status(directory, work, workers, rate)
+
+
+def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
+    stage, batches, size = Stage.read(directory), int(work["batches"]), int(work["lease_batches"])
+    try:
+        leases = LeaseFolder(directory, TEXT, -(-batches // size)).read()
+    except StoreFailed:
+        leases = []
+    done = min(batches, sum(lease.owner == DONE for lease in leases) * size)
+    lost, state = sum(lease.lost for lease in leases), TEXT if stage is None else stage.name
+    if state != TEXT:
+        return RunStatus(state, batches, batches, workers, lost, rate, None)
+    left = (batches - done) * float(work["tokens"]) / max(1, batches)
+    return RunStatus(state, batches, done, workers, lost, rate, left / rate if rate else None)
+
+
+def _single_status(
+    directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float
+) -> RunStatus:
+    """Of a run of one process: how far it is it says in its heartbeat, if the command line mines it."""
+    ends = directory / WORK / "text" / "batch_ends.bin"
+    if begun["plan"].get("corpus_fingerprint") is None or not ends.is_file():
+        return RunStatus("preparing", 0, 0, workers, 0, 0.0, None)
+    batches = ends.stat().st_size // 8
+    said = next((read_object(beat_path(directory, worker.name)) for worker in workers), {})
+    share, left = float(said.get("share", 0.0)), said.get("seconds_left")
+    state = str(said.get("stage", TEXT))
+    done = int(batches * share) if state == TEXT else batches
+    return RunStatus(state, batches, done, workers, 0, rate, None if left is None else float(left))
+
+
+def is_alive(directory: Path, name: str, said: Mapping[str, Any]) -> bool:
+    """Whether a worker works: on this machine by its process, elsewhere by how old its last beat is."""
+    if said.get("host") == host():
+        return not is_gone(said)
+    try:
+        return time.time() - beat_path(directory, name).stat().st_mtime < _STALE
+    except OSError:
+        return False

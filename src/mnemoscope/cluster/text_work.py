@@ -1,0 +1,171 @@
+"""A worker's part of the pass over the text: leases taken, their batches counted in one state, saved now and then.
+
+What is in the saved state is done; whatever else a worker has is lost with it and given out again. When nothing is
+left to take, a worker looks after the others: what a dead one had not saved it takes, and one that is far too slow it
+closes.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+from mnemoscope.cluster.desk import Desk
+from mnemoscope.cluster.leases import AGAIN, DONE, Lease, LeaseFolder
+from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.text.batch_loader import BatchLoader
+from mnemoscope.mining.text.ranges import Range, count_numbers, leave_out, numbers_of
+from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text_pass import TextReader
+
+_SLOW = 0.5
+"""A slow worker is closed if doing its lease again takes less than this share of what it needs itself."""
+
+
+class TextWork:
+    """The text pass of one worker, from its first lease until all are done."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        plan, model = desk.plan, desk.model
+        self._folder = StateFolder(desk.directory, desk.name)
+        self._leases = LeaseFolder(desk.directory, TEXT, desk.run.leases)
+        self._state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
+        for other in folders_in(desk.directory / STATES):
+            if desk.watch.is_silent(other.name):
+                StateFolder(desk.directory, other.name).close(desk.directory)
+        # Where all is done nobody takes over a state any more: they are being merged.
+        if not self._all_done() and self._folder.adopt(desk.directory, desk.device):
+            self._state.load(self._folder.state, plan=plan.hash())
+        else:
+            self._folder.make()
+        self._state.device = desk.device
+        loader = BatchLoader(desk.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed, planned=True)
+        self._reader = TextReader(RunContext(desk.directory), model, loader, plan, self._state)
+        self._tokens = loader.tokens(numbers_of(self._state.finished))
+        self._batches = count_numbers(self._state.finished)
+        self._fresh, self._fresh_tokens, self._seconds = 0, 0, 0.0
+        """Batches and tokens that this worker counted itself, and how long it took."""
+        self._free: list[Lease] = []
+        self._unsaved: list[Lease] = []
+        """Leases whose batches are all counted, and not all saved."""
+        self._current: Lease | None = None
+        self._numbers: Iterator[int] = iter(())
+        """The batches of the current lease that are still to be counted."""
+        self._saved, self._is_changed = time.monotonic(), False
+        self._paces: dict[str, tuple[float, int]] = {}
+        """Since when another worker is waited for, and what it had counted then."""
+
+    def run(self) -> None:
+        """Works until every lease is done, or somebody asks to stop; ends with everything saved.
+
+        Raises WorkerClosed (taken for dead meanwhile: nothing that was not saved counts), NotFinite, StoreFailed.
+        """
+        while not self._desk.stop() and self.step():
+            pass
+        self.end()
+
+    def step(self) -> bool:
+        """Takes a lease, counts one batch, or looks after the others; False where nothing is left for anybody."""
+        if self._current is None:
+            lease, again = self._next()
+            if lease is None:
+                if self._is_over():
+                    return False
+                self._desk.wait()
+                return True
+            self._desk.was_busy()
+            self._current, self._numbers = lease, numbers_of(self._left_of(lease, again=again))
+        number = next(self._numbers, None)
+        if number is None:
+            self._unsaved.append(self._current)
+            self._current = None
+        else:
+            self._count(number)
+        if time.monotonic() - self._saved >= self._desk.run.checkpoint_every:
+            self._save()
+        return True
+
+    def end(self) -> None:
+        """Saves, gives back what is not done, and leaves the state to others."""
+        self._save()
+        if self._current is not None:
+            self._leases.give_back(self._current)
+        self._folder.close(self._desk.directory)
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left for anybody; saves what is counted before it says so."""
+        if self._unsaved:
+            self._save()
+        stage = Stage.read(self._desk.directory)
+        return stage is None or stage.name != TEXT or self._all_done()
+
+    def _all_done(self) -> bool:
+        return all(lease.owner == DONE for lease in self._leases.read())
+
+    def _next(self) -> tuple[Lease | None, bool]:
+        """A lease in our hands, and whether somebody else may have counted some of it."""
+        for _ in range(2):
+            while self._free:
+                lease = self._free.pop()
+                if taken := self._leases.take(lease, self._desk.name):
+                    return taken, lease.owner == AGAIN
+            everything = self._leases.read()
+            self._free = [lease for lease in everything if lease.is_free]
+            # Everybody begins somewhere else, so that few try for the same.
+            middle = random.randrange(len(self._free) + 1)
+            self._free = self._free[middle:] + self._free[:middle]
+        return self._take_over([lease for lease in everything if lease.owner != DONE]), True
+
+    def _take_over(self, others: list[Lease]) -> Lease | None:
+        """A lease of a worker that is dead or far too slow; None where all have to be waited for."""
+        directory = self._desk.directory
+        for lease in others:
+            if lease.is_free or lease.owner == self._desk.name:
+                continue
+            closed = not (directory / STATES / lease.owner).is_dir()
+            if not closed and (self._desk.watch.is_silent(lease.owner) or self._is_too_slow(lease)):
+                StateFolder(directory, lease.owner).close(directory)
+                closed = True
+            if closed and (taken := self._leases.take(lease, self._desk.name)):
+                return taken
+        return None
+
+    def _is_too_slow(self, lease: Lease) -> bool:
+        """Whether the owner, whom we wait for, is better not waited for any longer."""
+        if not self._fresh:
+            return False
+        now, said = time.monotonic(), self._desk.watch.last_beat(lease.owner)
+        since, before = self._paces.setdefault(lease.owner, (now, int(said.get("batches", 0))))
+        waited, counted = now - since, int(said.get("batches", 0)) - before
+        first, end = self._desk.run.lease_range(lease.number)
+        if waited < self._desk.run.patience / 2:
+            return False
+        left = (end - first) * waited / counted if counted else float("inf")
+        again = (end - first) * self._seconds / self._fresh
+        return left > self._desk.run.patience and again < _SLOW * left
+
+    def _left_of(self, lease: Lease, *, again: bool) -> list[Range]:
+        """The batches of a lease that no saved state counts; nobody else has begun it, but where it is taken again."""
+        known = [*counted_anywhere(self._desk.directory), *self._state.finished] if again else []
+        return leave_out(self._desk.run.lease_range(lease.number), known)
+
+    def _count(self, number: int) -> None:
+        began = time.monotonic()
+        tokens = self._reader.take(number)
+        self._is_changed = True
+        self._state.finished.append((number, number + 1))
+        self._seconds += time.monotonic() - began
+        self._fresh, self._fresh_tokens = self._fresh + 1, self._fresh_tokens + tokens
+        self._tokens, self._batches = self._tokens + tokens, self._batches + 1
+        self._desk.tell(batches=self._batches, tokens=self._tokens, rate=self._fresh_tokens / self._seconds)
+
+    def _save(self) -> None:
+        """Saves the state, if it has changed; what it counts is done then."""
+        if self._is_changed:
+            self._folder.save(self._reader.serialise())
+            self._is_changed = False
+        for lease in self._unsaved:
+            self._leases.end(lease)
+        self._unsaved, self._saved = [], time.monotonic()

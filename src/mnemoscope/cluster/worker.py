@@ -1,0 +1,183 @@
+"""One worker of a run: takes leases of the text, counts them in a state of its own, and then tasks of what follows.
+
+Every launcher drives this same loop. A worker opens the text by its hash and takes the plan as it stands; what it finds
+otherwise here (libraries, model, text, device) it refuses at its start, by name. It needs nobody's answer: what is to
+do stands in the folder, and workers come and go.
+"""
+
+import os
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
+from mnemoscope.cluster.desk import Desk
+from mnemoscope.cluster.environment import card_from_environment
+from mnemoscope.cluster.heartbeats import BEATS, DRIVER, Heartbeat
+from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
+from mnemoscope.cluster.shared_run import SharedRun
+from mnemoscope.cluster.stages import FINISHED, TEXT, Stage
+from mnemoscope.cluster.state_folders import WorkerClosed, closed_folders
+from mnemoscope.cluster.text_work import TextWork
+from mnemoscope.errors import OptionError, PartsDiffer
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.mining.late_stages import LateStages
+from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, library_versions
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.text.state import StateFacts
+from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
+
+
+def never() -> bool:
+    """Does not ask a worker to stop."""
+    return False
+
+
+def new_name(word: str = "worker") -> str:
+    """A name that no worker ever had: workers that start again are new ones."""
+    return f"{re.sub('[^A-Za-z0-9]+', '-', word)[:40].strip('-') or 'worker'}-{uuid4().hex[:8]}"
+
+
+def is_of(name: str, worker: str) -> bool:
+    """Whether `name` is what a worker was called, at first or after it was taken for dead and began again."""
+    return name == worker or name.startswith(f"{worker}-again-")
+
+
+def work(
+    directory: Path,
+    name: str,
+    *,
+    model: str | None = None,
+    opening: ModelOptions = AS_USUAL,
+    device: str | None = None,
+    text_only: bool = False,
+    stop: Callable[[], bool] = never,
+) -> bool:
+    """Works on the run in `directory` until it is finished, or `stop` is true, and then saves first; whether it is.
+
+    `name` is new (`new_name`). `model` is the plan's, if it has moved, `opening` how it is opened here, `device` what
+    it runs on; `text_only` ends when the text has been read. Raises PartsDiffer (another model, text, library or device
+    than the plan's), AtlasNotFound, StoreFailed, NotFinite.
+    """
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"{name!r} is no name for a worker; use letters, digits and -")
+    plan, run = SharedRun.read(directory)
+    _check_libraries(plan, directory)
+    copy = run.open_text(directory, plan)
+    set_threads(plan.threads)
+    desk = Desk(directory, name, plan, run, _load(directory, plan, model, opening, device), copy, stop)
+    for count in range(1, 1_000_000):
+        with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):
+            _check_devices(desk)
+            try:
+                with desk.model.in_use(steadily=True):
+                    return _run_stages(desk, text_only=text_only)
+            except WorkerClosed:  # and what was not saved is being done by others
+                desk.name = f"{name}-again-{count}"
+    return False
+
+
+def _check_libraries(plan: MiningPlan, directory: Path) -> None:
+    """Raises PartsDiffer where this process has other versions than the plan, and than any that were accepted."""
+    if plan.rules != RULES:
+        said = f"rules {plan.rules}, this worker mines by rules {RULES}"
+        raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
+    if plan.kernels != kernels_chosen():
+        raise PartsDiffer(
+            f"this worker's environment says {kernels_chosen() or 'nothing'} of the kernels that are taken, the plan"
+            f" {plan.kernels or 'nothing'}; start it in the plan's environment"
+        )
+    here, begun = library_versions(), unfinished_plan(directory) or {}
+    if here in (begun.get("versions") or []):
+        return
+    if others := [name for name in here if here[name] != plan.versions[name]]:
+        said = ", ".join(f"{name} {here[name]} (the plan has {plan.versions[name]})" for name in others)
+        raise PartsDiffer(f"this worker has {said}; install the plan's version here")
+
+
+def _load(
+    directory: Path, plan: MiningPlan, model: str | None, opening: ModelOptions, device: str | None
+) -> LanguageModel:
+    """The plan's model, as it is here."""
+    load = load_model if plan.ids_field is None else load_for_ids
+    model, opening = open_as_mined(directory, model, opening)
+    card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
+    device = device or (plan.device if card is None else f"cuda:{card}")
+    loaded = load(model, dtype=plan.dtype, device=device, **opening.keywords())
+    if loaded.fingerprint != plan.model_fingerprint:
+        raise PartsDiffer(
+            f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"
+        )
+    if loaded.device.type != plan.device:
+        raise PartsDiffer(f"this worker runs on {loaded.device.type}, the plan is for {plan.device}; see --device")
+    if loaded.attention != plan.attention:
+        raise PartsDiffer(f"this worker computes attention by {loaded.attention}, the plan is for {plan.attention}")
+    return loaded
+
+
+def _check_devices(desk: Desk) -> None:
+    """Raises PartsDiffer where others compute on another kind of device, and that was not allowed."""
+    directory = desk.directory
+    names = {desk.watch.last_beat(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
+    names |= {StateFacts.read(folder / CHECKPOINT).device for folder in closed_folders(directory)}
+    others = sorted(str(name) for name in names - {None, "", desk.device})
+    if others and not desk.run.mixed_devices:
+        raise PartsDiffer(
+            f"this worker computes on {desk.device}, others on {', '.join(others)}, and last bits differ between them;"
+            " use machines of one kind, or begin with --allow-mixed-devices"
+        )
+
+
+def _run_stages(desk: Desk, *, text_only: bool) -> bool:
+    """Does what there is to do, stage by stage; whether the run is finished (or its text, with `text_only`)."""
+    late: LateStages | None = None
+    done = None
+    while not desk.stop():
+        stage = Stage.read(desk.directory)
+        if stage is None or stage.name == FINISHED or (text_only and stage.name != TEXT):
+            return stage is not None
+        if stage == done:
+            if text_only or desk.watch.is_dead(DRIVER):
+                return text_only
+            desk.wait()
+            continue
+        desk.tell(stage=stage.name)
+        if stage.name == TEXT:
+            TextWork(desk).run()
+        elif stage.tasks:
+            states = [desk.directory / state for state in stage.inputs]
+            late = late or LateStages(
+                RunContext(desk.directory), desk.model, desk.copy, desk.plan, states,
+                pieces=desk.run.pieces, mixed=desk.run.mixed_devices,
+            )  # fmt: skip
+            _take_tasks(desk, stage, late)
+        done = stage
+    return False
+
+
+def _take_tasks(desk: Desk, stage: Stage, late: LateStages) -> None:
+    """Does tasks of a stage after the text until all are done, or another stage has begun."""
+    leases = LeaseFolder(desk.directory, stage.name, stage.tasks)
+    while not desk.stop() and Stage.read(desk.directory) == stage:
+        waiting = [lease for lease in leases.read() if lease.owner != DONE]
+        if not waiting:
+            return
+        lease = _choose(desk, waiting)
+        taken = leases.take(lease, desk.name) if lease else None
+        if taken is None:
+            desk.wait()
+            continue
+        desk.was_busy()
+        late.run(stage.name, taken.number)
+        leases.end(taken)
+
+
+def _choose(desk: Desk, waiting: list[Lease]) -> Lease | None:
+    """A task that nobody has, or that of a dead worker: doing one twice does no harm."""
+    if free := [lease for lease in waiting if lease.is_free]:
+        return random.choice(free)
+    return next((lease for lease in waiting if desk.watch.is_dead(lease.owner)), None)

@@ -1,0 +1,224 @@
+"""Where text comes from: a file, a glob of files, a hub data set or the built-in corpus, opened by one spec.
+
+A source yields documents in a fixed order and can start after the first few. It does not cut sentences, does not
+know what is held out by the hash rule, and reads nothing before it is asked for documents, except that a spec
+that names nothing is refused at once.
+"""
+
+import glob
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import final
+
+from mnemoscope.corpus.sources import pydocs
+from mnemoscope.corpus.sources.readers import Piece, find_hub, read_hub, read_jsonl, read_parquet, read_text
+from mnemoscope.corpus.sources.row_fields import BadRows, Render, RowField
+from mnemoscope.corpus.sources.sentences import check_split
+from mnemoscope.corpus.sources.streams import COMPRESSED, LONGEST, Meter, too_long
+from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
+from mnemoscope.foundation.model_options import display_name
+
+_ROWS = (".jsonl", ".ndjson", ".json")
+_ENDINGS = (".txt", *_ROWS, ".parquet")
+_TABLES = (".csv", ".tsv")
+_BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
+_GIVE = (
+    "give a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst), rename one of another name, or give"
+    " a glob of them, hub:DATASET or builtin:pydocs"
+)
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """A text that can be read again and again, always the same documents in the same order."""
+
+    spec: str
+    identity: dict[str, object]
+    """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
+    too) names, sizes and dates, wherever they lie, of a data set on the hub its commit."""
+    read: Callable[[Meter, int, RowField], Iterator[Piece]]
+    """Yields the pieces of the documents after the first so many, metering bytes of the files, of rows as the field
+    says."""
+    size: int | None = None
+    """Bytes of the files as they lie on disk, where there are files."""
+    held_out: frozenset[str] | None = None
+    """Keys of the documents that are held out whatever the hash rule says (the built-in corpus), or None."""
+    meter: Meter = field(default_factory=Meter)
+    """How far the latest reading is, in bytes of `size`."""
+    rows: RowField = field(default_factory=lambda: RowField("text"))
+    """How rows are read, and which were passed over so far."""
+
+    @property
+    def name(self) -> str:
+        """What readers are shown of `spec`: of a path its last part."""
+        return display_name(self.spec, of_text=True)
+
+    def pieces(
+        self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
+    ) -> Iterator[Piece]:
+        """Yields `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
+
+        `vocabulary` is how many token ids there are, where rows hold ids; None asks nothing of them. `render` makes the
+        text of a chat.
+        Raises CorpusNotFound for a file that has gone, CorpusUnreadable for text that is damaged or not what its name
+        promises; the line says where.
+        """
+        self.meter.done = 0
+        if skip == 0:
+            self.rows.bad.places.clear()
+        yield from self.read(self.meter, skip, self.rows.within(vocabulary, render))
+
+    def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
+        """Yields the text of every document after the first `skip`.
+
+        Raises as `pieces`, and CorpusUnreadable for a document of more than `streams.LONGEST` characters.
+        """
+        parts: list[str] = []
+        number, size = skip, 0
+        for piece, ends in self.pieces(skip, render=render):
+            parts.append(piece)
+            size += len(piece)
+            if size > LONGEST:
+                raise too_long(f"{self.spec}: document {number}")
+            if ends:
+                yield "".join(parts)
+                parts, number, size = [], number + 1, 0
+
+
+def open_source(
+    spec: str,
+    *,
+    text_field: str = "text",
+    ids_field: str | None = None,
+    split: str = "sentence",
+    chat: bool = False,
+    skip_bad_rows: int = 0,
+) -> Source:
+    """The source that `spec` names: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
+
+    `text_field` is the field of a row that holds its text (JSON lines, Parquet, hub); `ids_field` that which holds its
+    token ids in place of a text, which is then these in decimal, joined by spaces. With `chat` the text's field holds
+    messages. With `split` `line`, every line of a `.txt` is a document of its own. So many bad rows are passed over.
+    Raises OptionError for an unknown split or ids in a text without fields, CorpusNotFound, CorpusUnreadable for a file
+    with an unknown ending.
+    """
+    check_split(split)
+    bad = BadRows(skip_bad_rows)
+    field = RowField(text_field, chat=chat, bad=bad) if ids_field is None else RowField(ids_field, ids=True, bad=bad)
+    if spec.startswith("builtin:"):
+        if field.ids:
+            raise _no_fields(spec)
+        return _built_in(spec)
+    if spec.startswith("hub:"):
+        return _hub(spec, field=field)
+    return _files(spec, field=field, split=split)
+
+
+def _no_fields(what: str) -> OptionError:
+    return OptionError(
+        f"{what} is plain text, which has no fields; --ids-field goes with .jsonl, .parquet and hub:DATASET"
+    )
+
+
+def _identity(field: RowField) -> dict[str, object]:
+    options = {"chat": True} if field.chat else {}
+    passed = {"skip_bad_rows": field.bad.most} if field.bad.most else {}
+    return {"ids_field" if field.ids else "text_field": field.name, **options, **passed}
+
+
+def _built_in(spec: str) -> Source:
+    part = _BUILT_IN.get(spec)
+    if part is None:
+        raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(_BUILT_IN)}")
+
+    def read(meter: Meter, skip: int, _: RowField) -> Iterator[Piece]:
+        for number, text in enumerate(pydocs.documents(part)):
+            meter.done += len(text.encode())
+            if number >= skip:
+                yield text, True
+
+    identity: dict[str, object] = {"spec": spec, "files": pydocs.sources_digest(part)}
+    return Source(spec, identity, read, held_out=pydocs.held_out_hashes())
+
+
+def _hub(spec: str, *, field: RowField) -> Source:
+    name, *options = spec.removeprefix("hub:").split(":")
+    if not name or len(options) > 2:
+        raise CorpusNotFound(f"{spec!r} names no data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
+    config = options[0] if options and options[0] else None
+    rows = options[1] if len(options) == 2 and options[1] else "train"
+    revision, contents = find_hub(name, config=config, split=rows)
+
+    def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
+        passed = len(own.bad.places)
+        for text, ends in read_hub(
+            name, config=config, split=rows, revision=revision, field=own, skip=skip + passed
+        ):
+            meter.done += len(text.encode())
+            yield text, ends
+
+    return Source(spec, {"spec": spec, **_identity(field), **contents}, read, rows=field)
+
+
+def _files(spec: str, *, field: RowField, split: str) -> Source:
+    paths = _matching_files(spec)
+    endings = [_ending(path) for path in paths]
+    if field.ids and ".txt" in endings:
+        raise _no_fields(str(paths[endings.index(".txt")]))
+    stats = [path.stat() for path in paths]
+
+    def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
+        readers: dict[str, Callable[[Path, Meter], Iterator[Piece]]] = {
+            ".txt": partial(read_text, split=split),
+            **dict.fromkeys(_ROWS, partial(read_jsonl, field=own)),
+            ".parquet": partial(read_parquet, field=own),
+        }
+        for path, ending, opened in zip(paths, endings, stats, strict=True):
+            for text, ends in readers[ending](path, meter):
+                if skip == 0:
+                    yield text, ends
+                elif ends:
+                    skip -= 1
+            now = path.stat()
+            if (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+                raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
+
+    identity: dict[str, object] = {
+        "files": [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in zip(paths, stats, strict=True)],
+        **_identity(field),
+        "split": split,
+    }
+    return Source(spec, identity, read, size=sum(stat.st_size for stat in stats), rows=field)
+
+
+def _matching_files(spec: str) -> list[Path]:
+    """The files that a path or glob names, sorted by path."""
+    path = Path(spec)
+    if spec and path.is_file():
+        return [path]
+    if spec and path.is_dir():
+        raise CorpusNotFound(f"{spec} is a folder; name its files with a glob such as {path / '*.txt'}")
+    if glob.has_magic(spec):
+        named = {Path(name) for name in glob.glob(spec, recursive=True)}
+        if found := sorted((each for each in named if each.is_file()), key=str):
+            return found
+        raise CorpusNotFound(f"no file matches {spec!r}; {_GIVE}")
+    raise CorpusNotFound(f"no such text: {spec!r}; {_GIVE}")
+
+
+def _ending(path: Path) -> str:
+    """One of `_ENDINGS`; raises CorpusUnreadable for another kind of file."""
+    packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
+    kind = (path.with_suffix("") if packing else path).suffix.lower()
+    if kind in _TABLES:
+        raise CorpusUnreadable(
+            f"{path}: a table of text; make JSON lines of it, as polars does: pl.read_csv(FILE).write_ndjson('a.jsonl')"
+        )
+    if kind not in _ENDINGS:
+        raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")
+    if packing and kind == ".parquet":
+        raise CorpusUnreadable(f"{path}: Parquet is compressed inside; unpack the {packing} around it first")
+    return kind

@@ -1,0 +1,181 @@
+"""The built-in corpus: the English documentation that every machine with this package already has.
+
+Three kinds of document, all read as text (`ast` parses the sources; nothing is imported or run):
+
+* the language reference topics of `pydoc_data` (one document a topic),
+* the docstrings of the standard library,
+* the docstrings of the package's own dependencies, also those that C extensions receive through calls such as
+  `add_docstr(function, "text")`.
+
+Part `stdlib` is the first two kinds, `all` everything. Exact repeats are dropped, so is what is too short or holds
+too little prose. The order is fixed: topics, standard library, then distributions by name, files by path, lines.
+
+The documents kept out of training are named by hash in a list that ships beside this file, because the text itself
+differs a little between Python releases.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import inspect
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+
+from mnemoscope.errors import CorpusNotFound, OptionError
+from mnemoscope.foundation.files import digest_of_files
+
+PARTS = ("stdlib", "all")
+
+# Dependencies, direct and transitive, whose sources carry documentation; one that is not installed is passed over.
+DISTRIBUTIONS = (
+    "anyio", "click", "datasets", "dill", "filelock", "fsspec", "huggingface_hub", "Jinja2", "markdown-it-py", "mpmath",
+    "multiprocess", "networkx", "numpy", "packaging", "pandas", "polars", "psutil", "pyarrow", "pydantic", "Pygments",
+    "python-dateutil", "PyYAML", "rich", "safetensors", "setuptools", "sympy", "tokenizers", "torch", "tqdm",
+    "transformers", "typer",
+)  # fmt: skip
+
+SHORTEST = 40
+"""Characters below which a docstring says too little to be a document."""
+
+_SKIPPED_FOLDERS = re.compile(
+    r"(^|/)(tests?|testing|_test|idle_test|site-packages|dist-packages|__pycache__|_vendor|_distutils_hack|lib2to3)(/|$)"
+)
+_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_LETTER = re.compile(r"[A-Za-z]")
+_RECEIVERS = frozenset({"add_docstr", "_add_docstr", "add_newdoc", "add_docstring", "add_docstr_all", "_doc"})
+
+
+def document_key(text: str) -> str:
+    """The name of a document in the list of held-out ones: 16 hexadecimal digits of its blake2b hash."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def held_out_hashes() -> frozenset[str]:
+    """The keys (`document_key`) of the documents that training held out; empty before the first training."""
+    listed = files("mnemoscope.corpus") / "held_out.txt"
+    return frozenset(listed.read_text("ascii").split() if listed.is_file() else ())
+
+
+def documents(part: str = "all") -> Iterator[str]:
+    """The documents of one part (`stdlib` or `all`), in a fixed order, each different from all before it."""
+    if part not in PARTS:
+        raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
+    seen: set[bytes] = set()
+    for raw in chain(_topics(_topics_file()), _all_docstrings(part)):
+        text = clean(raw)
+        if not is_prose(text):
+            continue
+        key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            yield text
+
+
+def clean(raw: str) -> str:
+    """The docstring without its indentation, trailing blanks, control characters and rulers."""
+    text = inspect.cleandoc(raw.replace("\r\n", "\n"))
+    if text.isascii():
+        text = _CONTROL.sub("", text)
+    else:
+        text = "".join(c for c in text if c in "\n\t" or (c.isprintable() and ord(c) < 0xE000))
+    lines = [line.rstrip() for line in text.split("\n")]
+    lines = [line for line in lines if not line or re.search(r"\w", line) or len(set(line.strip())) > 2]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def is_prose(text: str) -> bool:
+    """Whether a cleaned docstring is long enough, and letters enough, to be read as documentation."""
+    if len(text) < SHORTEST or " " not in text:
+        return False
+    letters = len(_LETTER.findall(text))
+    return letters >= 0.5 * len(text.replace(" ", "").replace("\n", ""))
+
+
+def sources_digest(part: str) -> str:
+    """What tells the sources of a part from those of another Python or other packages: their names, sizes and dates."""
+    return digest_of_files([_topics_file(), *_source_files(part)])
+
+
+def _topics_file() -> Path:
+    return Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
+
+
+def _source_files(part: str) -> list[Path]:
+    """The files whose docstrings are read, in the corpus's order; raises CorpusNotFound without a standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    if not library.is_dir():
+        raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
+    inside = {path.relative_to(library).as_posix(): path for path in _python_files(library)}
+    found = [inside[name] for name in sorted(inside) if not name.startswith("pydoc_data")]
+    return found + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
+
+
+def _python_files(library: Path) -> Iterator[Path]:
+    """The sources of a folder; what is skipped is not walked: site-packages may hold a hundred times as many."""
+    for folder, inner, names in os.walk(library):
+        inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def _sources(distribution: str) -> list[Path]:
+    try:
+        listed = importlib.metadata.distribution(distribution).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    sources = [entry for entry in listed if entry.suffix in (".py", ".pyi")]
+    chosen = [entry for entry in sources if not _SKIPPED_FOLDERS.search(str(entry))]
+    return [Path(str(entry.locate())) for entry in sorted(chosen, key=str)]
+
+
+def _all_docstrings(part: str) -> Iterator[str]:
+    """Those of every source file of a part, which are looked for when the first is asked for."""
+    for path in _source_files(part):
+        yield from _docstrings(path)
+
+
+def _topics(path: Path) -> Iterator[str]:
+    for node in _parse(path).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            yield from (v.value for v in node.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Every docstring of one source file, and every text handed to a docstring receiver, by line."""
+    found: list[tuple[int, str]] = []
+    waiting: list[ast.AST] = [_parse(path)]
+    while waiting:
+        node = waiting.pop()
+        # Statements only: docstrings and receivers stand nowhere else, and expressions are most of a tree.
+        waiting += (child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                found.append((getattr(node, "lineno", 0), text))
+        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+            found += _handed_over(node.value)
+    return iter([text for _, text in sorted(found)])
+
+
+def _handed_over(call: ast.Call) -> list[tuple[int, str]]:
+    """The texts of more than one line that a docstring receiver is called with."""
+    callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if callee not in _RECEIVERS:
+        return []
+    leaves = [leaf for argument in call.args for leaf in ast.walk(argument) if isinstance(leaf, ast.Constant)]
+    return [(leaf.lineno, leaf.value) for leaf in leaves if isinstance(leaf.value, str) and "\n" in leaf.value]
+
+
+def _parse(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # escape sequences in other people's sources are not ours to report
+        try:
+            return ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            return ast.Module(body=[], type_ignores=[])

@@ -1,0 +1,193 @@
+"""What a row of JSON lines, of Parquet or of a hub data set holds: a text, or a list of token ids in place of one.
+
+The text of a list of ids is these in decimal, joined by spaces; so all that reads, hashes and keeps texts keeps them
+too. What a mask beside them calls padding is left out. Of a chat (a list of messages) the text is what the model's
+template makes of it. `RowField` says which field of a row is read, and as what; every complaint names the row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from mnemoscope.corpus.sources.streams import LONGEST, too_long
+from mnemoscope.errors import CorpusUnreadable, PromptError
+
+LONGEST_IDS = LONGEST // 2
+"""Ids that a row has at most: each takes a digit and a space."""
+MASK = "attention_mask"
+"""The field beside token ids that is 0 where they are padding."""
+LISTED = 1_000
+"""Bad rows that are listed one by one."""
+_MOST = 1 << 31
+"""Where no model is asked: no head has so many rows."""
+
+Render = Callable[[list[Any]], str]
+"""Makes the text of a chat; raises PromptError for one that the template refuses."""
+
+
+@final
+class BadRow(CorpusUnreadable):
+    """A row that holds no text; a reader may go on after it."""
+
+
+@dataclass(slots=True)
+class BadRows:
+    """The rows that were passed over, by file and number, and how many may be."""
+
+    most: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+    """How many came before each; they may have been stored in another order."""
+
+    def pass_over(self, place: str, wrong: BadRow) -> None:
+        """Counts one; raises it again where it is one too many."""
+        if len(self.places) - (place in self.places) >= self.most:
+            passed = f" (after {self.most:,} bad rows that were passed over)" if self.most else ""
+            raise CorpusUnreadable(f"{wrong}{passed}") from None
+        self.places.setdefault(place, len(self.places))
+
+    def document(self) -> dict[str, Any]:
+        """How many there are, and where the first of them stand, by the names of their files, as plain JSON values."""
+        rows = [place.rpartition("/")[2] for place in sorted(self.places, key=lambda place: self.places[place])]
+        return {"count": len(rows), "rows": rows[:LISTED]}
+
+
+@dataclass(frozen=True)
+class RowField:
+    """The field of a row that holds its text, or (`ids`) its token ids, of which none may reach `vocabulary`.
+
+    A name with dots is a field within fields, unless there is one of that very name. `chat`: it holds messages, of
+    which `render` makes a text.
+    """
+
+    name: str
+    ids: bool = False
+    vocabulary: int | None = None
+    """Rows of the model's head; None where there is no model to ask."""
+    chat: bool = False
+    render: Render | None = None
+    bad: BadRows = field(default_factory=BadRows)
+
+    @property
+    def option(self) -> str:
+        """The option of the command line that names it."""
+        return "--ids-field" if self.ids else "--text-field"
+
+    @property
+    def mask(self) -> str:
+        """The name of the mask beside token ids."""
+        return "".join(self.name.rpartition(".")[:2]) + MASK
+
+    def within(self, vocabulary: int | None, render: Render | None) -> "RowField":
+        """The same field, read for a head of so many rows, and with this template."""
+        return replace(self, vocabulary=vocabulary, render=render)
+
+    def text_of(self, row: object, place: str) -> str | None:
+        """The text of a row; None for one that is passed over. `place` names it in errors.
+
+        Raises CorpusUnreadable for no object, no such field, what is neither a text nor (for ids) a list of them, or
+        more than `LONGEST` characters.
+        """
+        try:
+            return self._text_of(row, place)
+        except BadRow as wrong:
+            self.bad.pass_over(place, wrong)
+            return None
+
+    def _text_of(self, row: object, place: str) -> str:
+        if not isinstance(row, dict):
+            raise BadRow(f"{place} is no JSON object but {type(row).__name__}")
+        found = _look_up(row, self.name)
+        if found is None:
+            fields = ", ".join(map(repr, list(row)[:8])) or "no field at all"
+            raise BadRow(f"{place} has no field {self.name!r} (it has {fields}); name it with {self.option}")
+        [value] = found
+        if value is None:
+            return ""
+        if self.chat:
+            return self._checked_text(self._chat(value, place), place)
+        if not self.ids:
+            return self._checked_text(value, place)
+        text = self._text_of_ids(value, place)
+        [mask] = _look_up(row, self.mask) or [None]
+        return text if mask is None else self._without_padding(text, mask, place)
+
+    def _chat(self, messages: Any, place: str) -> str:
+        where = f"{place}: field {self.name!r}"
+        if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
+            raise BadRow(f"{where} is no list of messages, each with a role and its content")
+        if self.render is None:
+            raise BadRow(f"{where} holds messages, which need a model's chat template")
+        try:
+            return self.render(messages)
+        except PromptError as error:
+            raise BadRow(f"{where}: {error}") from None
+
+    def _checked_text(self, text: Any, place: str) -> str:
+        if not isinstance(text, str):
+            listed = isinstance(text, list) and all(isinstance(one, int) for one in text[:8])
+            advice = "; token ids are read with --ids-field" if listed else ""
+            raise BadRow(f"{place}: field {self.name!r} holds {type(text).__name__}, not text{advice}")
+        if len(text) > LONGEST:
+            raise BadRow(str(too_long(place)))
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise BadRow(f"{place}: field {self.name!r} holds half a surrogate pair, no text") from None
+        return text
+
+    def _text_of_ids(self, ids: Any, place: str) -> str:
+        """The text of a list of ids, with the checks of `text_of`; raises BadRow."""
+        where = f"{place}: field {self.name!r}"
+        if not isinstance(ids, list):
+            raise BadRow(f"{where} holds {type(ids).__name__}, not a list of token ids")
+        if len(ids) > LONGEST_IDS:
+            raise BadRow(str(too_long(place)))
+        # A truth value is an integer to Python, and no token id.
+        if kinds := set(map(type, ids)) - {int}:
+            place_of = next(number for number, one in enumerate(ids) if type(one) in kinds)
+            raise BadRow(f"{where} holds {str(ids[place_of])[:40]!r} at place {place_of}, no token id")
+        if ids and min(ids) < 0:
+            wrong = next(number for number, one in enumerate(ids) if one < 0)
+            raise BadRow(f"{where} holds {_decimal(ids[wrong])} at place {wrong}; token ids are 0 or more")
+        most = _MOST if self.vocabulary is None else self.vocabulary
+        if ids and max(ids) >= most:
+            wrong = next(number for number, one in enumerate(ids) if one >= most)
+            raise BadRow(
+                f"{where} holds token id {_decimal(ids[wrong])} at place {wrong}, beyond the {most:,} rows of the"
+                " model's head; give ids that were made for this model"
+            )
+        return " ".join(map(str, ids))
+
+    def _without_padding(self, text: str, mask: Any, place: str) -> str:
+        """The text of the ids that the mask beside them keeps, which stand together; raises BadRow."""
+        ids, where = text.split(), f"{place}: field {self.mask!r}"
+        if not isinstance(mask, list) or len(mask) != len(ids) or any(one not in (0, 1) for one in mask):
+            raise BadRow(f"{where} is no mask of {len(ids):,} zeros and ones, one for each id of {self.name!r}")
+        if 1 not in mask:
+            return ""
+        first, kept = mask.index(1), sum(map(int, mask))
+        if 0 in mask[first : first + kept]:
+            raise BadRow(
+                f"{where} has a 0 at place {mask.index(0, first)} between ones; padding stands at the ends of a row,"
+                " so leave out the mask or what it hides"
+            )
+        return " ".join(ids[first : first + kept])
+
+
+def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
+    """The value of a field, or of one within fields, as a list of one; None where there is no such field."""
+    if name in row:
+        return [row[name]]
+    for place in (place for place, letter in enumerate(name) if letter == "."):
+        inner = row.get(name[:place], "")
+        if inner is None:
+            return [None]
+        if isinstance(inner, dict) and (found := _look_up(inner, name[place + 1 :])) is not None:
+            return found
+    return None
+
+
+def _decimal(number: int) -> str:
+    """A number in decimal; one of very many digits is only said to be that."""
+    return str(number) if abs(number) < 1 << 63 else "a number of more than 18 digits"

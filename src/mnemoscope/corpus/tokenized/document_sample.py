@@ -1,0 +1,177 @@
+"""Some documents of a text, drawn by a seed, each with its first tokens and the mined sentences within these.
+
+The text is read again from its source, since an atlas stores only the sentences that its tables name. What it stores of
+a document must stand in it: a text that has changed since is refused.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from mnemoscope.corpus.sources.opening import Source
+from mnemoscope.corpus.sources.row_fields import Render
+from mnemoscope.corpus.sources.sentences import split_sentences
+from mnemoscope.corpus.tokenized.encoded_batches import Encoder
+from mnemoscope.corpus.tokenized.first_pass import LISTED, document_class
+from mnemoscope.errors import PlanDiffers
+
+_HEADS = (1_024, 16_384)
+"""Characters of a document that its first tokens are looked for in; the second where the first hold too few."""
+_SPARE = 16
+"""Tokens beyond those wanted that a cut document must have: a cut through a word may change its last ones."""
+
+
+@dataclass(frozen=True)
+class SampledDocument:
+    """A document by its number in the text, whether it is held out, its first tokens, and the text that these are of.
+
+    `sentences` are ids of stored sentences that begin within it, `inside` how many of each one's tokens lie in it.
+    """
+
+    number: int
+    held_out: bool
+    tokens: tuple[int, ...]
+    text: str
+    sentences: tuple[int, ...]
+    inside: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The beginning of a document; `end` is the character behind the last of the tokens."""
+
+    number: int
+    held_out: bool
+    text: str
+    end: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DocumentSample:
+    """How documents are drawn: those of least hash that have `length` tokens, `mined` and `held_out` so many.
+
+    `threshold` and `listed` are the hold-out rule that the text was mined with (0 and None: nothing is held out).
+    """
+
+    encoder: Encoder
+    split: str
+    seed: int
+    length: int
+    mined: int
+    held_out: int
+    threshold: int
+    listed: frozenset[str] | None
+    render: Render | None = None
+    """What makes the text of a chat."""
+
+    def draw(
+        self, source: Source, stored: pl.DataFrame, *, tell: Callable[[], None] = lambda: None
+    ) -> list[SampledDocument]:
+        """The documents drawn, by number. `stored` are an atlas's sentences: sentence, document, text.
+
+        Reads up to the last document of which a sentence is stored; `tell` is called after each. Raises PlanDiffers for
+        a text that lacks what is stored of it, and what reading raises.
+        """
+        stored = stored.sort("document", "sentence")
+        heads = sorted(self._heads(source, stored, tell), key=lambda head: head.number)
+        return _with_sentences(heads, list(self._pieces(heads)), stored, encoder=self.encoder)
+
+    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_Head]:
+        numbers, last = stored["document"], stored["document"].max()
+        drawn: dict[bool, list[tuple[int, int, _Head]]] = {False: [], True: []}
+        for number, text in enumerate(source.documents(render=self.render)):
+            if not isinstance(last, int) or number > last:
+                break
+            tell()
+            held = self._is_held_out(text)
+            kept, most = drawn[held], self.held_out if held else self.mined
+            order = -int.from_bytes(hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest())
+            if most == 0 or (len(kept) == most and order <= kept[0][0]):
+                continue
+            own = stored["text"][numbers.search_sorted(number, "left") : numbers.search_sorted(number, "right")]
+            self._check_holds(source, number, text, own.to_list())
+            if (head := self._head(number, held, text)) is not None:
+                heapq.heappush(kept, (order, number, head))
+                if len(kept) > most:
+                    heapq.heappop(kept)
+        for kept in drawn.values():
+            yield from (head for _, _, head in kept)
+
+    def _is_held_out(self, text: str) -> bool:
+        if self.listed is None and self.threshold == 0:
+            return False
+        found = document_class(text, self.listed)
+        return found == LISTED if self.listed is not None else found < self.threshold
+
+    def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
+        """Raises PlanDiffers where a stored sentence does not stand in its document."""
+        if not sentences:
+            return
+        whole = " ".join(text.split()) if self.split == "sentence" else text
+        for sentence in sentences:
+            if sentence not in whole:
+                raise PlanDiffers(
+                    f"{source.spec} is not the text that was mined: its document {number} lacks {sentence[:60]!r};"
+                    " give back the text as it was"
+                )
+
+    def _head(self, number: int, held_out: bool, text: str) -> _Head | None:
+        """The document's beginning; None for one that has too few tokens."""
+        for most in _HEADS:
+            head = text[:most]
+            (tokens,) = self.encoder.encode([head])
+            cut = len(text) > most
+            if len(tokens) >= self.length + cut * _SPARE:
+                end = self.encoder.offsets(head)[self.length - 1][1]
+                return _Head(number, held_out, head, end, tuple(map(int, tokens[: self.length])))
+            if not cut:
+                return None
+        return None
+
+    def _pieces(self, heads: Sequence[_Head]) -> Iterator[tuple[int, int, str, int]]:
+        """Yields of every sentence of the heads its head's place, document, text, and characters of it that count."""
+        for place, head in enumerate(heads):
+            text, end = head.text, head.end
+            if self.split == "sentence":
+                before = text[:end]
+                # White space at the end is one space, as it is where more of the sentence follows.
+                text, end = " ".join(text.split()), len(" ".join(before.split())) + before[-1:].isspace()
+            at = 0
+            for piece in split_sentences(head.text, self.split):
+                at = text.index(piece, at)
+                if at >= end:
+                    break
+                yield place, head.number, piece, min(end - at, len(piece))
+                at += len(piece)
+
+
+def _with_sentences(
+    heads: Sequence[_Head], pieces: Sequence[tuple[int, int, str, int]], stored: pl.DataFrame, *, encoder: Encoder
+) -> list[SampledDocument]:
+    """The documents with the stored sentences among the pieces of their heads.
+
+    A sentence is stored once, under the first document that has it. The piece at a head's end may be cut, and that of a
+    sentence longer than the context is stored as windows: there the one begins with the other.
+    """
+    kinds = {"place": pl.Int64, "document": pl.Int64, "piece": pl.String, "counted": pl.Int64}
+    found = pl.DataFrame(list(pieces), schema=kinds, orient="row")
+    same = found.join(stored.select("sentence", "text"), left_on="piece", right_on="text", coalesce=False)
+    begun = found.join(stored, on="document").filter(
+        pl.col("text").str.starts_with(pl.col("piece")) | pl.col("piece").str.starts_with(pl.col("text"))
+    )
+    columns = ["place", "sentence", "text", "counted"]
+    both = pl.concat([same.select(columns), begun.select(columns)])
+    both = both.group_by("place", "sentence", "text").agg(pl.col("counted").max()).sort("place", "sentence")
+    sentences: list[list[int]] = [[] for _ in heads]
+    inside: list[list[int]] = [[] for _ in heads]
+    for place, sentence, text, counted in both.iter_rows():
+        sentences[place].append(sentence)
+        inside[place].append(sum(end <= counted for _, end in encoder.offsets(text)))
+    return [
+        SampledDocument(head.number, head.held_out, head.tokens, head.text[: head.end], tuple(own), tuple(count))
+        for head, own, count in zip(heads, sentences, inside, strict=True)
+    ]

@@ -1,0 +1,106 @@
+"""Exact repeats among any number of texts by their 128-bit hashes, in memory that does not grow with their number.
+
+The hashes lie in a file in corpus order. They are spilled to disk once more, grouped by their leading bits into buckets
+of some tens of thousands (24 bytes each: hash and serial number), and every bucket is sorted in memory on its own. What
+remains is four bytes per text, on disk and mapped: how often the text occurs, or 0 if it occurred before.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.tokenized.tokenized_corpus import MappedArray
+
+Hashes = NDArray[np.uint64]
+"""`[text, 2]`: the two halves of a 128-bit hash."""
+
+CHUNK = 1 << 15
+_BUCKET = 1 << 14
+_MOST_BUCKETS = 1 << 12
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
+
+
+def text_hashes(texts: Iterable[str]) -> Hashes:
+    """The hashes of the texts, stripped: equal hashes are taken for equal texts."""
+    digests = b"".join(hashlib.blake2b(text.strip().encode(), digest_size=16).digest() for text in texts)
+    return np.frombuffer(digests, "<u8").reshape(-1, 2)
+
+
+def count_repeats(
+    read: Callable[[int, int], Hashes], count: int, *, directory: Path, name: str = "repeats.bin"
+) -> MappedArray:
+    """For each of `count` texts, how often it occurs in all if it is the first of its kind, and 0 if it is a repeat.
+
+    `read` gives the hashes of the texts from one serial number up to another. The result (uint32) stays in the file
+    `name` of `directory`; the spilled buckets, beside it, are removed.
+    """
+    spilled, result = directory / f"{name}.spill", directory / name
+    _allocate(result, 4 * count)
+    repeats = MappedArray(result, "<u4", writable=True)
+    try:
+        ends = _spill(read, count, path=spilled)
+        with spilled.open("rb") as file:
+            for size in np.diff(ends, prepend=0):
+                entries = np.fromfile(file, _ENTRY, int(size))
+                if size:
+                    _resolve(entries, repeats.array)
+                    repeats.release()
+    finally:
+        spilled.unlink(missing_ok=True)
+    return repeats
+
+
+def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
+    """Writes all entries grouped by bucket; gives where in the file each bucket ends, in entries."""
+    buckets = 2
+    while buckets * _BUCKET < count and buckets < _MOST_BUCKETS:
+        buckets *= 2
+    shift = np.uint64(65 - buckets.bit_length())
+    sizes = np.zeros(buckets, np.int64)
+    for start in range(0, count, CHUNK):
+        sizes += np.bincount(_bucket(read(start, min(start + CHUNK, count)), shift), minlength=buckets)
+    ends = np.cumsum(sizes)
+    cursors = ends - sizes
+    _allocate(path, count * _ENTRY.itemsize)
+    with path.open("r+b") as file:
+        for start in range(0, count, CHUNK):
+            hashes = read(start, min(start + CHUNK, count))
+            bucket = _bucket(hashes, shift)
+            order = np.argsort(bucket, kind="stable")
+            entries = np.empty(len(hashes), _ENTRY)
+            entries["high"], entries["low"] = hashes[order, 0], hashes[order, 1]
+            entries["serial"] = order + start
+            found, firsts = np.unique(bucket[order], return_index=True)
+            for which, first, last in zip(found, firsts, [*firsts[1:], len(entries)], strict=True):
+                os.pwrite(file.fileno(), entries[first:last].tobytes(), int(cursors[which]) * _ENTRY.itemsize)
+                cursors[which] += last - first
+    return ends
+
+
+def _bucket(hashes: Hashes, shift: np.uint64) -> NDArray[np.int64]:
+    return (hashes[:, 0] >> shift).astype(np.int64)
+
+
+def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
+    """Writes the size of every group of equal hashes to the place of its first text."""
+    # Entries of a bucket lie in serial order and the sort is stable, so the first of a group is the first occurrence.
+    order = np.lexsort((entries["low"], entries["high"]))
+    high, low = entries["high"][order], entries["low"][order]
+    starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
+    sizes = np.diff(starts, append=len(order))
+    repeats[entries["serial"][order[starts]]] = sizes
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Makes a file of `size` zero bytes whose room on disk is certain; raises OSError where there is none.
+
+    Writing through a map to a file whose room is not certain kills the process when the disk is full.
+    """
+    with path.open("wb") as file:
+        if size:
+            os.posix_fallocate(file.fileno(), 0, size)

@@ -1,0 +1,113 @@
+"""A batch of sentences as it is stored: tokenised, over-long ones cut into windows, all of it packed into arrays.
+
+Pure: reads and writes no files, so that several batches may be made at a time, each in a thread of its own. What is
+left of one when it is made are its bytes; the tokens' objects, a hundred times as large, are gone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.sources.sentences import cut_windows
+from mnemoscope.corpus.tokenized.duplicates import text_hashes
+from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
+
+RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
+"""One sentence as it occurs: hash, document, bytes of text, number of tokens."""
+
+
+class Encoder(Protocol):
+    """What a tokenizer must be able to do: neither method adds special tokens. Threads ask it together."""
+
+    def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
+        """The token ids of every text; they are read once, in order."""
+
+    def offsets(self, text: str, /) -> Sequence[tuple[int, int]]:
+        """The span of characters of every token of one text."""
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """Sentences, windows one by one: their texts in a row (UTF-8), their tokens in a row (int32), their RECORDs."""
+
+    text: bytes
+    tokens: NDArray[np.int32]
+    records: NDArray[Any]
+    windows: int
+    """How many are windows of over-long sentences."""
+    without_tokens: int
+    """Sentences left out because the tokenizer finds no token in them."""
+
+
+def encode_batch(
+    encoder: Encoder, texts: list[str], documents: list[int], *, longest: int, vocabulary: int
+) -> EncodedBatch:
+    """The batch of these sentences, each with its document.
+
+    Raises CorpusUnreadable for a text that the tokenizer refuses, ModelDamaged for a token id beyond the head's rows.
+    """
+    lengths: list[int] = []
+
+    def each(encoded: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:
+        # One list at a time: thousands that live together set off Python's search for garbage, again and again.
+        for ids in encoded:
+            lengths.append(len(ids))
+            yield ids
+
+    try:
+        flat = np.fromiter(chain.from_iterable(each(encoder.encode(texts))), np.int64)
+    except PromptError as error:
+        raise CorpusUnreadable(f"documents from {documents[0]} on cannot be tokenised: {error}") from None
+    windows, without_tokens = 0, lengths.count(0)
+    if without_tokens or max(lengths) > longest:
+        parts, windows = _cut(encoder, texts, flat, lengths, longest=longest)
+        texts, tokens, places = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
+        flat, lengths = np.concatenate([flat[:0], *tokens]), list(map(len, tokens))
+        documents = [documents[place] for place in places]
+    wrong = np.flatnonzero((flat < 0) | (flat >= vocabulary))
+    if len(wrong):
+        ends = np.cumsum(lengths)
+        at = int(np.searchsorted(ends, wrong[0], side="right"))
+        tokens = flat[ends[at] - lengths[at] : ends[at]].tolist()
+        raise _beyond(encoder, texts[at], tokens, int(wrong[0] - ends[at]) + lengths[at], documents[at], vocabulary)
+    packed = [text.encode() for text in texts]
+    records = np.zeros(len(texts), RECORD)
+    records["hash"] = text_hashes(texts)
+    records["document"] = documents
+    records["text"] = [len(one) for one in packed]
+    records["tokens"] = lengths
+    return EncodedBatch(b"".join(packed), flat.astype("<i4"), records, windows, without_tokens)
+
+
+def _cut(
+    encoder: Encoder, texts: list[str], flat: NDArray[np.int64], lengths: list[int], *, longest: int
+) -> tuple[list[tuple[str, NDArray[np.int64], int]], int]:
+    """Text, tokens and place of each sentence that has a token, over-long ones cut; how many windows that gave."""
+    parts: list[tuple[str, NDArray[np.int64], int]] = []
+    start = windows = 0
+    for place, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        own = flat[start : start + length]
+        start += length
+        if length <= longest:
+            parts += [(text, own, place)] if length else []
+        else:
+            cut = cut_windows(text, own.tolist(), offsets=encoder.offsets(text), longest=longest)
+            kept = [(part, np.array(ids), place) for part, ids in cut if part and not part.isspace()]
+            windows += len(kept)
+            parts += kept
+    return parts, windows
+
+
+def _beyond(encoder: Encoder, text: str, tokens: list[int], place: int, document: int, vocabulary: int) -> ModelDamaged:
+    """The error of the token at a place of a sentence, whose id has no row in the head."""
+    spans = encoder.offsets(text)
+    # A window's own text can be read as other tokens than those that were cut.
+    named = f" ({text[slice(*spans[place])]!r})" if len(spans) == len(tokens) else ""
+    return ModelDamaged(
+        f"token id {tokens[place]}{named} is beyond the {vocabulary} rows of the model's head "
+        f"(document {document}, sentence {text[:60]!r}); use the tokenizer that belongs to the model"
+    )

@@ -1,0 +1,201 @@
+"""A finished reading made a corpus: which sentences are distinct, held out, mined; the columns and the fingerprint.
+
+Everything is computed in chunks from the files of `first_pass`, so memory does not grow with the text. Nothing here
+reads the source again, and running it twice gives the same bytes. Which documents are held out is a rule on the text
+alone, whatever the seed (definitions.md section 3).
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus.tokenized.duplicates import CHUNK, count_repeats
+from mnemoscope.corpus.tokenized.encoded_batches import RECORD
+from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES, ReadState
+from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, MappedArray
+
+_TEXT_CHUNK = 1 << 22
+_LEAST, _MOST = 200, 1_000
+"""The threshold of the hold-out rule is at least 2 % and at most 10 % of the classes ..."""
+_ENOUGH = 4_000
+"""... and in between the first that holds out this many sentences."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which distinct sentences are mined."""
+
+    held_out: str
+    """`hash` (the threshold rule), `list` (documents that the source names) or `nothing`."""
+    max_sentences: int | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Finalized:
+    """What came out."""
+
+    sentences: int
+    mined_sentences: int
+    mined_tokens: int
+    held_out_sentences: int
+    held_out_documents: int
+    held_out_threshold: int
+    """Documents with a class below it are held out (0: nothing, or a list instead)."""
+    reached: bool
+    """Whether the caps were reached, so that reading on could not add a mined sentence."""
+
+
+def held_out_threshold(classes: NDArray[np.integer], sentences: NDArray[np.integer]) -> int:
+    """The threshold for documents of these `classes` that hold so many `sentences` each: below it is held out."""
+    counts = np.bincount(classes, weights=sentences, minlength=SHARES)[:_MOST]
+    reached = np.flatnonzero(np.cumsum(counts) >= _ENOUGH)
+    first = int(reached[0]) + 1 if len(reached) else _MOST
+    return min(_MOST, max(_LEAST, first))
+
+
+def expected_share(sentences: float) -> float:
+    """The share of its sentences that the rule holds out of a text of so many, about."""
+    return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
+
+
+def finalize(directory: Path, state: ReadState, *, limits: Limits) -> Finalized:
+    """Writes the columns of the corpus for what has been read up to `state`."""
+    repeats = count_repeats(
+        lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
+    )
+    classes = MappedArray(directory / "classes.bin", "<u2")
+    held = _held_classes(directory, repeats, classes=classes, limits=limits)
+    found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
+    if found.mined_sentences == 0 and found.sentences and held.any():
+        # A text of a few documents may fall under the threshold whole; then nothing is held out.
+        held[:] = False
+        found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
+    (directory / "repeats.bin").unlink()
+    return found
+
+
+def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
+    return np.fromfile(directory / "occurrences.bin", RECORD, stop - start, offset=start * RECORD.itemsize)
+
+
+def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Yields, chunk by chunk, all records, which of them are first occurrences, and how often these occur."""
+    for start in range(0, len(repeats.array), CHUNK):
+        stop = min(start + CHUNK, len(repeats.array))
+        times = np.array(repeats.array[start:stop])
+        repeats.release()
+        first = np.flatnonzero(times)
+        yield _records(directory, start, stop), first, times[first]
+
+
+def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
+    """For every class of documents whether it is held out."""
+    held = np.zeros(SHARES + 1, np.bool_)
+    if limits.held_out == "list":
+        held[LISTED] = True
+    elif limits.held_out == "hash":
+        sentences = np.zeros(SHARES, np.int64)
+        for records, first, _ in _distinct(directory, repeats):
+            sentences += np.bincount(classes.array[records["document"][first]], minlength=SHARES)
+            classes.release()
+        held[: held_out_threshold(np.arange(SHARES), sentences)] = True
+    return held
+
+
+def _write_columns(
+    directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], limits: Limits
+) -> Finalized:
+    text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
+    reached = False
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((directory / f"{name}.bin").open("wb")) for name in COLUMNS}
+        for records, first, times in _distinct(directory, repeats):
+            text_ends = text_at + np.cumsum(records["text"], dtype=np.int64)
+            token_ends = token_at + np.cumsum(records["tokens"], dtype=np.int64)
+            text_at, token_at = int(text_ends[-1]), int(token_ends[-1])
+            lengths = records["tokens"][first].astype(np.int64)
+            out = held[classes.array[records["document"][first]]]
+            classes.release()
+            ids = np.arange(sentences, sentences + len(first))
+            taken = np.flatnonzero(~out)
+            if reached:
+                taken = taken[:0]
+            else:
+                kept, reached = _within(lengths[taken], mined=mined, tokens=mined_tokens, limits=limits)
+                taken = taken[:kept]
+            columns = {
+                "text_starts": text_ends[first] - records["text"][first],
+                "text_lengths": records["text"][first],
+                "token_starts": token_ends[first] - records["tokens"][first],
+                "lengths": lengths,
+                "documents": records["document"][first],
+                "multiplicity": times,
+                "held_out": out,
+                "hashes": records["hash"][first].reshape(-1),
+                "mined": ids[taken],
+                "mined_lengths": lengths[taken],
+                "held": ids[out],
+            }
+            for name, values in columns.items():
+                files[name].write(values.astype(COLUMNS[name]).tobytes())
+            sentences += len(first)
+            mined += len(taken)
+            mined_tokens += int(lengths[taken].sum())
+            held_sentences += int(out.sum())
+    below = int(held[:SHARES].sum())
+    held_documents = 0
+    for start in range(0, len(classes.array), CHUNK):
+        held_documents += int(held[classes.array[start : start + CHUNK]].sum())
+        classes.release()
+    return Finalized(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
+
+
+def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
+    """How many more sentences of these lengths the caps allow, always the very first one; whether one is reached."""
+    kept, ends = len(lengths), tokens + np.cumsum(lengths)
+    if limits.max_sentences is not None:
+        kept = min(kept, limits.max_sentences - mined)
+    if limits.max_tokens is not None:
+        fitting = int(np.searchsorted(ends, limits.max_tokens, side="right"))
+        kept = min(kept, max(fitting, 1 if mined == 0 else 0))
+    if kept < len(lengths) or mined + kept == limits.max_sentences:
+        return kept, True
+    return kept, limits.max_tokens is not None and kept > 0 and int(ends[kept - 1]) >= limits.max_tokens
+
+
+def fingerprint(directory: Path, sentences: int) -> str:
+    """The sha256 of the sha256s of what the distinct sentences are.
+
+    These are four, each over all sentences in order: their lengths in bytes, their texts, documents, held-out flags.
+    """
+    of_lengths, of_texts, of_documents, of_flags = digests = [hashlib.sha256() for _ in range(4)]
+    with (directory / "text.bin").open("rb") as text, ExitStack() as stack:
+        files = {
+            name: stack.enter_context((directory / f"{name}.bin").open("rb"))
+            for name in ("text_starts", "text_lengths", "documents", "held_out")
+        }
+        for start in range(0, sentences, CHUNK):
+            count = min(CHUNK, sentences - start)
+            starts, lengths, documents, held = (np.fromfile(files[n], COLUMNS[n], count) for n in files)
+            of_lengths.update(lengths.tobytes())
+            # Distinct sentences that lie side by side are read as one run.
+            breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
+            firsts = np.concatenate(([0], breaks))
+            ends = starts + lengths
+            for first, last in zip(firsts, [*breaks, count], strict=True):
+                text.seek(int(starts[first]))
+                left = int(ends[last - 1] - starts[first])
+                while left:
+                    block = text.read(min(left, _TEXT_CHUNK))
+                    of_texts.update(block)
+                    left -= len(block)
+            of_documents.update(documents.tobytes())
+            of_flags.update(held.tobytes())
+    return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()

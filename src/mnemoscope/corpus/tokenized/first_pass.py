@@ -1,0 +1,195 @@
+"""The one reading of the text: every sentence's text, tokens and hash appended to files, resumable at any moment.
+
+Written here, each from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32),
+`occurrences.bin` (one `RECORD` per sentence as it occurs, repeats included) and `classes.bin` (uint16 per document:
+its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
+back to it and skips what was read. Duplicates and held-out documents are found later, by `finalize`.
+
+While batches of sentences are being tokenised, one on each core, the text goes on being read and cut for the next.
+"""
+
+import hashlib
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, final
+
+from mnemoscope.corpus.tokenized.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
+from mnemoscope.corpus.tokenized.tokenizer_threads import one_thread_a_call
+from mnemoscope.foundation.cores import usable_cores
+
+FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
+SHARES = 10_000
+"""Documents hash into this many classes."""
+LISTED = SHARES
+"""The class of a document that a source's own list holds out; every other document of it has class 0."""
+
+_AT_ONCE, _CHARACTERS_AT_ONCE = 2_000, 1 << 20
+"""Sentences and characters that are tokenised at one time, in all threads together, where these are few ..."""
+_BATCH, _BATCH_CHARACTERS = 250, 1 << 17
+"""... and in each of them at least."""
+_THREADS = 16
+"""More than so many cores are not used: what Python does of the work keeps one or two busy."""
+
+
+def document_hash(text: str) -> int:
+    """The document's class in 0..9999: its whole blake2b hash as one number, modulo 10,000."""
+    return document_class(text, None)
+
+
+def document_class(text: str, listed: frozenset[str] | None) -> int:
+    """The document's class for the hold-out rule: `LISTED` or 0 where a source lists what it holds out."""
+    found = _new_hash(listed)
+    found.update(text.encode())
+    return _class_of(found.hexdigest(), listed)
+
+
+def _new_hash(listed: frozenset[str] | None) -> hashlib.blake2b:
+    # The hold-out rule hashes the whole document, a source's own list names it by a shorter hash.
+    return hashlib.blake2b(digest_size=64 if listed is None else 8)
+
+
+def _class_of(digest: str, listed: frozenset[str] | None) -> int:
+    return LISTED * (digest in listed) if listed is not None else int(digest, 16) % SHARES
+
+
+@dataclass(slots=True)
+class ReadState:
+    """How far the reading is; everything that a checkpoint must know."""
+
+    documents: int = 0
+    """Documents read to their end."""
+    pieces: int = 0
+    """Pieces read of the document that is being read."""
+    found: int = 0
+    """Sentences found, before over-long ones are cut."""
+    look: int = 0
+    """With a cap: the number of found sentences at which to see next whether it is reached."""
+    occurrences: int = 0
+    """Sentences stored, windows one by one and repeats included."""
+    windows: int = 0
+    """Of these, how many are windows of over-long sentences."""
+    tokens: int = 0
+    text_bytes: int = 0
+    without_tokens: int = 0
+    """Sentences left out because the tokenizer finds no token in them."""
+    bad_rows: dict[str, int] = field(default_factory=dict)
+    """The rows that were passed over, each with how many came before it."""
+
+    def sizes(self) -> dict[str, int]:
+        """The size that every file has here."""
+        sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
+        return dict(zip(FILES, sizes, strict=True))
+
+
+@final
+class FirstPass:
+    """The four files, open for appending at one state of the reading."""
+
+    def __init__(
+        self,
+        directory: Path,
+        state: ReadState,
+        *,
+        encoder: Encoder,
+        longest: int,
+        vocabulary: int,
+        listed: frozenset[str] | None,
+    ) -> None:
+        """Opens the files in `directory` and cuts them back to `state`."""
+        self.state = state
+        self._encoder = encoder
+        self._longest = longest
+        self._vocabulary = vocabulary
+        self._listed = listed
+        self._texts: list[str] = []
+        """Sentences taken and not handed on yet ..."""
+        self._documents: list[int] = []
+        """... and the document of each."""
+        self._characters = 0
+        self._threads = min(len(usable_cores()), _THREADS)
+        self._most = max(_BATCH, _AT_ONCE // self._threads)
+        self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
+        self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")
+        self._encoding: deque[Future[EncodedBatch]] = deque()
+        """The batches handed on and not written yet, in order."""
+        self._hash = _new_hash(listed)
+        self._files: dict[str, IO[bytes]] = {}
+        for name, size in state.sizes().items():
+            file = (directory / name).open("r+b" if (directory / name).exists() else "w+b")
+            self._files[name] = file
+            file.truncate(size)
+            file.seek(size)
+        self._alone = ExitStack()
+        self._alone.enter_context(one_thread_a_call())
+
+    def close(self) -> None:
+        """Closes the files; what was not flushed is lost, which a restart makes good."""
+        self._workers.shutdown(cancel_futures=True)
+        self._alone.close()
+        for file in self._files.values():
+            # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
+            with suppress(OSError):
+                file.close()
+
+    def hash_piece(self, piece: str) -> None:
+        """Takes a piece into the hash of the document that is being read."""
+        self._hash.update(piece.encode())
+
+    def add(self, sentences: list[str]) -> None:
+        """Takes the sentences of one more piece of the document that is being read."""
+        self.state.pieces += 1
+        self.state.found += len(sentences)
+        for sentence in sentences:
+            self._texts.append(sentence)
+            self._documents.append(self.state.documents)
+            self._characters += len(sentence)
+            if len(self._texts) >= self._most or self._characters >= self._most_characters:
+                self._hand_on()
+
+    def end_document(self) -> None:
+        """Closes the document that is being read."""
+        held = _class_of(self._hash.hexdigest(), self._listed)
+        self._hash = _new_hash(self._listed)
+        self._files["classes.bin"].write(held.to_bytes(2, "little"))
+        self.state.documents += 1
+        self.state.pieces = 0
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Makes everything taken so far durable; returns the state, which is to be stored then."""
+        self.flush()
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return asdict(self.state)
+
+    def flush(self) -> None:
+        """Writes the sentences taken but not written yet; raises what `encode_batch` raises."""
+        self._hand_on()
+        while self._encoding:
+            self._write(self._encoding.popleft().result())
+
+    def _hand_on(self) -> None:
+        """Has the sentences that wait tokenised, and writes the batches that are; raises what `encode_batch` raises."""
+        if self._texts:
+            self._encoding.append(self._workers.submit(
+                encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,
+                vocabulary=self._vocabulary,
+            ))  # fmt: skip
+            self._texts, self._documents, self._characters = [], [], 0
+        # One more waits for its turn, so that a thread that has done with one need not wait for it to be cut.
+        while self._encoding and (len(self._encoding) > self._threads + 1 or self._encoding[0].done()):
+            self._write(self._encoding.popleft().result())
+
+    def _write(self, batch: EncodedBatch) -> None:
+        self._files["text.bin"].write(batch.text)
+        self._files["tokens.bin"].write(batch.tokens.tobytes())
+        self._files["occurrences.bin"].write(batch.records.tobytes())
+        self.state.windows += batch.windows
+        self.state.without_tokens += batch.without_tokens
+        self.state.occurrences += len(batch.records)
+        self.state.tokens += len(batch.tokens)
+        self.state.text_bytes += len(batch.text)

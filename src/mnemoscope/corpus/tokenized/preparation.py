@@ -1,0 +1,282 @@
+"""From a source to a tokenized corpus: read once, finalize; interrupted anywhere, it goes on from a checkpoint.
+
+`copy.json` in the folder says which arguments the corpus is made with, how far the reading is, and, written last, that
+it is finished. A folder made with other arguments, or from a file that has changed since, is emptied of this room's own
+files and made anew.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.corpus.sources.opening import Source
+from mnemoscope.corpus.sources.row_fields import Render
+from mnemoscope.corpus.sources.sentences import check_split, split_sentences
+from mnemoscope.corpus.sources.streams import LONGEST, too_long
+from mnemoscope.corpus.tokenized.duplicates import count_repeats
+from mnemoscope.corpus.tokenized.encoded_batches import Encoder
+from mnemoscope.corpus.tokenized.finalize import Finalized, Limits, finalize, fingerprint
+from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
+from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PromptError
+from mnemoscope.foundation.files import flush, read_object, remove_strays, write_bytes
+from mnemoscope.foundation.progress import Progress, ignore_progress
+
+FORMAT = 2
+FIRST_LOOK = 65_536
+"""With a cap, the corpus is finalized after so many sentences and again whenever their number has doubled."""
+
+_STATE = "copy.json"
+_PROBE = ["The quick brown fox.", "  def f(x):\n    return 3.14", "caf\u00e9 \u65e5\u672c \U0001f600 <s> </s>"]
+_PROGRESS_EVERY = 0.2
+_READ_COUNTS = ("documents", "windows", "without_tokens", "tokens", "text_bytes")
+
+
+def prepare(
+    source: Source,
+    encoder: Encoder,
+    *,
+    directory: Path,
+    longest: int,
+    split: str,
+    vocabulary: int,
+    max_sentences: int | None = None,
+    max_tokens: int | None = None,
+    validation: Source | None = None,
+    render: Render | None = None,
+    made_with: Mapping[str, str] | None = None,
+    checkpoint_every: float = 60,
+    progress: Progress = ignore_progress,
+) -> TokenizedCorpus:
+    """The tokenized corpus of a text, made in `directory` or, if it is finished there already, opened.
+
+    `directory` is a folder for this alone. No sentence has more than `longest` tokens (a longer one is cut into
+    windows), no token id reaches `vocabulary`, the rows of the head. At most `max_sentences` distinct sentences are to
+    be mined, in corpus order, with `max_tokens` at most; a sentence that does not fit whole ends the mined text.
+    `validation` is a text of its own for the questions on held-out prefixes; nothing is held out then. `render` makes
+    the text of a chat. `made_with` is
+    what else decides the corpus, such as the tokenizer's fingerprint: one made with other entries is made anew.
+    `checkpoint_every` is in seconds. `progress` is told how many bytes of the text were read.
+
+    Raises OptionError, CorpusNotFound, CorpusUnreadable, CorpusEmpty (no usable sentence), ModelDamaged (a token id
+    beyond the head's rows), StoreFailed.
+    """
+    check_split(split)
+    for name, value in (("longest", longest), ("max sentences", max_sentences), ("max tokens", max_tokens)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is {value}; it must be at least 1")
+    make = partial(
+        _Preparation, encoder=encoder, longest=longest, split=split, vocabulary=vocabulary,
+        render=render, made_with=dict(made_with or {}), checkpoint_every=checkpoint_every, progress=progress,
+    )  # fmt: skip
+    with storing(directory):
+        if validation is None:
+            held_out = "hash" if source.held_out is None else "list"
+            return make(source, directory, Limits(held_out, max_sentences, max_tokens)).corpus()
+        second = make(validation, directory / "validation", Limits("nothing", None, None)).corpus()
+        corpus = make(source, directory, Limits("nothing", max_sentences, max_tokens)).corpus()
+        counts = corpus.counts | {"validation": second.counts | {"overlap_sentences": _overlap(corpus, second)}}
+        return TokenizedCorpus(directory, counts=counts, fingerprint=corpus.fingerprint, second=second)
+
+
+def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
+    """The finished corpus that `prepare` made in `directory`, and in it the one of a `validation` text of its own.
+
+    Nothing is written, so that many processes may read one folder. Raises CorpusUnreadable where it is not whole.
+    """
+    stored = read_object(directory / _STATE)
+    if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
+        raise CorpusUnreadable(f"{directory} does not hold a text that was prepared to its end; prepare it again")
+    second = open_prepared(directory / "validation", validation=False) if validation else None
+    return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"], second=second)
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """One text on its way to a tokenized corpus: where it is from and goes to, and what decides it."""
+
+    source: Source
+    directory: Path
+    limits: Limits
+    encoder: Encoder
+    longest: int
+    split: str
+    vocabulary: int
+    render: Render | None
+    made_with: dict[str, str]
+    checkpoint_every: float
+    progress: Progress
+
+    @property
+    def listed_documents(self) -> frozenset[str] | None:
+        """The documents held out by the source's own list, where that is the rule."""
+        return self.source.held_out if self.limits.held_out == "list" else None
+
+    @cached_property
+    def arguments(self) -> Any:
+        """What must be the same for what lies in the folder to be of use."""
+        found = {
+            "format": FORMAT,
+            "source": self.source.identity,
+            "listed": None if self.listed_documents is None else _digest(sorted(self.listed_documents)),
+            "encoder": _probe(self.encoder),
+            "made_with": self.made_with,
+            "longest": self.longest,
+            "split": self.split,
+            "vocabulary": self.vocabulary,
+            "rule": asdict(self.limits),
+        }
+        # Through JSON and back, so that what is compared is what is stored.
+        return json.loads(json.dumps(found))
+
+    def corpus(self) -> TokenizedCorpus:
+        """The corpus, made or, if it is finished, opened."""
+        source, directory = self.source, self.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_strays(directory)
+        stored = self._usable_state()
+        if stored.get("finished"):
+            return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"])
+        state = ReadState(**stored.get("position", {}))
+        source.rows.bad.places = state.bad_rows
+        reading = FirstPass(
+            directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary,
+            listed=self.listed_documents,
+        )  # fmt: skip
+        with closing(reading):
+            final, whole = self._read(reading)
+        if final.sentences == 0:
+            raise CorpusEmpty(f"{source.spec}: no usable sentence in {state.documents} documents; give another text")
+        counts = {name: count for name, count in asdict(final).items() if name != "reached"}
+        counts |= {name: getattr(state, name) for name in _READ_COUNTS}
+        counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}
+        if source.rows.bad.most:
+            counts["bad_rows"] = source.rows.bad.document()
+        mark = fingerprint(directory, final.sentences)
+        sizes = _sizes(directory)
+        # What is believed later is the size alone, and a power cut leaves zeros of that size.
+        for name in sizes:
+            flush(directory / name)
+        flush(directory)
+        self._save(finished=True, counts=counts, fingerprint=mark, sizes=sizes)
+        (directory / "occurrences.bin").unlink(missing_ok=True)
+        return TokenizedCorpus(directory, counts=counts, fingerprint=mark)
+
+    def _save(self, **state: Any) -> None:
+        stored = json.dumps({"arguments": self.arguments, **state}, indent=1, sort_keys=True)
+        write_bytes(self.directory / _STATE, stored.encode())
+
+    def _read(self, reading: FirstPass) -> tuple[Finalized, bool]:
+        """Reads the source on; gives what finalizing gives, and whether the source was read to its end."""
+        source, state, limits, split = self.source, reading.state, self.limits, self.split
+        capped = limits.max_sentences is not None or limits.max_tokens is not None
+        state.look = max(state.look, FIRST_LOOK)
+        while state.look < (limits.max_sentences or 0):
+            state.look *= 2
+
+        def final_if_enough() -> Finalized | None:
+            """What finalizing gives, where a document ends and the caps are reached."""
+            if not capped or state.found < state.look:
+                return None
+            # Looks are at the same places however often the reading was interrupted: `look` moves on after finalizing.
+            self._save(position=reading.checkpoint())
+            final = finalize(self.directory, state, limits=limits)
+            while state.look <= state.found:
+                state.look *= 2
+            return final if final.reached else None
+
+        if state.pieces == 0 and (final := final_if_enough()) is not None:
+            return final, False
+        skipped = state.pieces
+        saved = shown = time.monotonic()
+        whole_text: list[str] = []
+        size = 0
+        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render):
+            reading.hash_piece(piece)
+            if skipped:
+                skipped -= 1
+            elif split == "sentence":
+                reading.add(split_sentences(piece, split))
+            else:
+                # These keep the text as it stands, so a document is cut only when it is whole.
+                whole_text.append(piece)
+                size += len(piece)
+                if size > LONGEST:
+                    raise too_long(f"{source.spec}: document {state.documents}")
+                if ends:
+                    reading.add(split_sentences("".join(whole_text), split))
+                    whole_text, size = [], 0
+            if ends:
+                reading.end_document()
+                if (final := final_if_enough()) is not None:
+                    return final, False
+            now = time.monotonic()
+            if now - shown >= _PROGRESS_EVERY:
+                self.progress("reading text", source.meter.done, source.size, "bytes")
+                shown = now
+            if now - saved >= self.checkpoint_every and not (whole_text or skipped):
+                self._save(position=reading.checkpoint())
+                saved = time.monotonic()
+        self._save(position=reading.checkpoint())
+        self.progress("reading text", source.meter.done, source.size, "bytes")
+        return finalize(self.directory, state, limits=limits), True
+
+    def _usable_state(self) -> dict[str, Any]:
+        """What `copy.json` says if the folder's files can be used; else removes them and gives nothing."""
+        directory = self.directory
+        state = read_object(directory / _STATE)
+        if state.get("arguments") == self.arguments:
+            if state.get("finished"):
+                if state["sizes"] == _sizes(directory):
+                    (directory / "occurrences.bin").unlink(missing_ok=True)
+                    return state
+            elif "position" in state:
+                least = ReadState(**state["position"]).sizes()
+                found = {name: (directory / name).stat().st_size for name in FILES if (directory / name).is_file()}
+                if all(found.get(name, -1) >= size for name, size in least.items()):
+                    return state
+        (directory / _STATE).unlink(missing_ok=True)
+        for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
+            (directory / name).unlink(missing_ok=True)
+        return {}
+
+
+def _probe(encoder: Encoder) -> str:
+    """What an encoder makes of a few texts, in short; one that reads token ids refuses them."""
+    try:
+        return _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))])
+    except PromptError:
+        return "refused"
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    names = [*(name for name in FILES if name != "occurrences.bin"), *(f"{column}.bin" for column in COLUMNS)]
+    paths = {name: directory / name for name in names}
+    return {name: path.stat().st_size if path.is_file() else -1 for name, path in paths.items()}
+
+
+def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:
+    """How many distinct sentences of the validation text are mined, too."""
+    mined = len(corpus.mined)
+
+    def read(start: int, stop: int) -> Any:
+        first = corpus.hashes(corpus.mined[start : min(stop, mined)])
+        rest = second.hashes(np.arange(max(start, mined) - mined, max(stop, mined) - mined))
+        return np.concatenate((first, rest))
+
+    repeats = count_repeats(read, mined + second.sentences, directory=corpus.directory, name="overlap.bin")
+    found = int((repeats.array[mined:] == 0).sum())
+    (corpus.directory / "overlap.bin").unlink()
+    return found
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What every room may use: files, progress, caching, formatting, intervals, names of memories, options, resources."""

@@ -1,8 +1,0 @@
-"""What people said of keys and compositions: the rows, their rules and tables, and which of them are final.
-
-Knows no campaign and changes nothing.
-"""
-
-from mnemoscope.judgements.reading import read_judgements, read_verdicts
-
-__all__ = ["read_judgements", "read_verdicts"]

@@ -1,0 +1,144 @@
+"""What is read off a block of coefficients of whole sentences of one length: a sweep, and the bins of a histogram.
+
+In slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels.devices import may_look
+from mnemoscope.kernels.histogram import BinCounter
+
+_SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
+"""Coefficients measured at a time: on a CPU what its cache holds, with few calls; elsewhere what takes some memory."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What is read off every sentence of one length, all `[sentence, memory]`, and of all of them, `[memory]`.
+
+    `lows` are None where coefficients cannot go below zero; sums and squares are float64 where the batch is sampled,
+    else float32, and None.
+    """
+
+    length: int
+    peaks: Tensor
+    lows: Tensor | None
+    fired: Tensor
+    sums: Tensor
+    squares: Tensor | None
+    least: Tensor
+
+    def with_peaks_of(self, block: Tensor | None) -> "Swept":
+        """The same with the peaks and lows of another block `[sentence, position, memory]`, if there is one."""
+        if block is None:
+            return self
+        lows = None if self.lows is None else block.amin(1).to(self.lows.dtype)
+        return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows)
+
+    def rows(self, first: int, end: int) -> "Swept":
+        """Some of the sentences, swept `apart`."""
+        own = slice(first, end)
+        lows, squares = (None if part is None else part[own] for part in (self.lows, self.squares))
+        least = self.least if lows is None else lows.amin(0).float()
+        return Swept(self.length, self.peaks[own], lows, self.fired[own], self.sums[own], squares, least)
+
+
+class Observer:
+    """Sweeps blocks of coefficients; keeps a little room that every block uses again, so each thread has its own."""
+
+    def __init__(self) -> None:
+        self._room: dict[tuple[torch.dtype, torch.device, str], Tensor] = {}
+        self._bins: dict[tuple[int, bool, torch.device], BinCounter] = {}
+
+    def forget(self) -> None:
+        """Forgets bins of blocks whose histogram nobody took."""
+        for counter in self._bins.values():
+            counter.forget()
+
+    def sweep(self, block: Tensor, *, negative: bool, sampled: bool, apart: bool = False) -> Swept:
+        """Reads everything off a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
+
+        Without `negative` the activation cannot go below zero. Of a sampled block the bins are counted until
+        `histogram` takes them. `apart`: rows are of several experts, so nothing is read off all of them together;
+        minima are looked for, bins are not counted.
+        """
+        negative = negative or apart
+        batch, positions, memories = block.shape
+        # A processor sweeps 16-bit numbers two or three times slower than float32, which holds the same numbers.
+        dtype = torch.float32 if may_look(block.device) else block.dtype
+        peaks = torch.empty(batch, memories, dtype=dtype, device=block.device)
+        # Of sampled batches both sums are float64: the deviation is their difference, and float32 would lose that of a
+        # steady memory.
+        sums = torch.empty_like(peaks, dtype=torch.float64 if sampled else torch.float32)
+        swept = Swept(
+            positions, peaks, torch.empty_like(peaks) if negative else None,
+            torch.empty_like(peaks, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
+            torch.zeros(memories, device=block.device),
+        )  # fmt: skip
+        counter = self._counter(memories, negative, block.device) if sampled and not apart else None
+        self._fill(swept, block, counter)
+        if apart:
+            return swept
+        if swept.lows is not None:
+            swept.least.copy_(swept.lows.amin(0))
+        elif not may_look(block.device):
+            swept.least.copy_(block.amin((0, 1)))
+        else:
+            always = (swept.fired.amin(0) == positions).nonzero()[:, 0]
+            if len(always):
+                swept.least[always] = block[:, :, always].amin((0, 1)).float()
+        if not negative:
+            swept.least.add_(0.0)  # of -0.0 it makes 0.0
+        return swept
+
+    def histogram(self, memories: int, *, negative: bool, device: torch.device) -> Tensor:
+        """The counts `[memory, bin]` of all sampled blocks of so many memories since the last time."""
+        return self._counter(memories, negative, device).take()
+
+    def count_bins(self, block: Tensor, *, negative: bool) -> None:
+        """Counts the bins of a block of one expert, until `histogram` takes them."""
+        self._counter(block.shape[-1], negative, block.device).add(block)
+
+    def _fill(self, swept: Swept, block: Tensor, counter: BinCounter | None) -> None:
+        step = _rows_of_slice(block)
+        for start in range(0, len(block), step):
+            part = slice(start, start + step)
+            piece = block[part]
+            if piece.dtype != swept.peaks.dtype:
+                piece = self._scratch(piece, swept.peaks.dtype).copy_(piece)
+            # First what goes straight through memory: a maximum over positions jumps, and would wait for every line.
+            above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype, "above"))
+            torch.amax(piece, 1, out=swept.peaks[part])
+            torch.sum(above, 1, dtype=torch.float32, out=swept.fired[part])
+            if swept.squares is None:
+                torch.sum(piece, 1, dtype=torch.float32, out=swept.sums[part])
+            else:
+                wide = self._scratch(piece, torch.float64).copy_(piece)
+                torch.sum(wide, 1, out=swept.sums[part])
+                torch.sum(wide.square_(), 1, out=swept.squares[part])
+            if counter is not None:
+                counter.add(piece)
+            if swept.lows is not None:
+                torch.amin(piece, 1, out=swept.lows[part])
+
+    def _scratch(self, piece: Tensor, dtype: torch.dtype, use: str = "wide") -> Tensor:
+        """Room of the shape of `piece`, another for each use."""
+        key, size = (dtype, piece.device, use), piece.numel()
+        room = self._room.get(key)
+        if room is None or len(room) < size:
+            room = self._room[key] = torch.empty(size, dtype=dtype, device=piece.device)
+        return room[:size].view(piece.shape)
+
+    def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter:
+        kind = memories, negative, device
+        if kind not in self._bins:
+            self._bins[kind] = BinCounter(memories, negative=negative, device=device)
+        return self._bins[kind]
+
+
+def _rows_of_slice(block: Tensor) -> int:
+    _, positions, memories = block.shape
+    return max(1, (_SLICE if may_look(block.device) else _DEVICE_SLICE) // (positions * memories))

@@ -1,0 +1,275 @@
+"""`mnemoscope lens`: translators from every layer to the head, fitted on an atlas's text, and what they let one read.
+
+A translator of layer l takes the stream that its feed-forward layer reads; with it the layer's update, its output and
+its values are read, too, so that a layer has one ruler. Where a lens is no better at the validation prefixes' next
+tokens than the plain readout, the layer keeps the plain one.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.folder import LENSES as FOLDER
+from mnemoscope.atlas.schema import LENS_TABLES
+from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
+from mnemoscope.mining.lenses.lens_text import LensText, facts_of, read_streams
+from mnemoscope.mining.lenses.readouts import (
+    PLAIN,
+    Lenses,
+    ReadoutPass,
+    key_reading_columns,
+    reading_columns,
+    targets_of,
+)
+from mnemoscope.mining.lenses.ridge import RidgeFit
+from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
+from mnemoscope.mining.passes.key_triggers import KeyTriggers
+from mnemoscope.mining.passes.roles import RolePass
+from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.writing import each_layer, write_columns
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import check_unchanged
+from mnemoscope.models.readout.read_directions import input_embeddings
+from mnemoscope.models.readout.translators import Lens, Translator
+
+KINDS = ("ridge", "tuned")
+WORDS = "words"
+"""The translator that leads the other way, made with ridge: from the words' embeddings to each layer's stream."""
+_FILES = (*KINDS, WORDS)
+_SAYS = "mnemoscope"
+"""The entry of a file's metadata that tells, as JSON, what the lens is."""
+
+
+@dataclass(frozen=True)
+class FittedLenses:
+    """The lenses that an atlas has now; of those, which were fitted now, and the layers that keep the plain ruler."""
+
+    lenses: tuple[str, ...]
+    fitted: tuple[str, ...]
+    plain_layers: Mapping[str, tuple[int, ...]]
+    losses: Mapping[str, tuple[float, ...]]
+    """Cross-entropy of the residual's readout with the next token, in nats, by mined layer; also `plain`."""
+
+
+def fit_lenses(
+    atlas: Atlas | str | os.PathLike[str],
+    model: LanguageModel | str | None = None,
+    kinds: Sequence[str] = KINDS,
+    *,
+    max_tokens: int = LENS_TOKENS,
+    device: str = AUTO,
+    opening: ModelOptions = AS_USUAL,
+    checkpoint_every: float = MiningOptions.checkpoint_every,
+    force: bool = False,
+    progress: Progress = ignore_progress,
+) -> FittedLenses:
+    """Fits lenses in a finished atlas, and writes what is read through them; those that are there are kept.
+
+    `model` None is the plan's. Goes on from a stop. Raises OptionError for an unknown kind, ModelDiffers for another
+    model than was mined, AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
+    """
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(KINDS)}")
+    if max_tokens < 1:
+        raise OptionError(f"--max-tokens must be at least 1, not {max_tokens}")
+    opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
+    if opened.manifest.part is None and opened.table("prefixes").is_empty():
+        raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
+    anew = set(kinds) if force else set()
+    there = {kind: read_lens(opened, kind) for kind in _FILES if kind not in anew}
+    found = {kind: lens for kind, lens in there.items() if lens is not None}
+    if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
+        found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
+    # A tuned lens begins as the ridge one.
+    wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
+    plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
+    loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
+    with loaded.in_use(compare=True), hold_atlas(opened):
+        context = RunContext(opened.path, checkpoint_every, progress)
+        facts: dict[str, dict[str, Any]] = {}
+        for kind in wanted:
+            text = LensText(
+                opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
+                boundaries=[length - loaded.beginning.length for length in loaded.boundaries],
+            )  # fmt: skip
+            if kind == "ridge":
+                found |= _fit_ridge(context, loaded, plan, text, facts)
+            else:
+                found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
+        found = {kind: found[kind] for kind in _FILES if kind in found}
+        check_unchanged(loaded)
+        return _write(opened, context, loaded, plan, found, facts)
+
+
+def _write(
+    atlas: Atlas,
+    context: RunContext,
+    model: LanguageModel,
+    plan: MiningPlan,
+    found: dict[str, Lens],
+    facts: Mapping[str, dict[str, Any]],
+) -> FittedLenses:
+    """Judges the lenses, writes their files and tables, and covers them."""
+    lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in KINDS if kind in found}}
+    asked = ReadoutPass(atlas.path, model, plan, lenses, NamedSentences(atlas.path))
+    run_checkpointed(context, asked.steps)
+    plain_layers = asked.fall_back()
+    kept: dict[str, Lens] = {PLAIN: {}}
+    files = [path for name in LENS_TABLES for path in files_of(atlas, name)]
+    for kind, lens in found.items():
+        identity, plain = Translator.identity(model.sizes.hidden), plain_layers.get(kind, ())
+        kept[kind] = {layer: identity if layer in plain else each for layer, each in lens.items()}
+        if kind in facts:
+            path = atlas.path / FOLDER / f"{kind}.safetensors"
+            said = {**facts[kind], "plain_layers": list(plain)}
+            write_bytes(path, _serialise(atlas, kind, kept[kind], said))
+        files.append(f"{FOLDER}/{kind}.safetensors")
+    write_columns(atlas.path, plan, "readouts", asked.columns(), {})
+    words, moved = input_embeddings(model), kept.pop(WORDS)
+    values, triggers = ValuePass(model), KeyTriggers(model, atlas.path, plan)
+    roles = RolePass(model, words, triggers)
+    for layer in each_layer(context, plan, "readings"):
+        columns = reading_columns(values, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
+        write_columns(atlas.path, plan, "readings", columns, model.numberings, layer=layer)
+        ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
+        columns = key_reading_columns({PLAIN: roles, "ridge": ridge}, layer, atlas.path, seed=plan.seed)
+        write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
+    cover(atlas, files, context)
+    losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
+    there, fitted = (tuple(kind for kind in KINDS if kind in kinds) for kinds in (found, facts))
+    return FittedLenses(there, fitted, plain_layers, losses)
+
+
+def _fit_ridge(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, facts: dict[str, dict[str, Any]]
+) -> dict[str, Lens]:
+    """The translators from every layer's stream to the final one, and from the words' embeddings to every layer's."""
+    fit = RidgeFit(model, plan.layers)
+
+    def take(number: int) -> None:
+        batch = text.batches[number]
+        streams, final = read_streams(model, batch.rows, plan.layers)
+        fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
+
+    _run(context, "ridge", plan, text, fit.state(), take, steps=len(text.batches))
+    found: dict[str, Lens] = {}
+    for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
+        found[kind] = {layer: one.translator for layer, one in layers.items()}
+        facts[kind] = facts_of(text) | {"penalties": {str(layer): one.penalty for layer, one in layers.items()}}
+    return found
+
+
+def _fit_tuned(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, text: LensText, begin: Lens
+) -> tuple[Lens, dict[str, Any]]:
+    fit = TunedFit(model, begin, seed=plan.seed)
+
+    def take(number: int) -> None:
+        streams, final = read_streams(model, text.batches[number % len(text.batches)].rows, plan.layers)
+        fit.step(number, streams, final)
+
+    _run(context, "tuned", plan, text, fit.state(), take, steps=STEPS)
+    return fit.translators(), facts_of(text) | fit.facts()
+
+
+def _run(
+    context: RunContext,
+    kind: str,
+    plan: MiningPlan,
+    text: LensText,
+    state: dict[str, Tensor],
+    take: Any,
+    *,
+    steps: int,
+) -> None:
+    """Takes every step that no earlier run has taken; `state` are the tensors that steps change in place."""
+    checkpoint = context.work / f"lens-{kind}-{plan.hash()[:16]}.safetensors"
+    inputs = digest(kind, plan.hash(), text.tokens, len(text.batches))
+    begin = _resume(checkpoint, inputs, state)
+    done = begin
+
+    def save_state() -> None:
+        write_bytes(checkpoint, save(state, {"inputs": inputs, "done": str(done)}))
+
+    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
+        for number in range(begin, steps):
+            context.progress(f"lens {kind}", number, steps, "steps")
+            take(number)
+            done = number + 1
+            checkpoints.step_done()
+    context.progress(f"lens {kind}", steps, steps, "steps")
+    context.end_stage(f"lens {kind}")
+
+
+def _resume(path: Path, inputs: str, state: dict[str, Tensor]) -> int:
+    """Fills the state from a checkpoint of the same inputs; how many steps were taken."""
+    try:
+        with safe_open(path, "pt") as file:
+            said = file.metadata() or {}
+            if said.get("inputs") != inputs or set(file.keys()) != set(state):
+                return 0
+            with torch.no_grad():
+                for name, tensor in state.items():
+                    tensor.copy_(file.get_tensor(name))
+            return int(said["done"])
+    except (OSError, SafetensorError, RuntimeError, KeyError, ValueError):
+        return 0
+
+
+def _serialise(atlas: Atlas, kind: str, lens: Lens, facts: Mapping[str, Any]) -> bytes:
+    layers = sorted(lens)
+    tensors = {
+        "weight": torch.stack([lens[layer].weight for layer in layers]),
+        "bias": torch.stack([lens[layer].bias for layer in layers]),
+    }
+    said = {
+        "lens": kind,
+        "model": atlas.manifest.model.fingerprint,
+        "plan": atlas.manifest.plan_hash,
+        "layers": layers,
+        "facts": dict(facts),
+    }
+    # One entry: the file would hold several in any order.
+    return save(tensors, {_SAYS: json.dumps(said, sort_keys=True)})
+
+
+def read_lens(atlas: Atlas, kind: str) -> Lens | None:
+    """A lens that was fitted in this atlas, by layer; None where there is none.
+
+    Raises AtlasDamaged for a file that is not what was written, ModelDiffers for one of another model or atlas.
+    """
+    path = f"{FOLDER}/{kind}.safetensors"
+    where = atlas.path / path
+    if path not in atlas.hashes:
+        return None
+    atlas.check_hash(path)
+    try:
+        with safe_open(where, "pt") as file:
+            said = json.loads((file.metadata() or {})[_SAYS])
+            weight, bias = file.get_tensor("weight"), file.get_tensor("bias")
+            layers = said["layers"]
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise AtlasDamaged(f"{where} does not hold a lens ({error}); fit it again with --force") from error
+    if said.get("model") != atlas.manifest.model.fingerprint or said.get("plan") != atlas.manifest.plan_hash:
+        raise ModelDiffers(f"{where} was fitted for another model or atlas; fit it again with --force")
+    if list(atlas.layers) != layers or len(weight) != len(layers) or not np.isfinite(weight.numpy()).all():
+        raise AtlasDamaged(f"{where} does not hold a lens of this atlas's layers; fit it again with --force")
+    return {layer: Translator(weight[place], bias[place]) for place, layer in enumerate(layers)}

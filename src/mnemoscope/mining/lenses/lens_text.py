@@ -1,0 +1,112 @@
+"""The text on which lenses are fitted: the sentences that an atlas stores, in a fixed order, and the streams of them.
+
+Only sentences that were mined: the held-out ones are those on which lenses are judged, as all other readouts are.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+
+_ROWS = 64
+"""Sentences in one forward."""
+_JUDGED = 10
+"""One document of so many chooses the penalty and is not fitted."""
+
+
+@dataclass(frozen=True)
+class LensBatch:
+    """Sentences of one forward, and whether they choose the penalty."""
+
+    rows: list[NDArray[np.int64]]
+    judged: bool
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the sentences have."""
+        return sum(map(len, self.rows))
+
+
+class LensText:
+    """The batches of one atlas's text, at most `most` tokens of it or one sentence, chosen by the seed."""
+
+    def __init__(
+        self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()
+    ) -> None:
+        """No batch has sentences of up to a boundary's tokens beside longer ones.
+
+        Raises AtlasUnfinished where the mined sentences that are stored are of fewer than two documents.
+        """
+        paths = sorted((directory / "sentences").glob("part-*.parquet"))
+        table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
+        table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
+        if table.is_empty():
+            raise AtlasUnfinished(f"{directory} stores no mined sentence of two tokens that a lens could be fitted on")
+        order = np.random.default_rng((seed, 10)).permutation(table.height)
+        lengths = table["tokens"].list.len().to_numpy().astype(np.int64)
+        within = int(np.searchsorted(np.cumsum(lengths[order]), most, side="right"))
+        kept = np.sort(order[: max(1, within)])
+        documents, sizes = table["document"].to_numpy()[kept], lengths[kept]
+        tokens = table["tokens"].gather(kept)
+        self.tokens = int(sizes.sum())
+        # The rule must not depend on which documents are stored, and neighbours in number are neighbours in the text.
+        lot = documents * 2654435761 % 2**32
+        judged = lot % _JUDGED == 0
+        if judged.all() or not judged.any():  # one of the few documents there are chooses, the others are fitted
+            judged = lot == lot.min()
+        if judged.all():
+            raise AtlasUnfinished(
+                f"the mined sentences of {directory} that a lens would be made of are of one document, which cannot "
+                "judge it, too: undecided, nothing is stored; mine more documents, or raise --max-tokens"
+            )
+        by_length = np.lexsort((sizes, judged))
+        apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
+        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=apart[by_length])
+        batches = []
+        for cut in cuts:
+            places = by_length[cut]
+            rows = [tokens[int(place)].to_numpy().astype(np.int64) for place in places]
+            batches.append(LensBatch(rows, bool(judged[places[0]])))
+        shuffled = np.random.default_rng((seed, 11)).permutation(len(batches))
+        self.batches = [batches[place] for place in shuffled]
+
+
+def read_streams(
+    model: LanguageModel, rows: list[NDArray[np.int64]], layers: tuple[int, ...]
+) -> tuple[dict[int, Tensor], Tensor]:
+    """The stream that enters every layer, and the final one, `[position, hidden]` each, at the rows' own tokens."""
+    ids, first = pad(rows, model), model.beginning.length
+    lengths = torch.tensor([len(row) for row in rows])
+    own = torch.arange(ids.shape[1])[None] - first
+    inside = (own >= 0) & (own < lengths[:, None])
+    kept: dict[int, Tensor] = {}
+    final: list[Tensor] = []
+
+    def keep(layer: int, block: Block) -> None:
+        kept[layer] = block.residual[inside.to(block.residual.device)]
+
+    def end(stream: Tensor) -> None:
+        final.append(stream[inside.to(stream.device)])
+
+    with ExitStack() as hooks, torch.inference_mode():
+        hooks.enter_context(read_blocks(model, keep, layers=layers, own_thread=True))
+        hooks.enter_context(read_final(model, end, own_thread=True))
+        model.backbone(ids)
+    return kept, final[0]
+
+
+def facts_of(text: LensText) -> dict[str, Any]:
+    """What a fitted lens says of its text."""
+    return {"tokens": text.tokens, "batches": len(text.batches)}

@@ -1,0 +1,219 @@
+"""What every layer says under a fitted lens, beside the plain one: its values, and its streams at validation prefixes.
+
+The counterpart of the value pass and of the predictions under other rulers (definitions.md section 9, lenses). Every
+number has its baseline under the same ruler: another memory's target, another prefix's final token, another memory's
+triggers. Makes `readings`, `key_readings` and `readouts`, and answers no question.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.experts import counted_through
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.passes.predictions import ROWS, SCORES
+from mnemoscope.mining.passes.projector import Share, join_columns
+from mnemoscope.mining.passes.roles import RolePass, last_tokens
+from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
+from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block, read_blocks
+from mnemoscope.models.proof.company import sides
+from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
+from mnemoscope.tracing import read_scores, top
+
+PLAIN = "plain"
+"""The ruler that every atlas has: `gain` for values, `lens` for streams."""
+_INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
+_NUMBERS = ("residual_final_probability", "residual_loss")
+
+Ints = NDArray[np.int64]
+Lenses = Mapping[str, Lens]
+"""By name; the plain ruler has an empty one."""
+
+
+def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses, *, seed: int) -> dict[str, Any]:
+    """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none. Raises NotFinite."""
+    model, projector = values.model, values.projector
+    owners = np.flatnonzero(targets >= 0)
+    control = np.full_like(targets, -1)
+    if len(owners) > 1:
+        control[owners] = targets[owners[next_in_circle(len(owners), seed, 13, layer)]]
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
+    memories = model.sizes.memories[layer]
+    for name, lens in lenses.items():
+        translator = lens.get(layer) or Translator.identity(model.sizes.hidden)
+        with torch.inference_mode():
+            folded = translated_values(model, layer, translator)
+        found = join_columns(projector.read_all(folded, partial(_read_values, (targets, control))))
+        if not np.isfinite(found["max_probability"]).all():
+            raise NotFinite(f"the values of layer {layer} are not finite under the lens {name}")
+        columns["memory"].append(np.arange(memories, dtype=np.int32))
+        columns["lens"] += [name] * memories
+        columns["top_tokens"] += found["top_tokens"].tolist()
+        columns["max_probability"].append(found["max_probability"])
+        for column, wanted in (("target_rank", targets), ("control_rank", control)):
+            columns[column].append(np.ma.array(found[column], mask=wanted < 0))
+    whole: dict[str, Any] = dict(columns)
+    for name in ("memory", "max_probability"):
+        whole[name] = np.concatenate(columns[name])
+    return whole | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
+
+
+def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, but for nulls."""
+    with torch.inference_mode():
+        tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
+        ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens, room=share.room)
+        target, control = ranking.ranks.int()
+        names = {
+            "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,
+            "control_rank": control,
+        }  # fmt: skip
+    return {name: tensor.cpu().numpy() for name, tensor in names.items()}
+
+
+def key_reading_columns(roles: Mapping[str, RolePass], layer: int, directory: Path, *, seed: int) -> dict[str, Any]:
+    """The columns of `key_readings` for one layer: what `roles` says of keys, with the embeddings of every lens."""
+    model = roles[PLAIN].model
+    own = last_tokens(directory, model, layer)
+    dealt = own.dealt(seed, layer)
+    found = [each.columns(layer, own, dealt) for each in roles.values()]
+    numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
+    return {
+        "memory": np.concatenate([columns["memory"] for columns in found]),
+        "lens": [lens for lens in roles for _ in range(model.sizes.memories[layer])],
+        "key_top_tokens": [tokens for columns in found for tokens in columns["key_top_tokens"]],
+        **{name: _join([columns[name] for columns in found]) for name in numbers},
+    }
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Masked arrays, one after the other."""
+    unknown = np.concatenate([part.mask for part in parts])
+    return np.ma.array(np.concatenate([part.data for part in parts]), mask=unknown)
+
+
+def targets_of(directory: Path, model: LanguageModel, layer: int) -> Ints:
+    """The targets `[memory]` of a layer's values, from its table in a finished atlas; -1 where there is none."""
+    names = ["memory", "target"] if not model.numberings else ["expert", "memory", "target"]
+    stored = pl.read_parquet(directory / TABLES["values"].path(layer), columns=names, glob=False)
+    counted = counted_through(stored, model.numberings, layer).sort("memory")
+    found: Ints = counted["target"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
+    return found
+
+
+class ReadoutPass:
+    """The forwards that answer for all validation prefixes under all lenses, planned beforehand."""
+
+    def __init__(
+        self, directory: Path, model: LanguageModel, plan: MiningPlan, lenses: Lenses, sentences: NamedSentences
+    ) -> None:
+        self._model, self._plan, self._lenses, self._sentences = model, plan, lenses, sentences
+        listed = pl.read_parquet(directory / TABLES["prefixes"].path(), glob=False).sort("prefix")
+        self._sentence, self._position, self._following, self._final = (
+            listed[name].cast(pl.Int64).to_numpy() for name in ("sentence", "position", "next_token", "final_top")
+        )
+        count = len(self._sentence)
+        self._control = self._final[next_in_circle(count, plan.seed, 13)]
+        self._extra = model.beginning.length
+        lengths = self._position + 1 + self._extra
+        self._order = np.argsort(lengths, kind="stable")
+        lengths = lengths[self._order]
+        cuts = pack(lengths, area=plan.batch_tokens, rows=ROWS, apart=sides(model, lengths))
+        shape = (count, len(plan.layers), len(lenses))
+        self.answers: dict[str, NDArray[Any]] = {
+            **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
+            **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
+        }
+        maps = (part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias))
+        inputs = digest(plan.hash(), *lenses, self._sentence, self._position, self._final, *maps)
+        self.steps = PlannedSteps(
+            self.take, cuts, self.answers, stage="readouts", unit="prefixes", plan=plan.hash(), inputs=inputs,
+            team=ThreadTeam.of(model),
+        )  # fmt: skip
+
+    def take(self, items: slice) -> None:
+        """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
+        chosen = self._order[items]
+        places = zip(self._sentence[chosen].tolist(), self._position[chosen].tolist(), strict=True)
+        ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
+        each, column = torch.arange(len(chosen)), torch.from_numpy(self._position[chosen] + self._extra)
+        kept: dict[int, tuple[Tensor, ...]] = {}
+
+        def keep(layer: int, block: Block) -> None:
+            streams = (block.residual, block.ffn_update, block.layer_output)
+            place = each.to(block.residual.device), column.to(block.residual.device)
+            kept[layer] = tuple(stream[place] for stream in streams)
+
+        with torch.inference_mode():
+            with read_blocks(self._model, keep, layers=self._plan.layers, own_thread=True):
+                self._model.backbone(ids)
+            rows = max(1, SCORES // self._model.sizes.vocabulary)
+            for start in range(0, len(chosen), rows):
+                part = slice(start, start + rows)
+                for place, layer in enumerate(self._plan.layers):
+                    self._read(place, layer, [stream[part] for stream in kept[layer]], chosen[part])
+
+    def _read(self, place: int, layer: int, streams: list[Tensor], chosen: Ints) -> None:
+        """Reads one layer's answers of some prefixes under every lens."""
+        model = self._model
+        wanted = [torch.from_numpy(ids[chosen]) for ids in (self._final, self._control, self._following)]
+        for number, (name, lens) in enumerate(self._lenses.items()):
+            translator = lens.get(layer)
+            scores = translated_scores(model, streams[0], translator)
+            final, control, following = (ids.to(scores.device) for ids in wanted)
+            ranking, shape = read_scores(scores, best=1, of=[final, control])
+            found = {
+                "residual_top": ranking.best[0][:, 0],
+                "residual_final_rank": ranking.ranks[0],
+                "residual_control_rank": ranking.ranks[1],
+                "residual_final_probability": (scores.gather(1, final[:, None])[:, 0] - shape.log_normaliser).exp(),
+                "residual_loss": shape.log_normaliser - scores.gather(1, following[:, None])[:, 0],
+            }
+            update = streams[1] if translator is None else translator.linear(streams[1])
+            found["ffn_top"] = top(model.scores(update, projection="lens"), 1)[0][:, 0]
+            found["output_top"] = top(translated_scores(model, streams[2], translator), 1)[0][:, 0]
+            for column, values in found.items():
+                self.answers[column][chosen, place, number] = values.cpu().numpy()
+            if not np.isfinite(self.answers["residual_loss"][chosen, place, number]).all():
+                raise NotFinite(f"layer {layer} has NaN or infinite readouts under the lens {name}")
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `readouts`, once every forward was made."""
+        count, layers, lenses = self.answers["residual_top"].shape
+        names = list(self._lenses)
+        return {
+            "prefix": np.repeat(np.arange(count, dtype=np.int32), layers * lenses),
+            "layer": np.tile(np.repeat(np.array(self._plan.layers, np.int16), lenses), count),
+            "lens": names * (count * layers),
+            **{name: array.reshape(-1) for name, array in self.answers.items()},
+        }
+
+    def fall_back(self) -> dict[str, tuple[int, ...]]:
+        """By lens the layers at which it is no better than the plain ruler; there its answers become those of that."""
+        means, found = self.losses(), {}
+        for number, name in enumerate(self._lenses):
+            worse = np.flatnonzero(means[name] > means[PLAIN]) if name != PLAIN else np.empty(0, np.int64)
+            for array in self.answers.values():
+                array[:, worse, number] = array[:, worse, 0]
+            found[name] = tuple(self._plan.layers[place] for place in worse.tolist())
+        return found
+
+    def losses(self) -> dict[str, NDArray[np.float64]]:
+        """The mean loss `[layer]` of every lens over the prefixes' next tokens, in nats."""
+        means = self.answers["residual_loss"].astype(np.float64).mean(0)
+        return {name: means[:, number] for number, name in enumerate(self._lenses)}

@@ -1,0 +1,1 @@
+"""Passes that follow the text, one table each."""

@@ -1,0 +1,91 @@
+"""Where keys point to most on a little text, and where the same keys with shuffled entries do: what is in any key.
+
+A trigger is where a key fires most, and a stream holds the word that was put in; so in any model, trained or not, a key
+looks for the word that its trigger ends with more than for another trigger's. For a shuffled key a place is chosen by
+the same rule, on the same text; only what training has written into the key is gone. Compares no words.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.text.batches import halves_of, pack, pad, run_in_halves
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block, read_blocks
+from mnemoscope.models.proof.company import sides
+
+TOKENS = 4_096
+"""Tokens of the text, about: sentences of the background."""
+
+Ints = NDArray[np.int64]
+
+
+class KeyTriggers:
+    """Reads the text once, when it is first asked; the folder must have `background` and `sentences`."""
+
+    def __init__(self, model: LanguageModel, directory: Path, plan: MiningPlan) -> None:
+        self._model, self._directory, self._plan = model, directory, plan
+
+    def shuffle(self, layer: int) -> Ints:
+        """The order in which a shuffled key of a layer has the key's entries."""
+        return np.random.default_rng((self._plan.seed, 16, layer)).permutation(self._model.sizes.hidden)
+
+    def of(self, layer: int) -> tuple[Ints, Ints] | None:
+        """The tokens `[memory]` that a layer's keys point to most, and its shuffled keys.
+
+        None where keys do not all read one input as wide as the stream.
+        """
+        return self._found.get(layer)
+
+    @cached_property
+    def _found(self) -> dict[int, tuple[Ints, Ints]]:
+        model = self._model
+        layers = [layer for layer in self._plan.layers if not model.layer(layer).ffn.branches]
+        best: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        sentences, path = NamedSentences(self._directory), self._directory / TABLES["background"].path()
+        ids = pl.read_parquet(path, columns=["sentence"], glob=False)["sentence"].unique(maintain_order=True)
+        rows = [sentences.of(sentence) for sentence in ids.head(TOKENS).to_list()]
+        lengths = np.array([len(row) for row in rows], np.int64)
+        order = np.argsort(lengths[: 1 + int(np.searchsorted(np.cumsum(lengths), TOKENS))], kind="stable")
+        whole = lengths[order] + model.beginning.length
+        cuts = pack(whole, area=self._plan.batch_tokens, rows=TOKENS, apart=sides(model, whole))
+
+        def read(cut: slice) -> None:
+            tokens = [rows[place] for place in order[cut].tolist()]
+            padded = pad(tokens, model)
+            own = torch.arange(padded.shape[1])[None] - model.beginning.length
+            inside = (own >= 0) & (own < torch.tensor([len(row) for row in tokens])[:, None])
+            words = padded.cpu()[inside]
+
+            def keep(layer: int, block: Block, inside: Tensor = inside, words: Tensor = words) -> None:
+                keys, up = (None if one is None else one.float() for one in (model.keys(layer), model.up_keys(layer)))
+                inputs = block.ffn_input[inside.to(block.ffn_input.device)].float()
+                if keys is None or not keys.shape[1] == inputs.shape[1] == model.sizes.hidden:
+                    return
+                keys = keys if up is None else normalize(keys, dim=1) + normalize(up, dim=1)
+                back = torch.from_numpy(np.argsort(self.shuffle(layer))).to(inputs.device)
+                reached = [each @ keys.to(inputs.device).T for each in (inputs, inputs[:, back])]
+                seen = best.get(layer, [(torch.full((len(keys),), -torch.inf), torch.zeros(len(keys)).long())] * 2)
+                best[layer] = [_farther(*pair, words) for pair in zip(seen, reached, strict=True)]
+
+            with torch.inference_mode(), read_blocks(model, keep, layers=layers, own_thread=True):
+                model.backbone(padded)
+
+        for cut in cuts:
+            run_in_halves(read, cut, halves_of)
+        return {layer: (pair[0][1].numpy(), pair[1][1].numpy()) for layer, pair in best.items()}
+
+
+def _farther(seen: tuple[Tensor, Tensor], reached: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each memory the largest number, and the word there: of those seen, and of `reached [position, memory]`."""
+    most, place = (found.cpu() for found in reached.max(0))
+    return torch.maximum(seen[0], most), torch.where(most > seen[0], words[place], seen[1])

@@ -1,0 +1,141 @@
+"""What the model memorised of the mined text: which documents it continues word for word from their beginning.
+
+A document counts with its first 64 tokens: given 32, the model has it by heart if it goes on greedily with the next 32
+(definitions.md section 9, audit). It does so exactly where the text's own next token is the best one at every position,
+so one forward of the text answers what decoding token by token would. Makes the optional table `memorised`; which
+memories fire there is the question's business.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.manifest import mined_from
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.corpus import Source, open_source
+from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
+from mnemoscope.errors import CorpusNotFound, NotFinite
+from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
+from mnemoscope.foundation.mining_options import is_chat
+from mnemoscope.mining.passes.predictions import SCORES
+from mnemoscope.mining.passes.writing import is_made, write_columns
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.run_folder import encoder_of
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
+from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import read_final
+from mnemoscope.tracing import rank_of
+
+DOCUMENTS = 2_000
+"""Documents of the mined text, at most, and as many held-out ones beside them."""
+
+
+class MemorisedPass:
+    """The forwards of documents' beginnings, planned beforehand."""
+
+    def __init__(self, model: LanguageModel, plan: MiningPlan, documents: list[SampledDocument]) -> None:
+        self._model, self.documents = model, documents
+        self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
+        self.answers: dict[str, NDArray[Any]] = {
+            "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
+        }  # fmt: skip
+        lengths = np.full(len(documents), MEMORISED_TOKENS + model.beginning.length)
+        self.steps = PlannedSteps(
+            self.take, pack(lengths, area=plan.batch_tokens, rows=plan.batch_tokens), self.answers, stage="memorised",
+            unit="documents", plan=plan.hash(), inputs=digest(plan.hash(), self._tokens), team=ThreadTeam.of(model),
+        )  # fmt: skip
+
+    def take(self, items: slice) -> None:
+        """Answers for some documents; raises NotFinite."""
+        ids = pad(list(self._tokens[items]), self._model)
+        final: list[Tensor] = []
+        with torch.inference_mode():
+            with read_final(self._model, final.append, own_thread=True):
+                self._model.backbone(ids)
+            first = self._model.beginning.length + MEMORISED_GIVEN
+            asked = ids[:, first:].reshape(-1)
+            stream = final[0][:, first - 1 : -1].reshape(len(asked), -1)
+            best, loss = [], []
+            rows = max(1, SCORES // self._model.sizes.vocabulary)
+            for part, tokens in zip(torch.split(stream, rows), torch.split(asked, rows), strict=True):
+                scores = self._model.scores(part, projection="lens")
+                tokens = tokens.to(scores.device)
+                best.append((rank_of(scores, tokens) == 0).cpu())
+                loss.append((scores.logsumexp(1) - scores.gather(1, tokens[:, None])[:, 0]).double().cpu())
+        count = items.stop - items.start
+        right, nats = (torch.cat(parts).numpy().reshape(count, -1) for parts in (best, loss))
+        self.answers["agreed"][items] = np.logical_and.accumulate(right, axis=1).sum(1)
+        self.answers["loss"][items] = nats.mean(1)
+        if not np.isfinite(nats).all():
+            number = self.documents[items.start + int(np.flatnonzero(~np.isfinite(nats).all(1))[0])].number
+            raise NotFinite(f"the model has no finite loss on document {number}; try --dtype float32")
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `memorised`, once every forward was made."""
+        return {
+            "document": np.array([one.number for one in self.documents], np.int64),
+            "held_out": np.array([one.held_out for one in self.documents], np.bool_),
+            "agreed": self.answers["agreed"],
+            "loss": self.answers["loss"],
+            "text": [one.text for one in self.documents],
+            "sentences": [list(one.sentences) for one in self.documents],
+            "inside": [list(one.inside) for one in self.documents],
+        }
+
+
+def write_memorised(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
+    """Writes `memorised`, if it is not there; reads the text again. Goes on from what a stop saved of the forwards.
+
+    A model whose context is shorter than a beginning is asked of none. Raises CorpusNotFound where the text is not
+    where it was, PlanDiffers for another text, NotFinite, Interrupted, and what reading a text raises.
+    """
+    directory = context.directory
+    if is_made(directory / TABLES["memorised"].path(), plan, "memorised"):
+        return
+    drawn = draw_documents(context, model, plan) if model.longest >= MEMORISED_TOKENS else []
+    context.end_stage("documents")
+    asked = MemorisedPass(model, plan, drawn)
+    run_checkpointed(context, asked.steps)
+    write_columns(directory, plan, "memorised", asked.columns(), {})
+
+
+def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
+    """The documents asked about, drawn from the text by the plan's seed."""
+    directory = context.directory
+    source = _open_text(directory, plan)
+    counts = open_atlas(directory).manifest.corpus.counts
+    own_validation = plan.validation is not None or not counts["held_out_documents"]
+    encoder, _, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
+    paths = sorted((directory / "sentences").glob("part-*.parquet"))
+    stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
+    sample = DocumentSample(
+        encoder, plan.split, plan.seed, length=MEMORISED_TOKENS, mined=DOCUMENTS, held_out=DOCUMENTS,
+        threshold=0 if own_validation else int(counts["held_out_threshold"]),
+        listed=None if own_validation else source.held_out, render=render,
+    )  # fmt: skip
+
+    def tell() -> None:
+        context.progress("reading text", source.meter.done, source.size, "bytes")
+
+    return sample.draw(source, stored.filter(~pl.col("held_out")).drop("held_out"), tell=tell)
+
+
+def _open_text(directory: Path, plan: MiningPlan) -> Source:
+    text = mined_from(directory)["corpus"]
+    try:
+        return open_source(
+            text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
+            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
+        )  # fmt: skip
+    except CorpusNotFound as error:
+        raise CorpusNotFound(
+            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
+        ) from None

@@ -1,0 +1,87 @@
+"""Which values point the same way: of every value the others with the highest cosine (definitions.md section 4).
+
+Every value is compared with every other, a block of cosines at a time. The directions of all values are made once for
+all layers, and lie in one room beside the model: 4 bytes for each of their numbers.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.mining.passes.projector import Projector, Share
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.projections import LinearHead
+from mnemoscope.tracing import top
+
+
+class NeighbourPass:
+    """Compares the values of these layers with one another; at most `most` neighbours are kept of each."""
+
+    def __init__(self, model: LanguageModel, layers: Sequence[int], *, most: int) -> None:
+        self._model, self._layers, self._most = model, list(layers), most
+        self._sizes = [model.sizes.memories[layer] for layer in layers]
+        self._owner = np.repeat(np.array(self._layers), self._sizes)
+        self._number = np.concatenate([np.arange(size) for size in self._sizes])
+
+    @cached_property
+    def _projector(self) -> Projector:
+        directions = self._directions
+        return Projector(LinearHead(directions), len(directions), device=directions.device)
+
+    @cached_property
+    def _directions(self) -> Tensor:
+        """All values at length 1, `[memory, hidden]`, float32; one of length 0 stays that."""
+        tiny = torch.finfo(torch.float32).tiny
+        device, size = self._model.device, (sum(self._sizes), self._model.sizes.hidden)
+        directions = torch.empty(size, dtype=torch.float32, device=device)
+        for layer, own in zip(self._layers, torch.split(directions, self._sizes), strict=True):
+            own.copy_(normalize(self._model.values(layer).float(), eps=tiny))
+        return directions
+
+    def columns(self, layer: int) -> dict[str, Any]:
+        """The columns of `neighbours` for one of the layers: the value itself left out, and itself in other layers
+        whose values are the same weights.
+
+        With `most` 0 nothing is compared, and the columns are empty.
+        """
+        at = self._layers.index(layer)
+        same = [place for place, other in enumerate(self._layers) if _share_values(self._model, layer, other)]
+        kept = min(self._most, sum(self._sizes) - len(same))
+        if kept == 0:
+            return {name: [] for name in TABLES["neighbours"].columns.names}
+        begins = [sum(self._sizes[:place]) for place in range(len(self._sizes))]
+
+        def read(share: Share) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+            cosines, own = share.scores, share.vectors
+            with torch.inference_mode():
+                for place in same:
+                    cosines[:, begins[place] + own.start :].diagonal().fill_(-torch.inf)
+                nearest, value = top(cosines, kept)
+            return nearest.cpu().numpy(), value.clamp(-1, 1).cpu().numpy()
+
+        own = self._directions[begins[at] : begins[at] + self._sizes[at]]
+        places, cosines = zip(*self._projector.read_all(own, read), strict=True)
+        place = np.concatenate(places).reshape(-1)
+        return {
+            "memory": np.repeat(np.arange(self._sizes[at], dtype=np.int32), kept),
+            "rank": np.tile(np.arange(kept, dtype=np.int16), self._sizes[at]),
+            "other_layer": self._owner[place].astype(np.int16),
+            "other_memory": self._number[place].astype(np.int32),
+            "cosine": np.concatenate(cosines).reshape(-1),
+        }
+
+
+def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
+    """Whether the values of two layers, or of one, are the same weights."""
+    weights = [
+        {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
+        for each in (layer, other)
+    ]
+    return layer == other or (bool(weights[0]) and weights[0] == weights[1])

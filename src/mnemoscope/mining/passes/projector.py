@@ -1,0 +1,116 @@
+"""Many vectors against a vocabulary, a block of scores at a time, and what is read off every block by all cores.
+
+A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (LOG.md).
+What sweeps the scores does so some rows at a time, while a core's cache holds them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.mining.text.batches import even_parts
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.projections import Head, room_for_scores
+
+_SCORES = 1 << 24
+"""Scores that exist at one time."""
+_SHARED = 1 << 22
+"""Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
+
+Found = TypeVar("Found")
+Columns = dict[str, NDArray[Any]]
+"""By name, `[vector, ...]` each."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread reads of a block: the scores of some vectors, the first of which is vector `start`.
+
+    `opposite` are scores(-v), if they were asked for and are not -scores(v). `room [row, vocab]` is for as many rows as
+    the thread's cores sweep at a time: on a CPU those that their caches hold.
+    """
+
+    start: int
+    scores: Tensor
+    opposite: Tensor | None
+    room: Tensor
+
+    @property
+    def vectors(self) -> slice:
+        """Whose scores they are."""
+        return slice(self.start, self.start + len(self.scores))
+
+
+Read = Callable[[Share], Found]
+
+
+class Projector:
+    """A head, room for one block of scores, used again for every block, and threads that read it."""
+
+    def __init__(self, head: Head, vocabulary: int, *, device: torch.device) -> None:
+        self._head = head
+        self.rows = max(16, min(1024, _SCORES // vocabulary))
+        self._scores = room_for_scores(self.rows, vocabulary, device=device)
+        self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
+        self._team = ThreadTeam.of_cores(device)
+        swept = self.rows
+        if device.type == "cpu":
+            swept = max(1, min(self.rows, IN_CACHE // vocabulary)) * torch.get_num_threads()
+        self._room = torch.empty(swept, vocabulary, device=device)
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> Self:
+        """That of a model's own head."""
+        return cls(model.scorer(), model.sizes.vocabulary, device=model.device)
+
+    def scores(self, folded: Tensor) -> Tensor:
+        """Scores `[row, vocab]` of at most `rows` folded vectors; valid until the next call."""
+        with torch.inference_mode():
+            return self._head.scores(folded, out=self._scores[: len(folded)])
+
+    def read_all(self, vectors: Tensor, read: Read[Found], *, opposite: bool = False) -> list[Found]:
+        """What is read off the scores of all vectors `[row, hidden']`, in their order; with `opposite` also off those
+        of the negated vectors.
+        """
+        found: list[Found] = []
+        for start in range(0, len(vectors), self.rows):
+            block = vectors[start : start + self.rows]
+            scores, negated = self.scores(block), None
+            if opposite and self._opposite is not None:
+                with torch.inference_mode():
+                    negated = self._head.scores(-block, out=self._opposite[: len(block)])
+            found += self._share_out(Share(start, scores, negated, self._room), read)
+        return found
+
+    def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
+        """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
+        if block.scores.numel() < _SHARED:
+            return [read(block)]
+        rows, size, opposite = len(block.scores), self._team.size, block.opposite
+        rooms = torch.tensor_split(block.room, size)
+        shares = [
+            Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own], room)
+            for own, room in zip(even_parts(slice(0, rows), size), rooms, strict=False)
+        ]
+        found: dict[int, Found] = {}
+
+        def take(number: int) -> None:
+            found[number] = read(shares[number])
+
+        self._team.run([partial(take, number) for number in range(len(shares))])
+        return [found[number] for number in range(len(shares))]
+
+
+def join_columns(parts: Sequence[Columns]) -> Columns:
+    """The columns of all vectors, of what was read off their shares."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,113 @@
+"""Which token of a trigger matters: the coefficient after the first, the last or a random token is dropped.
+
+Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md
+section 4). The models read from left to right, so one run of a sentence without its token k answers for every trigger
+in that sentence whose prefix lost token k, whatever its memory and position, and the sentence as it stands answers for
+the dropped last token, one position earlier. Makes the table `removals`; the statistics are the questions' business.
+"""
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars import selectors
+from torch import Tensor
+
+from mnemoscope.atlas.experts import Numberings, counted_through
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.passes.removal_runs import WHOLE, Requests, ShortenedRuns
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
+
+
+def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
+    """Which of the tokens 0..position is dropped: uniform, by a hash of the trigger's place."""
+    digest = hashlib.blake2b(struct.pack("<5q", seed, layer, memory, sentence, position), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % (position + 1)
+
+
+def choose_triggers(
+    directory: Path, plan: MiningPlan, *, first: int, numberings: Numberings
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire.
+
+    And how many are left out: `length_one` has nothing but one token; `length_two`, in a model without a beginning
+    token, has two, of which a removal leaves one alone at position 0, the attention sink. `first` is the first position
+    at which a coefficient counts (1 where position 0 is an attention sink). The memories are drawn by the plan's seed.
+    """
+    layers = []
+    for layer in plan.layers:
+        stored = pl.scan_parquet(directory / TABLES["triggers"].path(layer), glob=False)
+        found = (
+            counted_through(stored, numberings, layer)
+            .filter(pl.col("sign") == 1, pl.col("rank") < TRIGGERS_ASKED, pl.col("rank") == pl.col("prefix_group"))
+            .select(pl.lit(layer).alias("layer"), "memory", "sentence", "position", "coefficient", trigger_rank="rank")
+            .cast({selectors.integer(): pl.Int64})
+            .collect()
+        )
+        firing = found["memory"].unique().sort().to_numpy()
+        count = len(firing) if plan.removals == "all" else int(plan.removals or 0)
+        sample = np.random.default_rng((plan.seed, 5, layer)).permutation(firing)[:count]
+        layers.append(found.filter(pl.col("memory").is_in(sample.tolist())))
+    position = pl.col("position")
+    triggers = pl.concat(layers).sort("layer", "memory", "trigger_rank")
+    shortest = triggers.filter(position <= first)["position"]
+    left_out = {"length_one": int((shortest == 0).sum()), "length_two": int((shortest == 1).sum())}
+    return triggers.filter(position > first), left_out
+
+
+class RemovalPass:
+    """The runs that answer for all triggers, planned beforehand; `take` makes one.
+
+    The folder must hold the triggers and the sentences.
+    """
+
+    def __init__(self, directory: Path, model: LanguageModel, plan: MiningPlan, sentences: NamedSentences) -> None:
+        self._model, self._sentences = model, sentences
+        first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
+        triggers, self.left_out = choose_triggers(directory, plan, first=first, numberings=model.numberings)
+        places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+        drawn = [random_position(plan.seed, *place) for place in places]
+        dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
+        asked = [
+            triggers.with_columns(removed=pl.lit(name), removed_position=place.cast(pl.Int64))
+            for name, place in dropped.items()
+        ]
+        self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
+        columns = {name: self.requests[name].to_numpy() for name in ("layer", "memory", "sentence", "position")}
+        removed = self.requests["removed_position"].to_numpy()
+        # Dropping the last token leaves the beginning of the sentence as it stands.
+        gaps = np.where(removed < columns["position"], removed, WHOLE)
+        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, sentences, area=plan.batch_tokens)
+        self.answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
+        inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
+        self.steps = PlannedSteps(
+            self.take, self._runs.cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(),
+            inputs=inputs, team=ThreadTeam.of(model),
+        )  # fmt: skip
+
+    def take(self, items: slice) -> None:
+        """Answers all that some items of the runs are asked for; raises NotFinite."""
+        self._runs.take(items, self._answer)
+
+    def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:
+        found = coefficients.float().cpu().numpy()
+        if not np.isfinite(found).all():
+            raise NotFinite(
+                f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
+            )
+        self.answers["removed_coefficient"][requests] = found
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `removals`, sorted by layer, memory, rank, once every run was made."""
+        table = self.requests.drop("sentence").with_columns(sign=pl.lit(1))
+        return {column.name: column.to_numpy() for column in table} | self.answers

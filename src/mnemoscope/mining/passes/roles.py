@@ -1,0 +1,190 @@
+"""What each key looks for among the words that go in, and whether its triggers end with one of them.
+
+The mirror of the value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a
+memory's read direction with the embedding of every token. A control has the same ruler and another memory's triggers;
+another is the key itself with its entries shuffled (key_triggers.py). Needs the finished triggers; makes `roles`, and
+answers no question.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mnemoscope.atlas.experts import counted_through, with_names
+from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.passes.key_triggers import KeyTriggers
+from mnemoscope.mining.passes.projector import Projector, Share, join_columns
+from mnemoscope.mining.passes.writing import each_layer, is_made, write_columns
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.projections import LinearHead
+from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
+from mnemoscope.tracing import rank_tokens
+
+KEPT = BEST_TRIGGERS
+"""Top tokens kept of each key, and triggers that are looked for among them."""
+_TINY = 1e-30
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """The last tokens `[memory, KEPT]` of each memory's best positive triggers, best first; -1 where it has fewer."""
+
+    tokens: Ints
+
+    @classmethod
+    def of(cls, triggers: pl.DataFrame, memories: int) -> "LastTokens":
+        """Those of one layer's triggers, whose memories are counted through the layer."""
+        best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
+        tokens = np.full((memories, KEPT), -1, np.int64)
+        tokens[best["memory"].to_numpy(), best["rank"].to_numpy()] = best["token"].to_numpy()
+        return cls(tokens)
+
+    def dealt(self, seed: int, layer: int) -> "LastTokens":
+        """The same triggers dealt to other memories: each that has some gets those of the next in a random circle.
+
+        One memory alone gets none.
+        """
+        owners = np.flatnonzero(self.tokens[:, 0] >= 0)
+        tokens = np.full_like(self.tokens, -1)
+        if len(owners) > 1:
+            tokens[owners] = self.tokens[owners[next_in_circle(len(owners), seed, 9, layer)]]
+        return LastTokens(tokens)
+
+
+def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
+    """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
+    roles = RolePass(model, input_embeddings(model), KeyTriggers(model, context.directory, plan))
+    for layer in each_layer(context, plan, "roles"):
+        write_layer_roles(context, roles, plan, layer)
+    context.end_stage("roles")
+
+
+def write_layer_roles(context: RunContext, roles: "RolePass", plan: MiningPlan, layer: int) -> None:
+    """Writes the table `roles` of one layer, if it is not there; its triggers must be."""
+    directory, model = context.directory, roles.model
+    if is_made(directory / TABLES["roles"].path(layer), plan, "roles"):
+        return
+    own = last_tokens(directory, model, layer)
+    columns = roles.columns(layer, own, own.dealt(plan.seed, layer))
+    write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
+
+
+def last_tokens(directory: Path, model: LanguageModel, layer: int) -> LastTokens:
+    """Those of a layer's triggers, of its table."""
+    names = ["memory", "sign", "rank", "token"]
+    stored = pl.read_parquet(
+        directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
+    )
+    return LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
+
+
+class RolePass:
+    """Compares the keys of one model with words, `embeddings [token, hidden]`; their directions and room for cosines
+    are made once for all layers of a device.
+    """
+
+    def __init__(self, model: LanguageModel, embeddings: Tensor | None, triggers: KeyTriggers | None = None) -> None:
+        """Without `triggers` of shuffled keys their columns are null."""
+        self.model, self._triggers = model, triggers
+        self._directions: Tensor | None = None
+        if embeddings is not None:
+            centred = embeddings - embeddings.mean(1, keepdim=True)
+            self._directions = normalize(centred, dim=1, eps=_TINY, out=centred)
+        self._projectors: dict[torch.device, Projector] = {}
+
+    def columns(self, layer: int, own: LastTokens, dealt: LastTokens) -> dict[str, Any]:
+        """The columns of `roles` for one layer.
+
+        `dealt` are the triggers of the control. Without embeddings lists are empty and numbers null. Raises NotFinite.
+        """
+        model, projector = self.model, self._projector(self.model.devices[layer])
+        memories = model.sizes.memories[layer]
+        columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
+        if projector is None:
+            columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
+            return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
+        directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
+        found = join_columns(projector.read_all(directions, partial(_read, (own, dealt))))
+        if not np.isfinite(found["key_top_cosines"]).all():
+            memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
+            raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
+        columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
+        for name in _ON_TEXT:
+            found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
+        if self._triggers is not None and (tokens := self._triggers.of(layer)) is not None:
+            shuffled = read_directions(model, layer, order=torch.from_numpy(self._triggers.shuffle(layer)))
+            for name, keys, own_tokens in zip(_ON_TEXT, (directions, shuffled), tokens, strict=True):
+                keys = normalize(keys, dim=1, eps=_TINY)
+                found |= join_columns(projector.read_all(keys, partial(_rank, name, own_tokens)))
+        return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
+
+    def _projector(self, device: torch.device) -> Projector | None:
+        if self._directions is not None and device not in self._projectors:
+            words = self._directions.to(device)
+            self._projectors[device] = Projector(LinearHead(words), len(words), device=device)
+        return self._projectors.get(device)
+
+
+_ON_TEXT = ("text_rank", "shuffled_rank")
+"""Where keys and shuffled keys have the token that they point to most on a little text."""
+_NUMBERS: dict[str, type] = {
+    "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
+    "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
+    **dict.fromkeys(_ON_TEXT, np.int32),
+}  # fmt: skip
+"""Columns that are null where the memory has no positive trigger."""
+
+
+def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
+    """The ranks of the wanted tokens `[memory]` under some keys, off cosines `[memory, token]`."""
+    tokens = torch.from_numpy(wanted[share.vectors]).to(share.scores.device)
+    with torch.inference_mode():
+        ranks = rank_tokens(share.scores, best=1, of=[tokens]).ranks[0].int().cpu().numpy()
+    return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
+
+
+_WHOSE = (("trigger", "triggers"), ("control", "controls"))
+
+
+def _read(triggers: tuple[LastTokens, LastTokens], share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, off cosines `[memory, token]`; `triggers` are their own and the control's.
+
+    The cosines of a key that is zero are zero, so every token ties and the lower id comes first.
+    """
+    cosines = share.scores
+    with torch.inference_mode():
+        last = [torch.from_numpy(each.tokens[share.vectors]).to(cosines.device) for each in triggers]
+        first = [there[:, 0].clamp(min=0) for there in last]
+        ranking = rank_tokens(cosines, best=KEPT, of=first)
+        tokens, best = ranking.best
+        found: dict[str, NDArray[Any]] = {
+            "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
+        }  # fmt: skip
+        for (one, many), there, rank in zip(_WHOSE, last, ranking.ranks, strict=True):
+            among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
+            counted = (there >= 0).sum(1)
+            numbers = {
+                f"{one}_token": there[:, 0],
+                f"{one}_rank": rank,
+                f"{one}_cosine": cosines.gather(1, there[:, :1].clamp(min=0))[:, 0],
+                f"{many}_found": among / counted.clamp(min=1),
+            }
+            for name, values in numbers.items():
+                found[name] = values.cpu().numpy().astype(_NUMBERS[name])
+                found[f"{name} unknown"] = (there[:, 0] < 0).cpu().numpy()
+    return found

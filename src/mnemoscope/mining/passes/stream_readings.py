@@ -1,0 +1,184 @@
+"""What the vocabulary says of the streams of many places: best tokens, ranks, a probability; of every layer alike.
+
+For most models two products with the head serve all streams of a block (shared_readout.py), and the places of
+all layers share them: a product of few rows fetches the whole head from memory for each. On a CPU the scores are then
+read a few rows at a time, while its cache holds them. What is said of memories (votes, activity) is made elsewhere.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import local
+from typing import final
+
+import torch
+from torch import Tensor
+
+from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.projections import room_for_scores
+from mnemoscope.models.readout.shared_readout import SharedReadout
+from mnemoscope.tracing import rank_tokens, read_scores, top
+from mnemoscope.tracing.scores import folded_updates
+
+SCORES = 1 << 23
+"""Scores that exist at one time: 32 MiB."""
+
+Readings = dict[str, Tensor]
+"""Columns of `predictions`, each `[row]`."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What flows through one layer's block at some places; all `[row, hidden]`."""
+
+    residual: Tensor
+    update: Tensor
+    output: Tensor
+
+
+@final
+class StreamReader:
+    """Reads streams of one model; keeps the head, and for each thread room for scores.
+
+    `shared`: whether the streams of a block share their products; else each has its own.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._readout = model, SharedReadout.of(model)
+        self.shared = self._readout is not None
+        self._rows = max(1, SCORES // model.sizes.vocabulary)
+        self._kept = local()
+
+    def lens_tops(self, streams: Tensor) -> Tensor:
+        """The top token `[row]` that the model itself reads off streams `[row, hidden]`."""
+        found = []
+        for rows in torch.split(streams, self._rows):
+            if self._readout is None:
+                scores = self._model.scores(rows, projection="lens")
+            else:
+                prepared = self._readout.prepare(rows)[0]
+                scores = self._readout.add_offset(self._readout.products(prepared, out=self._room()[: len(rows)]))
+            found.append(top(scores, 1)[0][:, 0])
+        return torch.cat(found)
+
+    def read(self, streams: Mapping[int, Streams], finals: Tensor) -> dict[int, Readings]:
+        """The readings of every layer's streams at the same places; `finals [row]` are the final `lens_tops`."""
+        if self._readout is not None:
+            return self._read_together(self._readout, streams, finals)
+        found: dict[int, Readings] = {}
+        for layer, own in streams.items():
+            parts = []
+            for part in _slices(len(finals), self._rows):
+                one = Streams(own.residual[part], own.update[part], own.output[part])
+                parts.append(_read_one_by_one(self._model, layer, one, finals[part]))
+            found[layer] = _join(parts)
+        return found
+
+    def _room(self) -> Tensor:
+        """Room for the scores of this thread: fresh memory for every product would cost a tenth of it."""
+        if getattr(self._kept, "room", None) is None:
+            model = self._model
+            self._kept.room = room_for_scores(max(2, self._rows), model.sizes.vocabulary, device=model.device)
+        room: Tensor = self._kept.room
+        return room
+
+    def _read_together(
+        self, readout: SharedReadout, streams: Mapping[int, Streams], finals: Tensor
+    ) -> dict[int, Readings]:
+        """The readings of all layers, from products that their places share."""
+        model, count = self._model, len(finals)
+        kinds = zip(*((own.residual, own.update, own.output) for own in streams.values()), strict=True)
+        residual, update, output = map(torch.cat, kinds)
+        # The last block's output is what the model's own logits are read off.
+        ends = len(model.anatomy.layers) - 1 if model.anatomy.last is None else -1
+        known = torch.tensor([layer == ends for layer in streams], device=finals.device).repeat_interleave(count)
+        finals, room = finals.repeat(len(streams)), self._room()
+        at_once = len(room) // 2
+        if model.device.type == "cpu":
+            at_once = max(1, min(at_once, IN_CACHE // model.sizes.vocabulary))
+        scratch = room_for_scores(at_once, model.sizes.vocabulary, device=model.device)
+        parts = []
+        for part in _slices(len(residual), len(room) // 2):
+            *both, weights = readout.multiply(residual[part], update[part], output[part], out=room)
+            for own in _slices(len(both[0]), at_once):
+                two = both[0][own], both[1][own]
+                place = slice(part.start + own.start, part.start + own.start + len(two[0]))
+                parts.append(
+                    _read_rows(readout, two, weights[:, own], output[place], finals[place], known[place], scratch)
+                )
+        whole = _join(parts)
+        places = {layer: slice(n * count, (n + 1) * count) for n, layer in enumerate(streams)}
+        return {layer: {name: column[place] for name, column in whole.items()} for layer, place in places.items()}
+
+
+def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals: Tensor) -> Readings:
+    """The readings of one layer, by a product of its own for each stream."""
+    scores = model.scores(streams.output, projection="lens")
+    output_top = top(scores, 1)[0][:, 0]
+    scores = model.scores(streams.residual, projection="lens")
+    residual, shape = read_scores(scores, best=1, of=[output_top, finals])
+    residual_top, highest = (each[:, 0] for each in residual.best)
+    final_score = scores.gather(1, finals[:, None])[:, 0]
+    found = {
+        "output_top": output_top,
+        "output_top_residual_rank": residual.ranks[0],
+        "residual_top": residual_top,
+        "residual_final_rank": residual.ranks[1],
+        "residual_final_probability": (final_score - highest).exp() * shape.max_probability,
+    }
+    scores = model.scores(streams.update, projection="lens")
+    update = rank_tokens(scores, best=1, of=[finals, residual_top])
+    voted = model.scorer().scores(folded_updates(model, layer, streams.update))
+    return found | {
+        "ffn_top": update.best[0][:, 0],
+        "ffn_final_rank": update.ranks[0],
+        "residual_top_ffn_rank": update.ranks[1],
+        "ffn_vote_top": top(voted, 1)[0][:, 0],
+    }
+
+
+def _read_rows(
+    readout: SharedReadout,
+    products: tuple[Tensor, Tensor],
+    weights: Tensor,
+    outputs: Tensor,
+    finals: Tensor,
+    known: Tensor,
+    scratch: Tensor,
+) -> Readings:
+    """The readings of a few rows, off the products of their residuals and updates, which are changed.
+
+    `weights [2, row, 1]`: the shares of the two in what the norm leaves of `outputs [row, hidden]`. Where `known`, the
+    output's top is the final one.
+    """
+    residual, update = products
+    scratch = scratch[: len(finals)]
+    vote_top = None if readout.offset is None else top(update, 1)[0][:, 0]
+    output = readout.add_up(residual, update, weights, outputs, out=scratch)
+    output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
+    residual, update = readout.add_offset(residual), readout.add_offset(update)
+    of_residual = rank_tokens(residual, best=1, of=[output_top, finals], room=scratch)
+    residual_top = of_residual.best[0][:, 0]
+    of_update = rank_tokens(update, best=1, of=[finals, residual_top], room=scratch)
+    ffn_top = of_update.best[0][:, 0]
+    found = {
+        "output_top": output_top,
+        "output_top_residual_rank": of_residual.ranks[0],
+        "residual_top": residual_top,
+        "residual_final_rank": of_residual.ranks[1],
+        "ffn_top": ffn_top,
+        "ffn_final_rank": of_update.ranks[0],
+        "residual_top_ffn_rank": of_update.ranks[1],
+        "ffn_vote_top": ffn_top if vote_top is None else vote_top,
+    }
+    own, highest = readout.finish(residual.gather(1, finals[:, None])), readout.finish(of_residual.best[1])
+    total = torch.sub(readout.finish(residual), highest, out=scratch).exp_().sum(1)
+    return found | {"residual_final_probability": (own - highest)[:, 0].exp() / total}
+
+
+def _slices(rows: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _join(parts: list[Readings]) -> Readings:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,155 @@
+"""The value pass: what each value writes, and whether that is what follows its triggers (paper, section 4).
+
+Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
+blocks whose scores are dropped as soon as they are read. A value is taken at its own length, which matters under an
+adaptive softmax only, and again at its working point, once the predictions have shown what the norms divide by. Needs
+the finished triggers; makes `values`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.passes.projector import Projector, Share, join_columns
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.readout.fold import branch_of, fold_values
+from mnemoscope.tracing import distribution, norms_of, read_scores, top
+
+TOKENS_KEPT = 20
+"""Top and bottom tokens kept of each value."""
+AT_WORK = ("working_logit", "working_probability")
+"""The columns that are filled in after the predictions."""
+TIE = 1e-5
+"""Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
+
+Ints = NDArray[np.int64]
+Scale = float | Sequence[float]
+"""What norms divide a layer's values by: one number, or one for each of its branches."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What should follow a memory's triggers: `target [memory]` (-1: none), and all next tokens with their memory."""
+
+    target: Ints
+    memory: Ints
+    next_token: Ints
+
+
+def targets(triggers: pl.DataFrame, memories: int) -> Targets:
+    """The targets of one layer's memories, and the next tokens of its sign = +1 triggers (definitions.md section 3)."""
+    followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
+    coefficient = pl.col("coefficient").cast(pl.Float64)
+    best = coefficient.max().over("memory")
+    tied = followed.filter(best - coefficient < TIE * pl.max_horizontal(1.0, best.abs()))
+    firsts = tied.sort("sentence", maintain_order=True).unique("memory", keep="first", maintain_order=True)
+    target = np.full(memories, -1, np.int64)
+    target[firsts["memory"].to_numpy()] = firsts["next_token"].to_numpy()
+    following = (followed[name].cast(pl.Int64).to_numpy(writable=True) for name in ("memory", "next_token"))
+    return Targets(target, *following)
+
+
+class ValuePass:
+    """Projects the values of one model; the head and room for scores are made once for all layers."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+
+    @cached_property
+    def projector(self) -> Projector:
+        """The model's head, with room for scores."""
+        return Projector.of(self.model)
+
+    def columns(self, layer: int, wanted: Targets) -> dict[str, Any]:
+        """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
+        model, projector = self.model, self.projector
+        values = model.values(layer)
+        folded = fold_values(model, layer, values)
+        up = model.up_keys(layer)
+        memories = len(values)
+        unknown = pa.nulls(memories, pa.float32())
+        columns: dict[str, Any] = {
+            "memory": np.arange(memories, dtype=np.int32),
+            "key_norm": norms_of(model.keys(layer)).cpu().numpy(),
+            "up_norm": unknown if up is None else norms_of(up).cpu().numpy(),
+            "value_norm": norms_of(values).cpu().numpy(),
+        }
+        columns |= join_columns(projector.read_all(folded, partial(_read_scores, wanted), opposite=True))
+        if not np.isfinite(columns["entropy"]).all():
+            memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
+            named = model.numbering(layer).name(layer, memory)
+            raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
+        for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
+            columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
+        means = columns["trigger_log_probability"].astype(np.float32)
+        columns["trigger_log_probability"] = pa.array(means, mask=~np.isfinite(means))
+        return columns | dict.fromkeys(AT_WORK, unknown)
+
+    def working_columns(self, layer: int, triggers: pl.DataFrame, *, scale: Scale) -> dict[str, NDArray[np.float32]]:
+        """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
+
+        A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`,
+        what the norms before the head divide by, one number for each branch of the layer where it has several; null
+        without positive triggers. Raises NotFinite.
+        """
+        model, projector = self.model, self.projector
+        folded = fold_values(model, layer, model.values(layer))
+        medians = (
+            triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
+        )
+        factor = np.full(len(folded), np.nan)
+        scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+        factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
+        factor /= scales
+        at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
+        parts = projector.read_all(at_work, _read_working)
+        found = np.concatenate(parts, axis=1)
+        if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
+            named = model.numbering(layer).name(layer, wrong[0])
+            raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
+        return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
+
+
+def _read_working(share: Share) -> NDArray[np.float32]:
+    """Of each row of scores the best less the mean, and the largest probability: `[2, row]`."""
+    parts = []
+    with torch.inference_mode():
+        for part in torch.split(share.scores, len(share.room)):
+            parts.append(torch.stack([part.amax(1) - part.mean(1), distribution(part).max_probability]))
+    found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
+    return found
+
+
+def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories."""
+    scores, opposite, memories = share.scores, share.opposite, share.vectors
+    with torch.inference_mode():
+        count = len(scores)
+        target = torch.from_numpy(wanted.target[memories]).to(scores.device)
+        worst = TOKENS_KEPT if opposite is None else 0
+        ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)], room=share.room)
+        tokens, best = ranking.best
+        low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
+        low = -low if opposite is None else low
+        first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
+        memory = wanted.memory[first:last] - memories.start
+        places = torch.from_numpy(memory).to(scores.device)
+        following = torch.from_numpy(wanted.next_token[first:last]).to(scores.device)
+        log_p = scores[places, following].double() - shape.log_normaliser[places].double()
+    # Added up in the order of the rows: a GPU would add in the order of arrival, and the last bits would be chance.
+    sums = torch.from_numpy(np.bincount(memory, weights=log_p.cpu().numpy(), minlength=count))
+    mean = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
+    names = {
+        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
+        "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
+        "target_rank": ranking.ranks[0], "trigger_log_probability": mean,
+    }  # fmt: skip
+    return {name: tensor.cpu().numpy() for name, tensor in names.items()}

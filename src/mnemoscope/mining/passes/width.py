@@ -1,0 +1,257 @@
+"""How wide a layer need be: the loss on held-out text without some of its memories, and without the layers above.
+
+A memory is taken out by giving it its mean over the mined text (mean ablation): a narrower layer would carry that in
+its bias. Out go the least useful ones, and beside them as many random ones (definitions.md section 9, width). The text
+are the sentences of the validation prefixes. The beginning token, or without one the first token, stays as it is: what
+memories do there is not in their mean, and attention leans on it. Makes the optional table `width`; what it means for
+an architecture is the question's business.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
+from mnemoscope.mining.passes.held_out import HeldOut, Reading
+from mnemoscope.mining.passes.predictions import SCORES
+from mnemoscope.mining.passes.usefulness import find_duplicates, least_useful_first, usefulness
+from mnemoscope.mining.passes.writing import columns_of, each_layer, is_made, write_columns
+from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
+from mnemoscope.mining.text.batches import pack
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
+from mnemoscope.models.forward.partial_forward import PartialForward
+from mnemoscope.models.proof.company import sides
+from mnemoscope.tracing import top
+
+DRAWS = 4
+"""Random orders in which memories are taken out."""
+_AREA = 4_096
+"""Tokens of one forward, padding included: every layer's residual is kept, and a stop loses one step."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Forwards of the text with `memories` of a layer's least useful or random memories taken out."""
+
+    layer: int
+    kind: str
+    draw: int
+    memories: int
+
+
+def ablation_counts(memories: int) -> list[int]:
+    """How many of so many memories are taken out: the parts of the layer, rounded down, each once."""
+    return sorted({int(part * memories) for part in ABLATED_PARTS} - {0})
+
+
+def random_order(seed: int, layer: int, draw: int, memories: int) -> Ints:
+    """The order in which a layer's memories are taken out in one of the random draws."""
+    return np.random.default_rng((seed, 14, layer, draw)).permutation(memories)
+
+
+class WidthPass:
+    """The forwards that tell how wide layers need be, planned beforehand; the folder must be a finished atlas.
+
+    Items of its steps are sentences by ascending length: first as they are, for the loss and the early exits, then once
+    for each mined layer, with all of its runs.
+    """
+
+    def __init__(self, directory: Path, model: LanguageModel, plan: MiningPlan) -> None:
+        self._model, self._layers = model, plan.layers
+        self._sentences = NamedSentences(directory)
+        prefixes = pl.read_parquet(directory / TABLES["prefixes"].path(), glob=False)
+        self._extra = model.beginning.length
+        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=1 - self._extra)
+        self._mean: dict[int, Tensor] = {}
+        self._orders: dict[int, dict[int, Ints]] = {}
+        for layer in plan.layers:
+            self._order_memories(directory, plan, layer)
+        self.runs = [run for layer in plan.layers for run in self._runs_of(layer)]
+        count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
+        self.answers: dict[str, NDArray[Any]] = {
+            "whole": empty_answers(count, np.float64), "loss": empty_answers((count, len(self.runs)), np.float64),
+            "stopped": empty_answers(shape, np.int32), "wrong": empty_answers(shape, np.int32),
+        }  # fmt: skip
+        self._by_length = np.argsort(self.text.lengths, kind="stable")
+        stages = np.repeat(np.arange(1 + len(plan.layers)), count)
+        lengths = np.tile(self.text.lengths[self._by_length] + self._extra, 1 + len(plan.layers))
+        area = min(plan.batch_tokens, _AREA)
+        apart = stages * (1 + len(model.boundaries)) + sides(model, lengths)
+        tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
+        orders = (order for of in self._orders.values() for order in of.values())
+        inputs = digest(plan.hash(), self.text.sentence, *tokens, *orders, *(m.cpu() for m in self._mean.values()))
+        self.partial = PartialForward(model)
+        self.steps = PlannedSteps(
+            self.take, pack(lengths, area=area, rows=area, apart=apart), self.answers, stage="width",
+            unit="sentences, layer by layer", plan=plan.hash(), inputs=inputs, team=ThreadTeam.of(model),
+        )  # fmt: skip
+
+    def _order_memories(self, directory: Path, plan: MiningPlan, layer: int) -> None:
+        """Reads the means of a layer's memories, and settles the orders in which they go; of draw -1 by usefulness."""
+        activity = pl.read_parquet(directory / TABLES["activity"].path(layer), glob=False)
+        values = pl.read_parquet(directory / TABLES["values"].path(layer), columns=["value_norm"], glob=False)
+        useful = usefulness(activity, values["value_norm"].cast(pl.Float64).to_numpy(), layer=layer)
+        device = self._model.devices[layer]
+        self._mean[layer] = activity["mean"].to_torch().to(device=device, dtype=self._model.dtype)
+        random = {draw: random_order(plan.seed, layer, draw, len(useful)) for draw in range(DRAWS)}
+        self._orders[layer] = {-1: least_useful_first(useful), **random}
+
+    def _runs_of(self, layer: int) -> Iterator[Run]:
+        memories = self._model.sizes.memories[layer]
+        for count in ablation_counts(memories):
+            yield Run(layer, "least", -1, count)
+            if count < memories:  # all are all, in whichever order
+                yield from (Run(layer, "random", draw, count) for draw in range(DRAWS))
+
+    def take(self, items: slice) -> None:
+        """Answers for some sentences, of one stage; raises NotFinite."""
+        stage, first = divmod(items.start, len(self.text.sentence))
+        rows = self._by_length[first : first + items.stop - items.start]
+        asked = Reading.of(self._model, self.text, rows, self._sentences)
+        with torch.inference_mode():
+            if stage == 0:
+                self._take_whole(asked)
+            else:
+                self._take_layer(self._layers[stage - 1], asked)
+
+    def _take_whole(self, asked: Reading) -> None:
+        """The loss of sentences as they are, and where their tokens could stop."""
+        residuals: dict[int, Tensor] = {}
+        final: list[Tensor] = []
+
+        def keep(layer: int, block: Block) -> None:
+            residuals[layer] = asked.at_places(block.residual)
+
+        with (
+            read_blocks(self._model, keep, layers=self._layers, own_thread=True),
+            read_final(self._model, final.append, own_thread=True),
+        ):
+            self._model.backbone(asked.ids)
+        stream = asked.at_places(final[0])
+        self.answers["whole"][asked.rows] = self._losses(stream, asked, "the whole model")
+        last, _ = self._tops(stream)
+        for place, layer in enumerate(self._layers):
+            token, probability = self._tops(residuals.pop(layer))
+            for number, threshold in enumerate(EXIT_THRESHOLDS):
+                stops = probability > threshold
+                self.answers["stopped"][asked.rows, place, number] = asked.count(stops)
+                self.answers["wrong"][asked.rows, place, number] = asked.count(stops & (token != last))
+
+    def _take_layer(self, layer: int, asked: Reading) -> None:
+        """The loss of sentences in all runs of a layer."""
+        mean = self._mean[layer]
+        gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
+        final: list[Tensor] = []
+
+        def ablate(coefficients: Tensor) -> Tensor:
+            changed = torch.where(gone, mean.to(coefficients.dtype), coefficients)
+            changed[:, 0] = coefficients[:, 0]
+            return changed
+
+        stream = self.partial.stream_into(layer, asked.ids) if self.partial.possible else None
+        with (
+            overwrite_coefficients(self._model, {layer: ablate}, own_thread=True),
+            read_final(self._model, final.append, own_thread=True),
+        ):
+            for number, run in enumerate(self.runs):
+                if run.layer == layer:
+                    gone.zero_()
+                    gone[torch.from_numpy(self._orders[layer][run.draw][: run.memories]).to(gone.device)] = True
+                    self.partial.run(asked.ids, layer=layer, stream=stream)
+                    found = self._losses(asked.at_places(final.pop()), asked, f"layer {layer} narrowed")
+                    self.answers["loss"][asked.rows, number] = found
+
+    def _losses(self, stream: Tensor, asked: Reading, of: str) -> NDArray[np.float64]:
+        """The sum `[row]` of -log p of the tokens that follow, in nats."""
+        parts, following = [], asked.following.to(stream.device)
+        for rows, tokens in zip(torch.split(stream, self._rows), torch.split(following, self._rows), strict=True):
+            scores = self._model.scores(rows, projection="lens")
+            parts.append(scores.logsumexp(1) - scores.gather(1, tokens.to(scores.device)[:, None])[:, 0])
+        loss = torch.cat(parts).double().cpu().numpy()
+        if not np.isfinite(loss).all():
+            row = int(asked.places[0][int(np.flatnonzero(~np.isfinite(loss))[0])])
+            sentence = int(self.text.sentence[asked.rows[row]])
+            raise NotFinite(f"{of} has a loss that is not finite on sentence {sentence}; try --dtype float32")
+        return asked.total(loss)
+
+    @property
+    def _rows(self) -> int:
+        """Rows of scores at a time."""
+        return max(1, SCORES // self._model.sizes.vocabulary)
+
+    def _tops(self, stream: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The top token of streams `[row, hidden]` under the model's own readout, and its probability."""
+        tokens, probabilities = [], []
+        for rows in torch.split(stream, self._rows):
+            scores = self._model.scores(rows, projection="lens")
+            found, best = top(scores, 1)
+            tokens.append(found[:, 0].cpu())
+            probabilities.append((1 / (scores - best).exp().sum(1)).double().cpu())
+        return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
+
+    def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
+        """The columns of `width`, once every forward was made; `duplicates` are how many each mined layer has."""
+        documents, code = np.unique(self.text.document, return_inverse=True)
+        tokens = _by_document(self.text.predicted, code)
+        every: dict[str, Any] = {"document": documents, "tokens": tokens}
+        losses, stopped, wrong = (_by_document(self.answers[name], code) for name in ("loss", "stopped", "wrong"))
+        found: list[dict[str, Any]] = [{"kind": "whole", **every, "loss": _by_document(self.answers["whole"], code)}]
+        for number, run in enumerate(self.runs):
+            whole_layer = run.memories == self._model.sizes.memories[run.layer]
+            same = [("random", draw) for draw in range(DRAWS)] if whole_layer else []
+            for kind, draw in ((run.kind, run.draw), *same):
+                own = {"layer": run.layer, "kind": kind, "draw": None if draw < 0 else draw, "memories": run.memories}
+                found.append({**own, **every, "loss": losses[:, number]})
+        for place, layer in enumerate(self._layers):
+            for number, threshold in enumerate(EXIT_THRESHOLDS):
+                exits = {"stopped": stopped[:, place, number], "wrong": wrong[:, place, number]}
+                found.append({"layer": layer, "kind": "exit", "threshold": threshold, **every, **exits})
+        found += [
+            {"layer": layer, "kind": "duplicate", "memories": count} for layer, count in duplicates.items()
+        ]
+        frames = [pl.DataFrame(rows, schema_overrides=_TYPES) for rows in found]
+        rows = pl.concat(frames, how="diagonal").select(*_TYPES)
+        return columns_of(rows.to_arrow()) | {"kind": rows["kind"].to_list()}
+
+
+def write_width(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
+    """Writes `width`, if it is not there; goes on from what a stop saved. Raises NotFinite, Interrupted."""
+    directory = context.directory
+    if is_made(directory / TABLES["width"].path(), plan, "width"):
+        return
+    duplicates = {
+        layer: int(find_duplicates(model, layer).sum()) for layer in each_layer(context, plan, "duplicates")
+    }
+    context.end_stage("duplicates")
+    asked = WidthPass(directory, model, plan)
+    with asked.partial.install():
+        run_checkpointed(context, asked.steps)
+    write_columns(directory, plan, "width", asked.columns(duplicates), {})
+
+
+_TYPES: dict[str, Any] = {
+    "layer": pl.Int16, "kind": pl.String, "memories": pl.Int32, "draw": pl.Int8, "threshold": pl.Float32,
+    "document": pl.Int64, "tokens": pl.Int64, "loss": pl.Float64, "stopped": pl.Int64, "wrong": pl.Int64,
+}  # fmt: skip
+
+
+def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:
+    """Sums `[document, ...]` of numbers `[sentence, ...]`, in order of sentence."""
+    found = np.zeros((int(code.max(initial=-1)) + 1, *numbers.shape[1:]), np.result_type(numbers, np.int64))
+    np.add.at(found, code, numbers)
+    return found

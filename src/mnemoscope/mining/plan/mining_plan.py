@@ -1,0 +1,244 @@
+"""The plan: everything that the tables of an atlas depend on, and nothing else.
+
+The same plan gives the same bytes, however the work is cut up or interrupted. A part of a sharded run has the plan of
+the whole. What is known only after the texts have been read (their fingerprints) is added then.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.foundation.mining_options import (
+    TRIGGERS,
+    TRIGGERS_OF_EXPERTS,
+    MiningOptions,
+    choose_layers,
+    parse_removals,
+)
+from mnemoscope.models import LanguageModel, kernels_chosen
+
+RULES = 8
+"""Raised when this package's own rules change a number: atlases of different rules are of different plans."""
+_NAMES_ARE_SHOWN = 8
+"""The rules since which a plan calls model and texts by display names."""
+LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
+"""Libraries that decide numbers, too; each one's version is the plan's entry of that name."""
+
+SAMPLED_TOKENS = 200_000
+"""Histogram and deviation see every batch until so many tokens ..."""
+SAMPLED_EVERY = 16
+"""... and then every batch whose number is a multiple of this."""
+_SHUFFLED = 512
+"""Batches are taken in random order within runs of this many, so that short sentences do not all come first."""
+_COEFFICIENTS = 1 << 22
+"""Coefficients of one layer and batch on a CPU: 16 MiB, which its allocator serves again instead of asking anew."""
+
+_MOST_KEPT = 30_000
+"""Rows of one memory, at most: tables number them in 16 bits."""
+
+_SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
+"""Display names, of which fingerprints say what they are; up to rules 7 they were paths, and part of the hash."""
+_SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
+"""Entries that may be open until the text has been read."""
+
+
+def _later_field(default: Any) -> Any:
+    """A field that plans did not always have; `default` means "as before", and a plan in which it is so leaves it out.
+
+    So a plan made before the field was keeps its hash, and a field added tomorrow makes no old plan another one.
+    """
+    return field(default=default, metadata={"added": True})
+
+
+@dataclass(frozen=True)
+class MiningPlan:
+    """Resolved options and fingerprints of one run; see the module's docstring."""
+
+    model: str
+    revision: str | None
+    adapter: str | None
+    tokenizer: str | None
+    dequantize: bool
+    model_fingerprint: str
+    corpus: str
+    text_field: str
+    ids_field: str | None
+    validation: str | None
+    split: str
+    triggers: int
+    per_sentence: str
+    layers: tuple[int, ...]
+    max_sentences: int | None
+    max_tokens: int | None
+    prefixes: int
+    removals: int | str | None
+    neighbours: int
+    batch_tokens: int
+    dtype: str
+    device: str
+    seed: int
+    attention: str
+    threads: int
+    torch: str
+    transformers: str
+    tokenizers: str
+    sentencex: str
+    rules: int = RULES
+    corpus_fingerprint: str | None = None
+    validation_fingerprint: str | None = None
+    beginning: str | None = _later_field(None)
+    skip_bad_rows: int = _later_field(0)
+    skip_special: bool = _later_field(False)
+    kernels: str | None = _later_field(None)
+    """Variables of the environment that choose among kernels; see `kernels_chosen`."""
+
+    def __post_init__(self) -> None:
+        for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
+                     "skip_bad_rows"):  # fmt: skip
+            value = getattr(self, name)
+            least = 0 if name in ("prefixes", "neighbours", "seed", "skip_bad_rows") else 1
+            if value is not None and value < least:
+                raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
+        for name in ("triggers", "neighbours"):
+            if getattr(self, name) > _MOST_KEPT:
+                raise OptionError(f"--{name} must be at most {_MOST_KEPT}, not {getattr(self, name)}")
+        if self.per_sentence not in ("1", "all"):
+            raise OptionError(f"--per-sentence must be 1 or all, not {self.per_sentence!r}")
+
+    @classmethod
+    def derive(
+        cls, options: MiningOptions, model: LanguageModel, *, corpus: str, validation: str | None
+    ) -> "MiningPlan":
+        """The plan of a run with these options; `corpus` and `validation` are how the texts are named."""
+        versions: Mapping[str, Any] = library_versions()
+        return cls(
+            model=options.name or model.name, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
+            corpus=options.text_name or corpus, text_field=options.text_field, ids_field=options.ids_field,
+            validation=validation, split=options.cut,
+            triggers=default_triggers(model) if options.triggers is None else options.triggers,
+            per_sentence=str(options.per_sentence),
+            layers=choose_layers(options.layers, model.sizes.layers),
+            max_sentences=options.max_sentences, max_tokens=options.max_tokens,
+            prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
+            neighbours=options.neighbours,
+            batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
+            dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
+            attention=model.attention, threads=torch.get_num_threads(), kernels=kernels_chosen(),
+            skip_bad_rows=options.skip_bad_rows,
+            skip_special=options.skip_special, **versions,
+        )  # fmt: skip
+
+    @classmethod
+    def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
+        """The plan that `document` gave; raises PlanDiffers for one made by another version of this package."""
+        names = {each.name for each in fields(cls)}
+        needed = {each.name for each in fields(cls) if not each.metadata.get("added")}
+        if wrong := sorted((needed - set(stored)) | (set(stored) - names)):
+            raise PlanDiffers(
+                f"{where} was mined by another version of mnemoscope (its plan differs in {', '.join(wrong)}); "
+                "mine it again with this one"
+            )
+        return cls(**{**stored, "layers": tuple(stored["layers"])})
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON has it; fields added later are left out where they are as before."""
+        as_before = {each.name for each in fields(self) if _is_as_before(each, getattr(self, each.name))}
+        values = asdict(self) | {"layers": list(self.layers)}
+        return {name: value for name, value in values.items() if name not in as_before}
+
+    def hash(self) -> str:
+        """The hash that every table of the atlas carries; what model and texts are called is no part of it."""
+        left_out = _SHOWN if self.rules >= _NAMES_ARE_SHOWN else ()
+        hashed = {name: value for name, value in self.document().items() if name not in left_out}
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def spec(self) -> str:
+        """What the model is called with its adapter."""
+        return self.model if self.adapter is None else f"{self.model}+{self.adapter}"
+
+    def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
+        """The same plan with the versions of libraries that `begun` states."""
+        stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
+        return replace(self, **stated)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the libraries that decide numbers."""
+        return {name: getattr(self, name) for name in LIBRARIES}
+
+    def check_same(self, begun: dict[str, Any], directory: Path) -> None:
+        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
+        usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
+        own, begun = usual | self.document(), usual | begun
+        other = {name: value for name, value in own.items() if begun.get(name) != value}
+        changed = {
+            name
+            for name, value in other.items()
+            if name not in _SHOWN and not (name in _SETTLED_LATER and None in (value, begun.get(name)))
+        }
+        if "validation" in other and None in (other["validation"], begun.get("validation")):
+            changed.add("validation")
+        if changed:
+            told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
+            said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
+            only_versions = changed <= set(LIBRARIES)
+            advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
+            advice = "the version of mnemoscope that began it" if "rules" in changed else advice
+            raise PlanDiffers(
+                f"{directory} was begun with another plan ({said}); "
+                f"use {advice}, another folder, or --force to begin anew"
+            )
+
+
+def _is_as_before(each: Field[Any], value: object) -> bool:
+    return bool(each.metadata.get("added")) and value == each.default
+
+
+def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The versions of the libraries that had a hand in an atlas: those of earlier runs or parts, and those here.
+
+    `begun` are documents with an entry `versions`, which is such a list; each is listed once, in order.
+    """
+    found: list[dict[str, str]] = []
+    for versions in (*(each for document in begun for each in document.get("versions") or []), library_versions()):
+        if versions not in found:
+            found.append(dict(versions))
+    return found
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of the libraries that decide numbers, as installed here."""
+    return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
+
+
+def default_triggers(model: LanguageModel) -> int:
+    """Triggers kept of a memory and sign where the plan's maker did not say."""
+    return TRIGGERS_OF_EXPERTS if model.numberings else TRIGGERS
+
+
+def default_batch_tokens(model: LanguageModel) -> int:
+    """Positions in a batch: a fixed function of sizes, dtype, device kind and its memory, never of timing."""
+    widest = max(map(model.memories_at_once, range(model.sizes.layers)))
+    if model.device.type == "cpu":
+        # Experts share a batch's tokens among them, so more of them keep the products large.
+        return max(256, min(8192, (2 if model.numberings else 1) * _COEFFICIENTS // widest))
+    memory = torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else 1 << 33
+    room = (memory - 2 * model.sizes.parameters * model.dtype.itemsize) // 8
+    return int(max(1024, min(65_536, 1 << (max(1, room // (16 * widest)).bit_length() - 1))))
+
+
+def batch_order(count: int, seed: int) -> NDArray[np.int64]:
+    """The order in which `count` batches are taken: shuffled within runs, the runs in corpus order."""
+    generator = np.random.default_rng((seed, 2))
+    runs = [start + generator.permutation(min(_SHUFFLED, count - start)) for start in range(0, count, _SHUFFLED)]
+    return np.concatenate(runs) if runs else np.empty(0, np.int64)

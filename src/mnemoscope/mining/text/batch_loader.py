@@ -1,0 +1,139 @@
+"""What the plan makes of a tokenized corpus: its batches as tensors, the token counts, the background sample.
+
+Everything here follows from the text and the plan, before any model runs, so every part of a sharded run computes the
+same.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
+from mnemoscope.mining.text.batches import Batch, pad, send
+from mnemoscope.models import LanguageModel
+
+BACKGROUND = 20_000
+"""Mined prefixes in the background sample."""
+_CHUNK = 8192
+"""Sentences read at a time."""
+
+
+class BatchLoader:
+    """The batches of a plan, by number in the order of the plan; `planned`: they were made in the folder before."""
+
+    def __init__(
+        self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int, planned: bool = False
+    ) -> None:
+        self._copy, self._model = copy, model
+        self._batches = (
+            copy.planned_batches()
+            if planned
+            else copy.batches(batch_tokens, extra=model.beginning.length, boundaries=model.boundaries)
+        )
+        self._order = batch_order(self._batches.count, seed)
+        self.count = self._batches.count
+        self._always = 0
+        seen = 0
+        while seen < SAMPLED_TOKENS and self._always < self.count:
+            seen += int(copy.lengths[self._ids(self._always)].sum())
+            self._always += 1
+
+    def _ids(self, number: int) -> NDArray[np.int64]:
+        return self._batches.ids(int(self._order[number]))
+
+    def tokens(self, numbers: Iterable[int]) -> int:
+        """How many own tokens the sentences of these batches have."""
+        return sum(int(self._copy.lengths[self._ids(number)].sum()) for number in numbers)
+
+    def __call__(self, number: int) -> Batch:
+        """Batch `number` on the model's device; rows ascend in length, padding is the beginning token or 0."""
+        ids = self._ids(number)
+        return Batch(
+            pad([self._copy.tokens(sentence) for sentence in ids.tolist()], self._model),
+            self._copy.lengths[ids].astype(np.int64),
+            send(ids, self._model.device),
+            sampled=number < self._always or number % SAMPLED_EVERY == 0,
+        )
+
+    def in_text_order(self) -> Iterator[list[int]]:
+        """The mined sentences' tokens in corpus order, again and again."""
+        while True:
+            for _, tokens in mined_tokens(self._copy):
+                yield from (t.tolist() for t in tokens)
+
+
+def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
+    """The mined sentences in corpus order: ids and tokens, some thousands at a time."""
+    for start in range(0, len(copy.mined), _CHUNK):
+        ids = np.array(copy.mined[start : start + _CHUNK], np.int64)
+        yield ids, [copy.tokens(i) for i in ids.tolist()]
+
+
+def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
+    """The columns of `tokens`: how often each token occurs, as a next token, as a first one, over mined sentences."""
+    count = np.zeros(vocabulary, np.int64)
+    first = np.zeros(vocabulary, np.int64)
+    for _, tokens in mined_tokens(copy):
+        count += np.bincount(np.concatenate(tokens), minlength=vocabulary)
+        first += np.bincount([t[0] for t in tokens], minlength=vocabulary)
+    token = np.arange(vocabulary, dtype=np.int32)
+    return {"token": token, "count": count, "next_count": count - first, "first_count": first}
+
+
+def background_table(copy: TokenizedCorpus, plan: MiningPlan, *, first_position: int) -> dict[str, Any]:
+    """The columns of `background`: seeded prefixes, uniform over all mined positions from `first_position` on."""
+    lengths = np.maximum(copy.mined_lengths.astype(np.int64) - first_position, 0)
+    ends = np.cumsum(lengths)
+    positions = int(ends[-1]) if len(ends) else 0
+    chosen = _distinct(np.random.default_rng((plan.seed, 3)), positions, min(BACKGROUND, positions))
+    row = np.searchsorted(ends, chosen, side="right")
+    sentence = np.array(copy.mined[row], np.int64)
+    position = (chosen - (ends[row] - lengths[row]) + first_position).astype(np.int32)
+    token, following = np.empty(len(chosen), np.int32), np.full(len(chosen), -1, np.int32)
+    for i, (which, place) in enumerate(zip(sentence.tolist(), position.tolist(), strict=True)):
+        tokens = copy.tokens(which)
+        token[i] = tokens[place]
+        if place + 1 < len(tokens):
+            following[i] = tokens[place + 1]
+    return {
+        "sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1),
+    }  # fmt: skip
+
+
+def _distinct(generator: np.random.Generator, population: int, count: int) -> NDArray[np.int64]:
+    """`count` different numbers below `population`, ascending, in memory of the order of `count`."""
+    found: NDArray[np.int64] = np.empty(0, np.int64)
+    if 2 * count >= population:
+        return np.sort(generator.permutation(population)[:count])
+    while len(found) < count:
+        found = np.unique(np.concatenate([found, generator.integers(population, size=count - len(found))]))
+    return found
+
+
+def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    """The rows of `sentences` for ascending ids, some thousands at a time.
+
+    Ids from `copy.sentences` on are those of a validation text of its own, which is held out as a whole.
+    """
+    own = int(np.searchsorted(ids, copy.sentences))
+    yield from _rows(copy, ids[:own], sentences=0, documents=0)
+    if own < len(ids):
+        assert isinstance(copy.validation, TokenizedCorpus)
+        documents = int(copy.counts["documents"])
+        yield from _rows(copy.validation, ids[own:], sentences=copy.sentences, documents=documents)
+
+
+def _rows(copy: TokenizedCorpus, ids: NDArray[np.int64], *, sentences: int, documents: int) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(ids), _CHUNK):
+        chosen = ids[start : start + _CHUNK] - sentences
+        yield {
+            "sentence": chosen + sentences,
+            "document": copy.documents(chosen) + documents,
+            "text": [copy.text(i) for i in chosen.tolist()],
+            "tokens": [copy.tokens(i) for i in chosen.tolist()],
+            "multiplicity": np.array(copy.multiplicity[chosen], np.int32),
+            "held_out": np.array(copy.held_out[chosen], bool) | (sentences > 0),
+        }

@@ -1,0 +1,112 @@
+"""Coefficients of a batch cut into blocks of whole sentences that have as many places each.
+
+Of a dense layer those are sentences of one length, padding cut away. Of experts a row is a sentence in one expert: the
+tokens of it that were routed there. So both are measured by the same sweep, and nobody sweeps zeros.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels.choose import Rows
+from mnemoscope.mining.text.batches import Batch, send
+from mnemoscope.mining.text.triggers import Routed
+from mnemoscope.models import Group
+
+
+@dataclass(frozen=True)
+class CoefficientBlock:
+    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places.
+
+    `candidates` are the same with 0, which is no trigger, where none is to be; None where all may be.
+    """
+
+    coefficients: Tensor
+    sentences: Tensor
+    routed: Routed | None = None
+    candidates: Tensor | None = None
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """The experts that have rows, with the first and the end of them."""
+        assert self.routed is not None
+        edges = [0, *torch.bincount(self.routed.experts, minlength=self.routed.count).cumsum(0).tolist()]
+        return ((expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
+    no candidates, being attention sinks, nor are the tokens `never`.
+    """
+
+    batch: Batch
+    beginning: int
+    skipped: int
+    never: Tensor
+
+    @cached_property
+    def _hidden(self) -> Tensor | None:
+        """Which of the batch's ids `[batch, position]` are no candidates; None where none is asked for."""
+        return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
+
+    def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
+        """The coefficients of a block, which stand at these rows and columns, with 0 where tokens are no candidates."""
+        if self._hidden is None:
+            return None
+        return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
+
+    def whole(self, coefficients: Tensor) -> list[CoefficientBlock]:
+        """The blocks of a dense layer's coefficients `[batch, position, memory]`."""
+        lengths = self.batch.lengths
+        edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
+        sentences = self.batch.sentences.to(coefficients.device)
+        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.skipped)) for a, b in pairwise(edges)]
+        return [
+            CoefficientBlock(own, sentences[cut[0]], candidates=self._candidates(own, cut))
+            for cut in cuts
+            if (own := coefficients[cut]).shape[1]
+        ]
+
+    def rows(self, device: torch.device) -> Rows:
+        """The sentences as a graphics card takes them: whole, of all lengths."""
+        lengths = np.maximum(self.batch.lengths - self.skipped, 0)
+        sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
+        return Rows.of(*sent, positions=int(lengths.sum()))
+
+    def own(self) -> Tensor:
+        """Which columns `[token]` of the batch, row by row, are positions that count."""
+        column = torch.arange(self.batch.ids.shape[1])
+        lengths = torch.from_numpy(self.batch.lengths)[:, None]
+        own = (column >= 1) & (column < lengths + self.beginning)
+        return own.flatten()
+
+    def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
+        """The blocks of experts, whose rows go by expert and sentence; `own` as the method of that name gives it."""
+        (rows, width), device = self.batch.ids.shape, group.coefficients.device
+        tokens = torch.arange(len(own), device=device) if group.tokens is None else group.tokens
+        own, sentences = own.to(device), self.batch.sentences.to(device)
+        at = own[tokens].nonzero()[:, 0]
+        tokens = tokens[at]
+        experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
+        pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)
+        starts, positions = counts.cumsum(0) - counts, tokens % width - 1 + self.skipped
+        weights = torch.ones_like(at, dtype=torch.float32) if group.weights is None else group.weights[at].float()
+        order = counts.argsort(stable=True)
+        blocks, begin = [], 0
+        for count, length in enumerate(torch.bincount(counts).tolist()):
+            if length:
+                chosen = order[begin : begin + length]
+                place = starts[chosen, None] + torch.arange(count, device=device)
+                of, row = pairs[chosen] // rows, pairs[chosen] % rows
+                routed = Routed(group.first, group.count, of, positions[place], weights[place])
+                own, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
+                candidates = self._candidates(own, where)
+                blocks.append(CoefficientBlock(own, sentences[row], routed, candidates))
+                begin += length
+        return blocks

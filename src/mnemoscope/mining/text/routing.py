@@ -1,0 +1,60 @@
+"""How often and how strongly the router of one layer chooses each of its experts (definitions.md section 7.1)."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
+
+
+class Routing:
+    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative.
+
+    `tokens` that were routed to an expert, the sum of their `weight`, and of how many it was the `first` choice, which
+    has the largest weight (of equal ones the lowest expert). A shared expert is nobody's choice.
+    """
+
+    def __init__(self, experts: int, *, device: torch.device | str = "cpu") -> None:
+        self.positions = torch.zeros(1, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(experts, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(ROWS, experts, dtype=torch.int64, device=device)
+        self.first = torch.zeros(experts, dtype=torch.int64, device=device)
+
+    def add(self, weights: Tensor, routed: int) -> None:
+        """Counts a batch's tokens, whose `weights [token, expert]` are zero where they were not routed.
+
+        The sum of weights is added as integers (exact_sums.py), so it merges exactly.
+        """
+        self.positions += len(weights)
+        self.tokens[:routed] += (weights[:, :routed] != 0).sum(0)
+        self.tokens[routed:] += len(weights)
+        self.weight = add_sums(self.weight, exact_sum(weights.double().sum(0)))
+        chosen, own = weights[:, :routed].max(1).indices, weights[:, :routed].any(1)
+        self.first[:routed] += torch.bincount(chosen[own], minlength=routed)
+
+    def add_state(self, state: dict[str, Tensor]) -> None:
+        """Adds the accumulator of the same experts whose `state` this is."""
+        for name, own in vars(self).items():
+            setattr(self, name, add_sums(own, state[name]) if name == "weight" else own + state[name])
+
+    def columns(self, layer: int) -> dict[str, Any]:
+        """The columns of `routing`."""
+        experts = len(self.tokens)
+        return {
+            "layer": np.full(experts, layer, np.int16),
+            "expert": np.arange(experts, dtype=np.int16),
+            "tokens": self.tokens.cpu().numpy(),
+            "weight_sum": value_of(self.weight).cpu().numpy(),
+            "first_choice": self.first.cpu().numpy(),
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint holds; `load` takes them back."""
+        return dict(vars(self))
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Becomes the accumulator whose `state` this is."""
+        for name, tensor in state.items():
+            getattr(self, name).copy_(tensor)

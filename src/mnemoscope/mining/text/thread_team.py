@@ -1,0 +1,103 @@
+"""Threads that run one model side by side, each on batches of its own.
+
+A forward pass is many short operations. Where several threads share each of them they wait for one another at its end,
+which costs small models a third of their speed, and beside other work nearly all of it. So on a CPU a batch is shared
+out instead: every thread runs the whole model over some of its rows (LOG.md has the figures). A row's numbers can
+differ from those of the whole batch in their last bits, since small matrices are multiplied in another order of sums:
+the plan holds the number of threads.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Self
+
+import torch
+
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.modules.offloading import may_be_shared
+
+MOST = 8
+"""Threads of a team: Python is held by one at a time, so more of them would wait for it. Cores are divided evenly."""
+_LIBRARIES = ("mnemoscope", "torch", "transformers")
+"""Packages whose modules we know; those of others are run by one thread."""
+_BY_LENGTH = ("dynamic", "longrope")
+"""Ways of turning positions that are settled anew for every length of input, in the module."""
+
+
+class ThreadTeam:
+    """So many threads, between which torch's cores are divided; a team of one is the caller's own thread."""
+
+    def __init__(self, size: int) -> None:
+        self._cores = torch.get_num_threads()
+        self.size = size
+        self._pool: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> Self:
+        """A thread for each core on a CPU; one elsewhere, and for models that cannot be run side by side."""
+        side_by_side = model.device.type == "cpu" and runs_side_by_side(model)
+        return cls.of_cores(model.device) if side_by_side else cls(1)
+
+    @classmethod
+    def of_cores(cls, device: torch.device) -> Self:
+        """A thread for each core on a CPU, for work that needs no model; one elsewhere."""
+        return cls(min(torch.get_num_threads(), MOST) if device.type == "cpu" else 1)
+
+    def run(self, tasks: Sequence[Callable[[], object]]) -> None:
+        """Runs at most `size` tasks at the same time, and ends when all have; raises the first error of the first.
+
+        Only what runs in it may use the model meanwhile: hooks are set with `own_thread`.
+        """
+        if len(tasks) == 1 or self.size == 1:
+            for task in tasks:
+                task()
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="read")
+        begun = [self._pool.submit(self._run_one, task) for task in tasks]
+        try:
+            wait(begun)
+        finally:  # also after Ctrl-C: nobody is to find them at work
+            wait(begun)
+            torch.set_num_threads(self._cores)
+        for one in begun:
+            one.result()
+
+    def _run_one(self, task: Callable[[], object]) -> None:
+        # OpenMP's number is each thread's own, the matrix library's is the process's: whoever comes last sets that.
+        torch.set_num_threads(max(1, self._cores // self.size))
+        task()
+
+
+def runs_side_by_side(model: LanguageModel) -> bool:
+    """Whether threads may run the model at the same time: nothing of a forward pass is kept in its modules.
+
+    So no module is a stranger's, compiled, spread by somebody else, or turns its positions by the length of what it
+    reads; and a short forward leaves every module as it was.
+    """
+    modules = list(model.anatomy.model.modules())
+    if not all(map(_is_known, modules)):
+        return False
+    before = _contents(modules)
+    try:
+        model.backbone(torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device))
+    except (RuntimeError, MemoryError):  # what fails here fails again where it is told
+        return False
+    after = _contents(modules)
+    return before.keys() == after.keys() and all(after[place] is value for place, value in before.items())
+
+
+def _is_known(module: torch.nn.Module) -> bool:
+    package, _, rest = type(module).__module__.partition(".")
+    turns = str(getattr(module, "rope_type", ""))
+    by_length = any(kind in turns for kind in _BY_LENGTH)
+    return package in _LIBRARIES and not rest.startswith("_dynamo") and not by_length and may_be_shared(module)
+
+
+def _contents(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
+    """Everything that the modules hold by a name of their own: attributes and buffers."""
+    return {
+        (number, name): value
+        for number, module in enumerate(modules)
+        for name, value in (*vars(module).items(), *module._buffers.items())
+    }

@@ -1,0 +1,90 @@
+"""The triggers of one layer as rows, in the order of the table, with what the sentences say about each.
+
+Rows come from a finished accumulator and from the named sentences alone, so an interrupted run, a merge of parts and a
+single run make the same table.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.mining.text.state import MiningState
+
+Ints = NDArray[np.int64]
+
+
+class NamedSentences:
+    """Tokens of the sentences that a table names, and a hash of every prefix of them."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads `sentences/` of an atlas, finished or not."""
+        paths = sorted((directory / "sentences").glob("part-*.parquet"))
+        table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False)
+        self.ids: Ints = table["sentence"].to_numpy()
+        self.lengths: Ints = table["tokens"].list.len().to_numpy().astype(np.int64)
+        self.tokens: NDArray[np.int32] = table["tokens"].explode().drop_nulls().to_numpy()
+        self.starts: Ints = np.cumsum(self.lengths) - self.lengths
+        self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that it holds: ids, lengths and tokens."""
+        return self.ids, self.lengths, self.tokens
+
+    def of(self, sentence: int) -> NDArray[np.int32]:
+        """The tokens of one named sentence."""
+        row = int(np.searchsorted(self.ids, sentence))
+        return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
+
+    def look_up(self, sentence: Ints, position: Ints) -> dict[str, NDArray[Any]]:
+        """Token, next token (-1 at a sentence's end) and prefix hash at each place."""
+        row = np.searchsorted(self.ids, sentence)
+        place = self.starts[row] + position
+        last = position + 1 >= self.lengths[row]
+        following = np.where(last, -1, self.tokens[np.where(last, place, place + 1)])
+        return {"token": self.tokens[place], "next_token": following, "prefix": self._prefixes[place]}
+
+
+def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) -> pl.DataFrame:
+    """The table `triggers` of one layer, sorted by memory, sign (+1 first), rank."""
+    signs = []
+    for sign in state.shape.signs:
+        found = {name: tensor.cpu().numpy() for name, tensor in state.triggers[layer, sign].state().items()}
+        memory, rank = at = np.nonzero(found["sentence"] >= 0)
+        signs.append(pl.DataFrame({
+            "memory": memory.astype(np.int32), "sign": np.full(len(memory), sign, np.int8),
+            "rank": rank.astype(np.int16), "coefficient": sign * found["magnitude"][at],
+            "sentence": found["sentence"][at], "position": found["position"][at],
+            **({"router_weight": found["weight"][at]} if "weight" in found else {}),
+        }))  # fmt: skip
+    rows = pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
+    places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy())
+    following = pl.when(pl.col("next_token") >= 0).then("next_token").cast(pl.Int32)
+    return rows.with_columns(pl.DataFrame(places)).with_columns(following, prefix_group()).drop("prefix")
+
+
+def prefix_group() -> pl.Expr:
+    """The rank of the first trigger of the same memory and sign with the same prefix tokens."""
+    return pl.col("rank").min().over("memory", "sign", "prefix", "position").alias("prefix_group")
+
+
+def _prefix_hashes(tokens: NDArray[np.int32], starts: Ints, lengths: Ints) -> NDArray[np.uint64]:
+    """A 64-bit hash of `tokens[start..j]` for every j: sums of scrambled tokens, each times a power of its place."""
+    if not len(tokens):
+        return np.empty(0, np.uint64)
+    place = np.arange(len(tokens)) - np.repeat(starts, lengths)
+    power = np.cumprod(np.full(int(place.max()) + 1, 0x9E3779B97F4A7C15, np.uint64), dtype=np.uint64)
+    terms = _scramble(tokens.astype(np.uint64)) * power[place]
+    sums = np.cumsum(terms, dtype=np.uint64)
+    before = np.concatenate([np.zeros(1, np.uint64), sums])[starts]
+    return np.asarray(sums - np.repeat(before, lengths), np.uint64)
+
+
+def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A fixed one-to-one mixing of 64-bit numbers (the finaliser of splitmix64)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

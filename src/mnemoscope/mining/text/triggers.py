@@ -1,0 +1,284 @@
+"""The prefixes with the highest coefficients of every memory of one layer, kept while a text streams by.
+
+Two steps, so that a batch counts whole or not at all: `survivors` finds, without changing anything, what could still
+enter the best; `add` takes it in. What arrives waits in a short queue, and the queue is merged by sorting when it is
+as long as the state, so the sort is rare. Which prefixes are kept does not depend on order, batches or merges: they
+are ordered by coefficient (falling), sentence id, position (definitions.md section 3).
+
+Where the host may not look (host.py) the same is done in fixed amounts: a batch gives every memory as many candidates
+as are kept, some of them empty, and the merge sorts them all.
+
+Magnitudes are stored: the best of sign -1 are the lowest coefficients, negated.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import PartsDiffer
+from mnemoscope.kernels.choose import Best, card_kernels
+from mnemoscope.kernels.devices import may_look
+
+NEVER = -1
+"""The sentence id of an empty place."""
+STORED = ("magnitude", "sentence", "position", "weight")
+"""The tensors of a state, in this order; the last only where the router's weights are kept."""
+_LEAST_POSITIVE = 2.0**-149
+"""The smallest positive float32: a coefficient of zero never triggers."""
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Candidates of one batch; tensors of equal length. An empty place has sentence NEVER, memory = memories.
+
+    `weight` are the router's, in a layer of experts.
+    """
+
+    memory: Tensor
+    magnitude: Tensor
+    sentence: Tensor
+    position: Tensor
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.memory.shape[0])
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What is told of a block of `count` experts, the first of which has memory `first_memory`.
+
+    Of every row its expert, `[batch]`, and of its entries `[batch, place]` the positions in their sentences and the
+    router's weights.
+    """
+
+    first_memory: int
+    count: int
+    experts: Tensor
+    positions: Tensor
+    weights: Tensor
+
+
+class Triggers:
+    """The best `keep` prefixes `[memory, rank]` of one sign; `merge` is associative and commutative.
+
+    With `weighted` (a layer of experts) the router's weights are kept, too.
+    """
+
+    def __init__(self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
+        self.memories, self.keep = memories, keep
+        self.device = torch.device(device)
+        self.magnitude = torch.zeros(memories, keep, device=device)
+        self.sentence = torch.full((memories, keep), NEVER, dtype=torch.int64, device=device)
+        self.position = torch.full((memories, keep), NEVER, dtype=torch.int32, device=device)
+        self.weight = torch.zeros(memories, keep, device=device) if weighted else None
+        self.threshold = torch.full((memories,), _LEAST_POSITIVE, device=device)
+        self._queue: list[Survivors] = []
+        self._queued = 0
+
+    def survivors(
+        self,
+        peaks: Tensor,
+        block: Tensor,
+        sentences: Tensor,
+        *,
+        sign: int,
+        first: int,
+        routed: Routed | None = None,
+    ) -> Survivors:
+        """What of a block of sentences may be among the best: one prefix per sentence, its first highest.
+
+        `block [batch, position, memory]` holds the coefficients of whole sentences of one length, `peaks
+        [batch, memory]` their largest `sign * coefficient` over positions, `sentences [batch]` their ids; `first` is
+        the position number of the block's first position. Of a block of experts `routed` tells more.
+        """
+        row, memory = (peaks >= self._thresholds(block, routed)).nonzero(as_tuple=True)
+        if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
+            place = (block if sign > 0 else -block).max(dim=1).indices[row, memory]
+        else:
+            candidates = block[row, :, memory]
+            place = (candidates if sign > 0 else -candidates).argmax(dim=1)
+        return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
+
+    def _thresholds(self, block: Tensor, routed: Routed | None, *, everywhere: bool = False) -> Tensor:
+        """What the block's memories must reach."""
+        if routed is None:
+            return self.threshold
+        width = block.shape[-1]
+        own = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
+        of_rows = own.view(routed.count, width)[routed.experts]
+        return of_rows[:, None] if everywhere else of_rows
+
+    def _found(
+        self,
+        magnitude: Tensor,
+        row: Tensor,
+        place: Tensor,
+        memory: Tensor,
+        sentences: Tensor,
+        first: int,
+        routed: Routed | None,
+        width: int,
+    ) -> Survivors:
+        if routed is None:
+            weight = None if self.weight is None else torch.ones_like(magnitude)
+            return Survivors(memory, magnitude, sentences[row], (place + first).to(torch.int32), weight)
+        position, weight = routed.positions[row, place].to(torch.int32), routed.weights[row, place].float()
+        numbers = routed.first_memory + routed.experts[row] * width + memory
+        return Survivors(numbers, magnitude, sentences[row], position, weight)
+
+    def best_of_batch(self, peaks: Tensor, place: Tensor, sentences: Tensor, *, first: int) -> Survivors:
+        """Like `survivors`, for a whole batch, and without looking: `keep` candidates of every memory, some empty.
+
+        `place [batch, memory]` is the position of each of the `peaks [batch, memory]`.
+        """
+        order = sentences.argsort()
+        peaks, place, sentences = peaks[order].float(), place[order], sentences[order]
+        # More than `keep` sentences of one batch cannot be among the best; of equal ones the lower ids are.
+        least = peaks.topk(min(self.keep, len(peaks)), dim=0).values[-1].maximum(self.threshold)
+        above, equal = peaks > least, peaks == least
+        chosen = above | (equal & (equal.cumsum(0) <= self.keep - above.sum(0)))
+        memory = torch.arange(self.memories, device=self.device)
+        slot = torch.where(chosen, memory * self.keep + chosen.cumsum(0) - 1, self.memories * self.keep).flatten()
+
+        def spread(values: Tensor, empty: float, dtype: torch.dtype) -> Tensor:
+            found = torch.full((self.memories * self.keep + 1,), empty, dtype=dtype, device=self.device)
+            found[slot] = values.expand_as(chosen).flatten().to(dtype)
+            return found[:-1]
+
+        return Survivors(
+            spread(memory, self.memories, torch.int64), spread(peaks, 0.0, torch.float32),
+            spread(sentences[:, None], NEVER, torch.int64), spread(place + first, NEVER, torch.int32),
+        )  # fmt: skip
+
+    def survivors_everywhere(
+        self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: Routed | None = None
+    ) -> Survivors:
+        """Like `survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
+        magnitude = block if sign > 0 else -block
+        row, place, memory = (magnitude >= self._thresholds(block, routed, everywhere=True)).nonzero(as_tuple=True)
+        found = magnitude[row, place, memory].float()
+        return self._found(found, row, place, memory, sentences, first, routed, block.shape[-1])
+
+    def add(self, found: Survivors) -> None:
+        """Takes in the survivors of a batch."""
+        self.enqueue(found)
+        if self.is_due:
+            self.settle()
+
+    def enqueue(self, found: Survivors | Best) -> None:
+        """Has the survivors of a batch wait; who calls it settles when that `is_due`. What a card chose does not."""
+        if isinstance(found, Best):
+            self._merge_best(found)
+        elif len(found):
+            self._queue.append(found)
+            self._queued += len(found)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so many wait that they should be merged."""
+        room = self.memories * self.keep
+        return self._queued >= (room // 2 if may_look(self.device) else 4 * room)
+
+    def settle(self) -> None:
+        """Merges the queue into the state."""
+        if not self._queue:
+            return
+        parts = [self._rows(self._tensors()), *self._queue]
+        self._queue, self._queued = [], 0
+        names = list(Survivors.__dataclass_fields__)[: 4 if self.weight is None else 5]
+        self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
+
+    def _merge_best(self, best: Best) -> None:
+        """Merges what a card chose, on the card."""
+        self.settle()
+        kernels = card_kernels(self.device)
+        assert kernels is not None
+        self.magnitude, self.sentence, self.position = kernels.merge(
+            (self.magnitude, self.sentence, self.position), best
+        )
+        self._raise_threshold()
+
+    def merge(self, other: Self) -> None:
+        """Takes in another accumulator of the same memories (a part of the same plan)."""
+        if (self.memories, self.keep) != (other.memories, other.keep):
+            raise PartsDiffer(
+                f"parts keep {self.keep} and {other.keep} triggers of {self.memories} and {other.memories} memories"
+            )
+        self.add_state(other.state())
+
+    def add_state(self, state: dict[str, Tensor]) -> None:
+        """Takes in the accumulator of the same memories whose `state` this is.
+
+        Only what may be among the best waits in the queue, so of many states few rows are sorted.
+        """
+        self.add(self._rows(tuple(state[name] for name in STORED if name in state), least=self.threshold[:, None]))
+
+    def _rows(self, state: tuple[Tensor, ...], *, least: Tensor | float = 0.0) -> Survivors:
+        """The full places of a state whose magnitude is at least `least`."""
+        magnitude, sentence = state[:2]
+        memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(sentence)
+        full = (sentence != NEVER) & (magnitude >= least)
+        rows = (memory.masked_fill(~full, self.memories), *state)
+        chosen = may_look(self.device) and not bool(full.all())
+        return Survivors(*(row[full] if chosen else row.flatten() for row in rows))
+
+    def _take(self, rows: Survivors) -> None:
+        """Replaces the state by the best of `rows`."""
+        # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
+        key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
+        place = rows.sentence * (1 << 24) + rows.position
+        order = _order_of_pairs(key, place)
+        memory = rows.memory[order]
+        begins = torch.searchsorted(memory, torch.arange(self.memories + 1, device=self.device))
+        rank = torch.arange(len(order), device=self.device) - begins[memory]
+        kept, most = (rank < self.keep) & (memory < self.memories), self.memories * self.keep
+        at = memory * self.keep + rank
+        if may_look(self.device):
+            order, at = order[kept], at[kept]
+        else:  # whatever is not among the best is written to one place more, which is cut away
+            at = torch.where(kept, at, most)
+        taken = (rows.magnitude, rows.sentence, rows.position, *(() if rows.weight is None else (rows.weight,)))
+        for own, found in zip(self._tensors(), taken, strict=True):
+            best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
+            best[at] = found[order]
+            own.copy_(best[:-1].view_as(own))
+        self._raise_threshold()
+
+    def _raise_threshold(self) -> None:
+        self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        weight = () if self.weight is None else (self.weight,)
+        return self.magnitude, self.sentence, self.position, *weight
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint holds; `load` takes them back."""
+        self.settle()
+        return dict(zip(STORED, self._tensors(), strict=False))
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Becomes the accumulator whose `state` this is."""
+        for name, tensor in state.items():
+            getattr(self, name).copy_(tensor)
+        self._raise_threshold()
+
+
+def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
+    """What sorts pairs of integers, the keys before the places.
+
+    Where looking is free, only the places of equal keys are sorted, which are few: a sort costs most of a merge.
+    """
+    if not may_look(keys.device):
+        order = places.argsort(stable=True)
+        return order[keys[order].argsort(stable=True)]
+    sorted_keys, order = keys.sort(stable=True)
+    equal = (sorted_keys[1:] == sorted_keys[:-1]).nonzero()[:, 0]
+    if len(equal):
+        at = torch.unique(torch.cat([equal, equal + 1]))
+        rows = order[at]
+        rows = rows[places[rows].argsort(stable=True)]
+        order[at] = rows[keys[rows].argsort(stable=True)]
+    return order

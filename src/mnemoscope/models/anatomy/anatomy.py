@@ -1,0 +1,264 @@
+"""The parts of a causal language model that the rest of the room reads: resolved modules, not paths.
+
+`find_layers` turns a transformers model into an `Anatomy`, from its family's row (families.py) or, for a family that
+the table does not know, from its structure (structure.py). Nothing here runs the model or vouches for the result: the
+load-time proof (proof.py) does.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.anatomy.families import FAMILIES, Family
+from mnemoscope.models.memories.feed_forward import DenseFeedForward, FeedForward
+from mnemoscope.models.modules.linear_maps import LinearMap, rows_of
+from mnemoscope.models.modules.projections import AdaptiveSoftmax
+
+_ACTIVATION_ENTRIES = (
+    "hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn",
+    "mlp_hidden_act",
+)
+_CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block's parts; the names are those of `Family`."""
+
+    block: nn.Module
+    ffn: FeedForward
+    ffn_norm: nn.Module | None
+    post_norm: nn.Module | None
+    output_norm: nn.Module | None
+    attention: nn.Module | None
+    output_gate: nn.Module | None
+    update_scale: float
+    in_place: bool
+    output_scale: float = 1.0
+    """What the block multiplies the whole stream by as it ends."""
+    onward: nn.Module | None = None
+    """The module that reads r + u, where the block adds more behind its feed-forward layer."""
+
+    @property
+    def kind(self) -> str:
+        """`parallel`, `post-norm`, `sandwich` or `pre-norm`."""
+        if self.attention is not None:
+            return "parallel"
+        if self.output_norm is not None:
+            return "post-norm"
+        return "sandwich" if self.post_norm is not None else "pre-norm"
+
+    @staticmethod
+    def through_gate(ffn_output: Tensor, opened: Tensor) -> Tensor:
+        """The update for what the output gate's map gave (definitions.md section 1, gates inside)."""
+        return ffn_output * torch.sigmoid(opened)
+
+    def update(self, ffn_output: Tensor) -> Tensor:
+        """What the block adds for a feed-forward output: u of definitions.md section 1."""
+        return self.scale(ffn_output if self.post_norm is None else self.post_norm(ffn_output))
+
+    def scale(self, update: Tensor) -> Tensor:
+        """The update as it enters the stream."""
+        return update if self.update_scale == 1.0 else update * self.update_scale
+
+    def unscale(self, output: Tensor) -> Tensor:
+        """The stream r + u, of what a block gives that adds nothing more."""
+        return output if self.output_scale == 1.0 else output / self.output_scale
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A causal language model's parts. `backbone` is the module that runs the blocks without the head.
+
+    backbone None: the model has no such module, so its own forward is abandoned where the head would start.
+    `two_level` is the head where it is an adaptive softmax, which has no one matrix. `layers` are the blocks that have
+    a feed-forward layer; `without` names what the others hold, by the number of the block; `last` is the block whose
+    output is the final stream, where that is not the last layer's, and `first` the one that reads the embedding, where
+    that is not the first layer's.
+    """
+
+    family: str
+    model: nn.Module
+    backbone: nn.Module | None
+    layers: tuple[Layer, ...]
+    final_norm: nn.Module | None
+    project: nn.Module | None
+    head: nn.Module
+    activation: str
+    logit_scale: float = 1.0
+    softcap: float | None = None
+    two_level: AdaptiveSoftmax | None = None
+    without: Mapping[int, str] = field(default_factory=dict)
+    last: nn.Module | None = None
+    first: nn.Module | None = None
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The number of every layer's block: not the layer's own where there are blocks without a layer."""
+        count = len(self.layers) + len(self.without)
+        return tuple(number for number in range(count) if number not in self.without)
+
+    def multiplier(self, layer: int) -> float:
+        """What the model multiplies a value of a layer by, besides its coefficient, on the way to the scores."""
+        later = prod(each.output_scale for each in self.layers[layer:])
+        return self.layers[layer].update_scale * later * self.logit_scale
+
+    def memories_at_once(self, layer: int) -> int:
+        """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
+        numbering = self.layers[layer].ffn.numbering
+        if numbering.routed is None:
+            return numbering.count
+        chosen = min(numbering.routed, experts_chosen(self.model.config))
+        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
+
+    def hybrid_facts(self) -> dict[str, Any]:
+        """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
+        rest = {str(number): name for number, name in self.without.items()}
+        return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
+
+    @property
+    def first_block(self) -> nn.Module:
+        """The block that reads the embedding."""
+        return self.layers[0].block if self.first is None else self.first
+
+    @property
+    def last_block(self) -> nn.Module:
+        """The block whose output is the final stream."""
+        return self.layers[-1].block if self.last is None else self.last
+
+    @property
+    def rows(self) -> int:
+        """How many tokens the head scores."""
+        return rows_of(self.head) if self.two_level is None else self.two_level.rows
+
+    def readout(self, stream: Tensor) -> Tensor:
+        """The model's own scores [..., vocab] of stream vectors [..., hidden]."""
+        for module in (self.final_norm, self.project, self.head):
+            stream = stream if module is None else module(stream)
+        scores = stream if self.logit_scale == 1.0 else stream * self.logit_scale
+        return scores if self.softcap is None else torch.tanh(scores / self.softcap) * self.softcap
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the text model (itself, or the part of a multimodal one)."""
+    return model.config.get_text_config(decoder=True)
+
+
+def find_layers(model: Any) -> Anatomy | None:
+    """The anatomy of a transformers causal language model by its family's row; None where no row fits."""
+    family = family_of(model.config)
+    try:
+        return None if family is None else resolve(model, family)
+    except AttributeError:  # modules of the row that the model does not have
+        return None
+
+
+def check_supported(config: Any) -> None:
+    """Raises ModelUnsupported where the configuration already tells that the memories cannot be read."""
+    kind = getattr(config, "model_type", "unknown")
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise ModelUnsupported(f"model type {kind!r} is an encoder; only decoder language models can be read")
+
+
+def experts_chosen(config: Any) -> int:
+    """How many routed experts a token goes to, as the configuration says; 2 where it does not."""
+    stated = (getattr(config.get_text_config(decoder=True), name, None) for name in _CHOSEN_ENTRIES)
+    return next((count for count in stated if isinstance(count, int) and count > 0), 2)
+
+
+def family_of(config: Any) -> Family | None:
+    """The row that fits the configuration; None for a family or variant that the table does not know."""
+    for family in FAMILIES:
+        variant = all(getattr(config, name, None) == value for name, value in family.when)
+        if family.name == config.model_type and variant:
+            return family
+    return None
+
+
+def resolve(model: Any, family: Family) -> Anatomy:
+    """The anatomy that a family's row describes; raises AttributeError where the model has no such module."""
+    config = text_config(model)
+
+    def number(name: str | None, default: float) -> float:
+        value = default if name is None else getattr(config, name, default)
+        return default if value is None else float(value)
+
+    scale = number(family.update_scale, 1.0)
+    project = None
+    if family.project is not None:
+        with suppress(AttributeError):  # only some models of the family have one
+            project = model.get_submodule(family.project)
+    return Anatomy(
+        family=family.name,
+        model=model,
+        backbone=model.get_submodule(family.blocks.rpartition(".")[0]),
+        layers=tuple(resolve_layer(block, family, scale) for block in model.get_submodule(family.blocks).children()),
+        final_norm=_part(model, family.final_norm),
+        project=project,
+        head=head_of(model),
+        activation=family.activation_name or activation_name(config, str(family.activation)),
+        logit_scale=number(family.logit_scale, 1.0) / number(family.logit_divisor, 1.0),
+        softcap=number(family.softcap, 0.0) or None,
+    )
+
+
+def resolve_layer(
+    block: nn.Module, row: Family, scale: float = 1.0, output_scale: float = 1.0, *, ffn: FeedForward | None = None
+) -> Layer:
+    """A block's parts by its family's row; raises AttributeError where it has no such module.
+
+    `ffn` takes the place of the feed-forward layer that the row describes.
+    """
+    return Layer(
+        block=block,
+        ffn=resolve_dense(block, row) if ffn is None else ffn,
+        ffn_norm=_part(block, row.ffn_norm),
+        post_norm=_part(block, row.post_norm),
+        output_norm=_part(block, row.output_norm),
+        attention=_part(block, row.attention),
+        output_gate=_part(block, row.output_gate),
+        update_scale=scale,
+        in_place=row.in_place,
+        output_scale=output_scale,
+        onward=_part(block, row.onward),
+    )
+
+
+def resolve_dense(block: nn.Module, row: Family) -> DenseFeedForward:
+    """The linear maps and the function of a block's feed-forward layer."""
+
+    def linear_map(path: str) -> LinearMap:
+        return LinearMap.whole(block.get_submodule(path), transposed=path in row.transposed)
+
+    gate, up = linear_map(row.keys), None if row.up is None else linear_map(row.up)
+    if row.fused is not None:
+        gate, up = gate.halves(row.fused)
+    activation = block.get_submodule(row.activation) if isinstance(row.activation, str) else row.activation
+    return DenseFeedForward(gate, up, linear_map(row.down), activation, _part(block, row.inner_norm))
+
+
+def _part(module: nn.Module, path: str | None) -> nn.Module | None:
+    return None if path is None else module.get_submodule(path)
+
+
+def head_of(model: Any) -> nn.Module:
+    """The language-model head; raises ModelUnsupported where there is none."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Module):
+        raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")
+    return head
+
+
+def activation_name(config: Any, default: str) -> str:
+    """The activation's name as the configuration gives it, or else `default`."""
+    stated = (getattr(config, name, None) for name in _ACTIVATION_ENTRIES)
+    return next((value for value in stated if isinstance(value, str)), default)

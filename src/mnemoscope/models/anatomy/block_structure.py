@@ -1,0 +1,121 @@
+"""What the blocks of a model of an unknown family are made of, told from what their modules did in one small forward.
+
+The down-projection is the last linear map of a block back to the hidden size whose input the keys explain; a layer of
+experts is the module around them; norms and stream are found by which tensors equal which. structure.py, which finds
+the blocks, says what a guess this is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.models.anatomy.anatomy import Layer, resolve_layer
+from mnemoscope.models.anatomy.block_sums import Sums, Unclear, own_numbers, row_of, with_norms
+from mnemoscope.models.anatomy.families import Family
+from mnemoscope.models.anatomy.key_structure import find_keys, find_maps
+from mnemoscope.models.anatomy.mixture_structure import find_mixture
+from mnemoscope.models.memories.routed_experts import find_routed
+from mnemoscope.models.modules.observed import ModuleCall, Observation, factor_between, mixes_positions, same
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The layers of the blocks that have one, what the others hold by their number, the first function's name, and the
+    numbers of the first and the last block that run.
+    """
+
+    layers: tuple[Layer, ...]
+    without: Mapping[int, str]
+    activation: str
+    first: int
+    last: int
+
+
+def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module]) -> Blocks:
+    """Every block's layer, where it has one.
+
+    What is found in a block goes for all that are made of the same modules. Raises Unclear for a block whose
+    feed-forward layer cannot be read, and where no block has one.
+    """
+    layers: list[Layer] = []
+    rows: dict[tuple[Any, ...], Sums | str] = {}
+    without: dict[int, str] = {}
+    name, latest = "", Cache(1)
+    running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
+    if any(call.path == f"{path}.{number}" for call in seen.again for number in running):
+        raise Unclear("its blocks run more than once in a forward, where one call cannot be told from another yet")
+    for number, block in enumerate(blocks):
+        if number not in running:  # such as cross-attention to a picture
+            without[number] = f"{type(block).__name__}, which text alone does not run"
+            continue
+        kind = (*((inside, type(module)) for inside, module in block.named_modules()), *own_numbers(block))
+        routed = find_routed(block, latest)
+        if kind not in rows and routed is None:
+            try:
+                rows[kind] = sums = _row(seen, path, number)
+                name = name or str(sums.row.activation_name)
+            except Unclear:
+                mixer = _lone_mixer(model, seen, f"{path}.{number}")
+                if mixer is None:
+                    raise
+                rows[kind] = mixer
+        if routed is not None:
+            layers.append(find_mixture(seen, f"{path}.{number}", block, *routed))
+        elif isinstance(found := rows[kind], str):
+            without[number] = found
+        else:
+            layers.append(resolve_layer(block, *found))
+    if not layers:
+        adding = ", ".join(dict.fromkeys(without.values()))
+        raise Unclear(f"what its blocks add is the output of {adding}, not of a feed-forward layer")
+    return Blocks(tuple(layers), without, name, running[0], running[-1])
+
+
+def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
+    """The class of the module that alone makes a block's update, if it mixes positions, as no feed-forward layer does;
+    None where the block may have a feed-forward layer.
+    """
+    block = seen.calls[path]
+    for call in sorted(seen.within(path), key=lambda call: call.path.count(".")):
+        if call.given.shape == block.given.shape:
+            scale = factor_between(call.given, block.given - block.taken)
+            alone = same(block.taken + call.given * scale, block.given)
+            if alone and call.changes and mixes_positions(model, f"{path}.{call.path}", len(seen.logits.T)):
+                return type(call.module).__name__
+    return None
+
+
+def _row(seen: Observation, path: str, number: int) -> Sums:
+    """The row that describes a block, and how its sums come out."""
+    block = seen.calls[f"{path}.{number}"]
+    inside = seen.within(block.path)
+    maps = find_maps(inside)
+    for down in maps:
+        keys = find_keys(inside, list(maps), down) if down.given.shape == block.given.shape else None
+        if keys is None:
+            continue
+        row = row_of(keys, down, maps, path)
+        found = with_norms(row, block, inside, down, keys.gate.taken)
+        found = found or _with_output_gate(row, block, inside, maps, down)
+        if found is not None:
+            return found
+    raise Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
+
+
+def _with_output_gate(
+    row: Family, block: ModuleCall, inside: list[ModuleCall], maps: Mapping[ModuleCall, bool], down: ModuleCall
+) -> Sums | None:
+    """The row with the map whose sigmoid multiplies the feed-forward output, and with the norm that reads the residual.
+
+    What the keys read need not be what that norm gives: RWKV mixes it with the position before.
+    """
+    for gate in maps:
+        if gate is not down and gate.given.shape == down.given.shape:
+            update = Layer.through_gate(down.given, gate.given)
+            for norm in inside:
+                if norm.changes and norm.taken.shape == update.shape and same(norm.taken + update, block.given):
+                    return Sums(replace(row, output_gate=gate.path, ffn_norm=norm.path))
+    return None

@@ -1,0 +1,105 @@
+"""Which linear maps, and which function, explain what enters a block's down-projection; told by their numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.memories.feed_forward import Activation
+from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, stated_sizes
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, ModuleCall, distance, same
+from mnemoscope.models.modules.offloading import weight_of
+
+_FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sigmoid", "quick_gelu", "mish")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How the coefficients may come about: f (a path or a function), and its error against what was seen."""
+
+    error: float
+    gate: ModuleCall
+    activation: str | Activation
+    name: str
+    up: ModuleCall | None = None
+    fused: tuple[str, str] | None = None
+    inner_norm: str | None = None
+
+
+def find_maps(inside: list[ModuleCall]) -> dict[ModuleCall, bool]:
+    """The calls of linear maps, and whether each stores its matrix as [in, out]; not of what is inside such a map."""
+    found = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    paths = [f"{call.path}." for call in found]
+    return {call: turned for call, turned in found.items() if not call.path.startswith(tuple(paths))}
+
+
+def _is_transposed(call: ModuleCall) -> bool | None:
+    """Whether a linear map stores its matrix as [in, out]; None for what is no such map, told by its numbers."""
+    if not is_plain(call.module):
+        return False if _is_probed_map(call) else None
+    weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return None
+    weight = weight_of(call.module, "weight")
+    rest: Tensor | float = weight_of(call.module, "bias") if isinstance(bias, Tensor) else 0.0
+    for transposed, matrix in ((False, weight.T), (True, weight)):
+        if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):
+            return transposed
+    return None
+
+
+def _is_probed_map(call: ModuleCall) -> bool:
+    """Whether a module without a plain matrix is a linear map from what it took to what it gave."""
+    if stated_sizes(call.module) != (call.given.shape[1], call.taken.shape[1]):
+        return False
+    try:
+        return same(LinearMap.whole(call.module)(call.taken), call.given)
+    except (ModelUnsupported, RuntimeError):
+        if isinstance(call.module, nn.Linear):  # it ought to be one, and the reason says what to do
+            raise
+        return False
+
+
+def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> Keys | None:
+    """The keys and f that explain the down-projection's input best, or None where nothing does: that input itself, or
+    else what a norm right before it reads.
+    """
+    norms = [call for call in inside if call.changes and call is not down and same(call.given, down.taken)]
+    for norm in (None, *(call for call in norms if call.taken.shape == call.given.shape)):
+        found = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
+        if found is not None:
+            return found if norm is None else replace(found, inner_norm=norm.path)
+    return None
+
+
+def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, wanted: Tensor) -> Keys | None:
+    """The keys and f whose product is `wanted`, or nearly."""
+    found = []
+    for function, name, f in _activations(inside, wanted.shape):
+        for gate in maps:
+            if gate.given.shape == wanted.shape and gate is not down:
+                raw = f(gate.given)
+                found.append(Keys(distance(raw, wanted), gate, function, name))
+                for up in maps:
+                    if up is not gate and up.given.shape == wanted.shape and same(up.taken, gate.taken):
+                        found.append(Keys(distance(raw * up.given, wanted), gate, function, name, up=up))
+            elif gate.given.shape == (wanted.shape[0], 2 * wanted.shape[1]):
+                one, two = gate.given.chunk(2, dim=1)
+                for raw, other, fused in ((one, two, ("gate", "up")), (two, one, ("up", "gate"))):
+                    found.append(Keys(distance(f(raw) * other, wanted), gate, function, name, fused=fused))
+    best = min(found, key=lambda keys: keys.error, default=None)
+    limit = 1e-4 if wanted.dtype == torch.float32 else HALF_TOLERANCE
+    return best if best is not None and best.error < limit else None
+
+
+def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[str | Activation, str, Activation]]:
+    """Candidates for f: the block's own modules with at most some numbers, then the well-known functions."""
+    for call in inside:
+        plain = all(p.numel() == 1 for p in call.module.parameters()) and not list(call.module.children())
+        if plain and call.taken.shape == call.given.shape == shape and call.changes:
+            yield call.path, type(call.module).__name__.lower(), call.module
+    for name in _FUNCTIONS:
+        yield ACT2FN[name], name, ACT2FN[name]

@@ -1,0 +1,200 @@
+"""Finds the anatomy of a model whose family the table does not know, from what its modules do in one small forward.
+
+The blocks are the one list of `num_hidden_layers` modules that runs; block_structure.py tells what they are made of;
+what follows them is found by which tensors equal which. What is found in a block goes for all that are made alike, and
+is a guess: the load-time proof judges it in every layer. Anything that does not fit together raises ModelUnsupported in
+one line.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.anatomy.anatomy import Anatomy, activation_name, text_config
+from mnemoscope.models.anatomy.block_structure import read_structure
+from mnemoscope.models.anatomy.block_sums import Unclear
+from mnemoscope.models.modules.observed import (
+    ModuleCall,
+    Observation,
+    factor_between,
+    flat,
+    ids_for,
+    observe,
+    run,
+    same,
+)
+
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
+"""What configurations call the number of their layers."""
+
+
+@torch.inference_mode()
+def infer(model: Any) -> Anatomy:
+    """The anatomy of a model of an unknown family, which is at rest; raises ModelUnsupported where none is found.
+
+    Where one block stands in several places, it is that of a twin of the model in which every place has a block of its
+    own: the weights are the same tensors, and each call can be told from the others.
+    """
+    model = _with_own_blocks(model)
+    config = text_config(model)
+    kind = str(getattr(config, "model_type", "") or type(model).__name__)
+    try:
+        seen = observe(model, _rows(model, config))
+        path, blocks = _blocks(model, seen, _layer_count(model, config))
+        found = read_structure(model, seen, path, blocks)
+        head = _head(model, seen)
+        norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
+        factor, softcap = _scaling(head.given, seen.logits, config)
+        backbone = _backbone(model, path, head.taken)
+    except Unclear as reason:
+        raise ModelUnsupported(f"family {kind!r} is unknown and {reason}") from None
+    except (AttributeError, KeyError) as error:
+        raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
+    return Anatomy(
+        "structural", model, backbone, found.layers, norm, project, head.module,
+        activation_name(config, found.activation), before * factor, softcap, without=found.without,
+        last=blocks[found.last], first=blocks[found.first],
+    )  # fmt: skip
+
+
+def _with_own_blocks(model: Any) -> Any:
+    """The model, or, if a list in it holds a module several times, a twin with the same tensors where none does."""
+    if not any(len(set(places)) < len(places) for places in _lists(model)):
+        return model
+    twin = _twin(model)
+    for places in _lists(twin):
+        for number, module in enumerate(places):
+            if module in list(places)[:number]:
+                places[number] = _twin(module)
+    return twin
+
+
+def _lists(model: nn.Module) -> list[nn.ModuleList]:
+    return [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+
+
+def _twin(module: Any) -> Any:
+    """A copy of the modules with the very parameters and buffers."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+
+
+def _layer_count(model: nn.Module, config: Any) -> int | None:
+    """How many blocks the configuration says; of several numbers that of a list, since LongCat's first is another."""
+    stated = _numbers_in(config, LAYER_COUNTS)
+    lengths = {len(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
+    return next((count for count in stated if count in lengths), stated[0] if stated else None)
+
+
+def _numbers_in(config: Any, names: tuple[str, ...]) -> list[int]:
+    """The whole numbers above zero among entries of the configuration."""
+    values = (getattr(config, name, None) for name in names)
+    return [value for value in values if isinstance(value, int) and value > 0]
+
+
+def _rows(model: Any, config: Any) -> int:
+    """A number that every token id of a small forward must stay below."""
+    stated = _numbers_in(config, ("vocab_size",))
+    return stated[0] if stated else int(model.get_input_embeddings().weight.shape[0])
+
+
+def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text goes through.
+
+    `count` is how many the configuration says; None where it says nothing.
+    """
+    ran = False
+    for kind in (nn.ModuleList, nn.Sequential):
+        towers = {
+            path: list(module)
+            for path, module in model.named_modules()
+            if isinstance(module, kind) and len(module) and count in (None, len(module))
+            and any(True for _ in module.parameters())
+        }
+        outer = {path for path in towers if not any(path.startswith(f"{other}.") for other in towers)}
+        lists = [
+            path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))
+        ]
+        if len(lists) == 1:
+            return lists[0], towers[lists[0]]
+        if lists:
+            said = "" if count is None else f" of num_hidden_layers = {count} modules"
+            raise Unclear(f"its blocks cannot be told: {len(lists)} lists{said}, where there must be one")
+        ran = ran or bool(towers)
+    if ran:
+        raise Unclear("its blocks do not pass on one stream of hidden states")
+    of = "" if count is None else f" of num_hidden_layers = {count} modules"
+    raise Unclear(f"its blocks cannot be told: there is no list{of}")
+
+
+def _head(model: Any, seen: Observation) -> ModuleCall:
+    """The call of the language-model head: the module called so, or the last map to the vocabulary."""
+    named = model.get_output_embeddings()
+    for call in reversed(seen.calls.values()):
+        if call.module is named or (named is None and call.given.shape == seen.logits.shape):
+            return call
+    raise Unclear("no module of it computes scores over the vocabulary")
+
+
+def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None, float]:
+    """The final norm and the projection between the last block and the head, each where there is one, and the factor
+    by which what they give is scaled before the head reads it.
+    """
+    stream, later = seen.calls[last].given, seen.after(seen.calls[last])
+    leaves = [call for call in later if call is not head and not list(call.module.children())]
+
+    def is_map(call: ModuleCall) -> bool:
+        return getattr(call.module, "weight", torch.empty(0)).dim() == 2
+
+    if same(stream, head.taken):
+        return None, None, 1.0
+    for one in leaves:
+        if same(one.taken, stream) and same(one.given, head.taken):
+            return (None, one.module, 1.0) if is_map(one) else (one.module, None, 1.0)
+    for one in leaves:
+        for two in leaves:
+            if same(one.taken, stream) and same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
+                return one.module, two.module, 1.0
+    for one in leaves:
+        scaled = _factor(one.given, head.taken) if same(one.taken, stream) and not is_map(one) else None
+        if scaled is not None and getattr(head.module, "bias", None) is None:
+            return one.module, None, scaled
+    raise Unclear("what lies between its last block and its head is unclear")
+
+
+def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float | None]:
+    """The factor or soft-cap that turns the head's scores into logits."""
+    if same(scores, logits):
+        return 1.0, None
+    stated = (value for name, value in config.to_dict().items() if "logit" in name and "cap" in name)
+    for cap in stated:
+        if isinstance(cap, float | int) and cap and same(torch.tanh(scores / cap) * cap, logits):
+            return 1.0, float(cap)
+    factor = _factor(scores, logits)
+    if factor is not None:
+        return factor, None
+    raise Unclear("its logits are not its head's scores, scaled or capped (both at once cannot be read yet)")
+
+
+def _factor(one: Tensor, other: Tensor) -> float | None:
+    """The number that makes one tensor the other; None where there is none."""
+    if one.shape != other.shape:
+        return None
+    factor = factor_between(one, other)
+    return factor if same(one * factor, other) else None
+
+
+def _backbone(model: Any, path: str, wanted: Tensor) -> nn.Module | None:
+    """The module that runs the blocks without the head; None where only the whole model does."""
+    parent = path.rpartition(".")[0]
+    if not parent:
+        return None
+    module: nn.Module = model.get_submodule(parent)
+    try:
+        given = run(module, ids_for(model, int(text_config(model).vocab_size)))
+    except TypeError:
+        return None
+    return module if same(flat(given), wanted) else None

@@ -1,0 +1,1 @@
+"""Running a model: reading and changing what it computes, attention, parts of a forward."""

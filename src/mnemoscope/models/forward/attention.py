@@ -1,0 +1,245 @@
+"""Attention beside the feed-forward layer: what each block's attention adds to the stream, and where it looks.
+
+No family's row says where attention is. It is found in one small forward: the one module of a block that gives
+attention weights, and how what it gives enters the stream (added; or added and normed, in a post-norm block). What
+mixes positions otherwise (recurrent blocks, linear attention) is no attention here.
+Weights exist only while the network computes attention as plain matrix products (`eager_attention`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from mnemoscope.models.forward.hooks import Block, Watched, read_blocks
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.fairseq_decoder import Attention
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, UNNAMED, first, flat, ids_for, same, stream_of
+from mnemoscope.models.modules.quiet import suppress_warnings
+
+Part = Literal["input", "sum", "weights"]
+"""What is read of a block: the stream that enters it, what its norm after attention reads (post-norm blocks), and the
+attention weights `[batch, head, position, attended position]`."""
+Callback = Callable[[int, Part, Tensor], None]
+EAGER = "eager"
+REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+"""What a network may raise that is run, or made, otherwise than it is used to."""
+
+
+@dataclass(frozen=True)
+class BlockAttention:
+    """The attention of one block; a block without has all of its defaults.
+
+    `weights` is the module that gives its weights. In a post-norm block `norm` reads the sum of stream and attention.
+    In a block that is not `separable`, what attention adds cannot be told.
+    """
+
+    separable: bool = False
+    weights: nn.Module | None = None
+    norm: nn.Module | None = None
+
+
+@contextmanager
+def eager_attention(model: LanguageModel) -> Iterator[None]:
+    """The network computes attention as plain matrix products, which give weights; on leaving it is as it was.
+
+    Nothing is switched in a model of which they are another function (`eager`). The model's lock is held meanwhile: the
+    switch is the network's own, and seen by every thread.
+    """
+    with model.in_use(), model.lock, _switch_to_eager(model) if model.eager else nullcontext():
+        yield
+
+
+@contextmanager
+def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
+    with suppress_warnings():
+        modules = model.anatomy.model.modules()
+        found = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
+        configs = list({id(config): config for config in found}.values())
+        before = [config._attn_implementation_internal for config in configs]
+        try:
+            for config in configs:
+                config._attn_implementation_internal = EAGER
+            yield
+        finally:
+            for config, implementation in zip(configs, before, strict=True):
+                config._attn_implementation_internal = implementation
+
+
+def _with_parts(config: Any) -> list[Any]:
+    """A configuration of transformers and those of its parts; nothing for anything else."""
+    if not isinstance(config, PretrainedConfig):
+        return []
+    return [config, *(one for name in config.sub_configs for one in _with_parts(getattr(config, name, None)))]
+
+
+@contextmanager
+def read_attention(
+    model: LanguageModel, found: Sequence[BlockAttention], callback: Callback, *, own_thread: bool = False
+) -> Iterator[None]:
+    """Calls `callback(layer, part, tensor)` for the blocks of all layers as they run.
+
+    `found` is what `find_attention` told. The tensors are the network's own: what is kept of them must be copied. The
+    stream that enters the first block, with a layer or without, comes as the input of layer -1.
+    """
+    looks = Watched(own_thread)
+    with model.in_use(), ExitStack() as hooks:
+        _watch_input(model, -1, model.anatomy.first_block, callback, hooks, looks)
+        for layer, attention in enumerate(found):
+            _watch_input(model, layer, model.layer(layer).block, callback, hooks, looks)
+            if attention.norm is not None:
+                _watch_sum(model, layer, attention.norm, callback, hooks, looks)
+            if attention.weights is not None:
+                _watch_weights(layer, attention.weights, callback, hooks, looks)
+        yield
+
+
+def _watch_input(
+    model: LanguageModel, layer: int, block: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched
+) -> None:
+    def starting(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
+        if looks():
+            callback(layer, "input", _split_batch(stream_of(inputs, named), model.shape))
+
+    hooks.enter_context(block.register_forward_pre_hook(starting, with_kwargs=True))
+
+
+def _watch_sum(
+    model: LanguageModel, layer: int, norm: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched
+) -> None:
+    def starting(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if looks():
+            callback(layer, "sum", _split_batch(inputs[0], model.shape))
+
+    hooks.enter_context(norm.register_forward_pre_hook(starting))
+
+
+def _watch_weights(layer: int, module: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched) -> None:
+    def ending(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if looks():
+            callback(layer, "weights", module.weights(inputs[0]) if isinstance(module, Attention) else output[1])
+
+    hooks.enter_context(module.register_forward_hook(ending))
+
+
+def _split_batch(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
+    return tensor.view(*shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a module inside a block, flat; `weights` says whether it gave attention weights, too."""
+
+    path: str
+    module: nn.Module
+    taken: Tensor
+    given: Tensor
+    weights: bool
+
+
+def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
+    """The attention of every layer's block, found in one small forward; as if there were none where that fails.
+
+    Without `weights` in a model of which plain attention is another function: those would be of that.
+    """
+    network = model.anatomy.model
+    calls: dict[int, list[_Call]] = {}
+    inputs: dict[int, Tensor] = {}
+    blocks: dict[int, Block] = {}
+    ids = ids_for(network, model.sizes.vocabulary)[:, : model.sizes.context]
+    nothing = tuple(BlockAttention() for _ in model.anatomy.layers)
+
+    def note_input(layer: int, _: Part, tensor: Tensor) -> None:
+        inputs[layer] = flat(tensor).clone()
+
+    with model.in_use(), model.lock, _switch_to_eager(model), ExitStack() as hooks:
+        for layer, parts in enumerate(model.anatomy.layers):
+            calls[layer] = []
+            _watch_calls(parts.block, calls[layer], tuple(ids.shape), hooks)
+        hooks.enter_context(read_attention(model, nothing, note_input))
+        hooks.enter_context(read_blocks(model, blocks.__setitem__))
+        try:
+            model.backbone(ids)
+        except REFUSALS:  # a network that knows no such attention
+            return nothing
+    told = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
+    return tuple(told if model.eager else (replace(one, weights=None) for one in told))
+
+
+def _watch_calls(block: nn.Module, calls: list[_Call], shape: tuple[int, ...], hooks: ExitStack) -> None:
+    """Notes what every module inside a block takes and gives, in the order in which they end."""
+    for path, module in block.named_modules():
+        if path:
+            taken: list[Tensor] = []
+
+            def starting(
+                _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], taken: list[Tensor] = taken
+            ) -> None:
+                streams = [one for one in (*inputs, *named.values()) if _is_stream(one)]
+                taken.append(flat(streams[0]).clone() if streams else torch.empty(0, 0))
+
+            def ending(
+                module: nn.Module, inputs: tuple[Any, ...], output: Any, path: str = path, taken: list[Tensor] = taken
+            ) -> None:
+                before, given = taken.pop(), first(output) if isinstance(output, tuple | list | Tensor) else None
+                if isinstance(given, Tensor) and _is_stream(given):
+                    gives = isinstance(module, Attention) or _gives_weights(output, shape)
+                    calls.append(_Call(path, module, before, flat(given).clone(), gives))
+
+            hooks.enter_context(module.register_forward_pre_hook(starting, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(ending))
+
+
+def _is_stream(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)
+
+
+def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a module's output has attention weights beside it: rows that add up to 1, or less where there is a sink.
+
+    `shape` is [batch, position] of the ids.
+    """
+    weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+    if not isinstance(weights, Tensor) or weights.dim() != 4:
+        return False
+    rows = weights.float().sum(-1)
+    fits = (weights.shape[0], *weights.shape[2:]) == (shape[0], shape[1], shape[1])
+    return bool(fits and (weights >= 0).all() and (rows < 1.01).all() and (weights.triu(1) == 0).all())
+
+
+def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
+    """How the attention of a block enters the stream, which is `before` it and `residual` after it."""
+    givers = [call for call in calls if call.weights]
+    # An outer module may pass the weights of an inner one on.
+    inner = [call for call in givers if not any(other.path.startswith(f"{call.path}.") for other in givers)]
+    if len(inner) != 1:
+        return BlockAttention()
+    weights, path = inner[0].module, f"{inner[0].path}."
+    around = [call for call in calls if path.startswith(f"{call.path}.") or call.path.startswith(path)]
+    around += [call for call in calls if any(same(call.taken, one.given) for one in around)]
+    if any(_is_added(call.given, before, residual) for call in around):
+        return BlockAttention(True, weights)
+    for norm in calls:
+        sums = norm.taken.shape == before.shape and same(norm.given, residual)
+        if sums and any(_is_added(call.given, before, norm.taken) for call in around):
+            return BlockAttention(True, weights, norm.module)
+    return BlockAttention(False, weights)
+
+
+def _is_added(given: Tensor, before: Tensor, after: Tensor) -> bool:
+    """Whether what made the stream what it is `after` is what was given, times a number.
+
+    The stream's own rounding does not count: it may be far larger than what is added to it.
+    """
+    if given.shape != after.shape:
+        return False
+    added, given = (after - before).float(), given.float()
+    factor = (given * added).sum() / given.square().sum().clamp_min(1e-30)
+    rounding = 4 * torch.finfo(after.dtype).eps * float(after.abs().max())
+    size = float(added.square().mean().sqrt())
+    limit = 1e-4 if after.dtype == torch.float32 else HALF_TOLERANCE
+    return float((given * factor - added).abs().max()) <= limit * size + rounding

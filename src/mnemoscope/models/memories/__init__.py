@@ -1,0 +1,1 @@
+"""Kinds of feed-forward layers behind one seam: dense, gated, experts, branches."""

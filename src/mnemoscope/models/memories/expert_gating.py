@@ -1,0 +1,72 @@
+"""How a module of experts lays gate and up together and joins them, found by asking it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.memories.feed_forward import Activation
+from mnemoscope.models.modules.observed import same
+from mnemoscope.models.modules.offloading import device_of_module
+
+Layout = Literal["halves", "interleaved"]
+Gating = Callable[[Tensor, Tensor], Tensor]
+"""Gate and up [..., memory] -> activation."""
+
+
+def plainly(activation: Activation) -> Gating:
+    """The usual way: f of the gate, times up."""
+    return lambda gate, up: activation(gate) * up
+
+
+def wholly(activation: Callable[..., Tensor]) -> Gating:
+    """A function that joins gate and up itself."""
+    return lambda gate, up: activation(gate, up)
+
+
+def gating_of(module: Any) -> tuple[Layout, Gating]:
+    """How the module lays gate and up together and joins them, found by asking it; raises ModelUnsupported."""
+    weight = module.gate_up_proj
+    generator = torch.Generator().manual_seed(0)
+    made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
+    own = getattr(module, "_apply_gate", None)
+    activation = getattr(module, "act_fn", nn.functional.silu)
+    if own is None:
+        return "halves", plainly(activation)
+    limit, alpha = (
+        next((float(value) for name in names if isinstance(value := getattr(module, name, None), int | float)), default)
+        for names, default in ((("limit", "swiglu_limit"), torch.inf), (("alpha", "swiglu_alpha"), 1.0))
+    )
+    with torch.inference_mode():
+        wanted = own(made)
+        halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
+        ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
+        for gating in (wholly(activation),) if _takes_two(activation) else ways:
+            for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
+                if same(gating(gate, up), wanted):
+                    return layout, gating  # type: ignore[return-value]
+    raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
+
+
+def _takes_two(activation: Callable[..., Tensor]) -> bool:
+    """Whether a function is given gate and up, not the gate alone."""
+    taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
+    return sum(parameter.default is parameter.empty for parameter in taken) == 2
+
+
+def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
+    """Ways of joining that bound what goes in."""
+
+    def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:
+        """See `FeedForward`."""
+        gate = gate.clamp(max=limit)
+        return (up.clamp(-limit, limit) + 1) * (gate * torch.sigmoid(gate * alpha))
+
+    return (
+        lambda gate, up: activation(gate.clamp(max=limit)) * up.clamp(-limit, limit),
+        lambda gate, up: activation(gate).clamp(max=limit) * up.clamp(-limit, limit),
+        glu_plus_one,
+    )

@@ -1,0 +1,123 @@
+"""The stacked matrices of a module of experts, as it computes with them.
+
+They are not always what the module holds: an adapter around it (peft's `target_parameters`) puts its own in their place
+for the time of a forward, and packed ones are widened whenever somebody asks. So they are noted where the module would
+begin to compute, and those of the latest layer are kept, since a layer asks for each of its experts by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.models.modules.linear_maps import is_of_adapters
+from mnemoscope.models.modules.offloading import weight_of
+
+_TORCHS_OWN = ("OptimizedModule", "CheckpointWrapper")
+_NAMES = ("gate_up_proj", "up_proj", "down_proj")
+
+
+class _Noted(Exception):
+    """Ends a forward whose stacks were noted."""
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether a module stands in the place of the one inside it: an adapter, or what torch puts around a part."""
+    return is_of_adapters(module) or type(module).__name__ in _TORCHS_OWN
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The stacks [expert, ...] of `module`, without gradients, by name; `outer` is what the model calls in its place.
+
+    `latest` keeps those of one layer of the model.
+    """
+
+    module: nn.Module
+    outer: nn.Module
+    latest: Cache
+
+    @property
+    def are_made(self) -> bool:
+        """Whether they are not simply what the module holds."""
+        return is_of_adapters(self.outer) or is_parametrized(self.module)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the module's own parameters; of packed ones as many as they stand for."""
+        named = self.module.named_parameters()
+        beside = (each for name, each in named if name not in _NAMES and not name.startswith("parametrizations."))
+        return sum(each.numel() for each in (*_stacks_in(self.module).values(), *beside))
+
+    def __getitem__(self, name: str) -> Tensor:
+        wrapped = is_of_adapters(self.outer)
+        # Within the forward of what is around it the module has them, and asking again would adapt them twice.
+        if wrapped == is_parametrized(self.module):
+            return weight_of(self.module, name).detach()
+        noted: dict[str, Tensor] = self.latest.get(self.module, self._note)
+        return noted[name]
+
+    @torch.inference_mode()
+    def _note(self) -> dict[str, Tensor]:
+        if not is_of_adapters(self.outer):
+            return _stacks_in(self.module)
+        noted: dict[str, Tensor] = {}
+        thread = get_ident()
+
+        def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if get_ident() == thread:
+                noted.update(_stacks_in(module))
+                raise _Noted
+
+        hook = self.module.register_forward_pre_hook(note)
+        ask: Callable[..., object] = self.outer
+        try:
+            ask(torch.zeros(1, 1, device=next(self.module.parameters()).device))
+        except _Noted:
+            return noted
+        finally:
+            hook.remove()
+        raise AssertionError("an adapter called nothing")
+
+
+@dataclass(frozen=True)
+class Piles:
+    """What stands for the stacks of DBRX's experts, whose matrices lie above one another in three flat ones.
+
+    `module` holds gates (w1), ups (v1) and values (w2), all [expert x memory, hidden].
+    """
+
+    module: nn.Module
+    count: int
+    are_made: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the module's parameters."""
+        return sum(each.numel() for each in self.module.parameters())
+
+    def __getitem__(self, name: str) -> "_Pile":
+        names = ("w1", "v1") if name == "gate_up_proj" else ("w2",)
+        return _Pile([weight_of(self.module, one).detach().chunk(self.count) for one in names], name == "down_proj")
+
+
+@dataclass(frozen=True)
+class _Pile:
+    """The matrices of each expert, put together where somebody asks for them; `turned` ones are [out, in] then."""
+
+    parts: list[tuple[Tensor, ...]]
+    turned: bool
+
+    def __getitem__(self, expert: int) -> Tensor:
+        own = [part[expert] for part in self.parts]
+        return own[0].T if self.turned else torch.cat(own)
+
+
+def _stacks_in(module: nn.Module) -> dict[str, Tensor]:
+    found = {name: getattr(module, name, None) for name in _NAMES}
+    return {name: stack.detach() for name, stack in found.items() if isinstance(stack, Tensor)}

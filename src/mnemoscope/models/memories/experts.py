@@ -1,0 +1,181 @@
+"""A mixture of experts as memories: routed experts, and the shared ones beside them.
+
+A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense
+layer whose own gate, if it has one, is its weight. What is here and in routed_experts.py is where the numbers lie;
+expert_taps.py reads and changes them as the model runs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.models.memories.branches import Branch
+from mnemoscope.models.memories.feed_forward import Activation, DenseFeedForward, coarsest, parameters_of
+from mnemoscope.models.memories.routed_experts import RoutedExperts
+from mnemoscope.models.modules.offloading import hold_weights
+
+
+@dataclass(frozen=True)
+class SharedExpert:
+    """An expert that every token goes through; `switch` is the map to one number whose sigmoid weighs it."""
+
+    dense: DenseFeedForward
+    switch: nn.Module | None = None
+    scale: float = 1.0
+    """How many times what it gives enters the layer."""
+
+    def weigh(self, inputs: Tensor) -> Tensor | None:
+        """The weight [..., 1] of every token; None where all have 1."""
+        if self.switch is None:
+            return None if self.scale == 1.0 else inputs.new_full((*inputs.shape[:-1], 1), self.scale)
+        return torch.sigmoid(self.switch.forward(inputs)) * self.scale
+
+
+@dataclass(frozen=True)
+class MixtureFeedForward:
+    """Routed and shared experts of one layer; see `FeedForward` for what it answers.
+
+    Where there are `branches`, what enters the layer is the stream itself, and `exits` are the norms behind them.
+    """
+
+    entry: nn.Module
+    exits: tuple[nn.Module, ...]
+    routed: RoutedExperts
+    shared: tuple[SharedExpert, ...]
+    branches: tuple[Branch, ...] = ()
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """See `FeedForward`."""
+        widths = [self.routed.width] * self.routed.count + [each.dense.numbering.count for each in self.shared]
+        return Numbering(tuple(widths), self.routed.count)
+
+    @property
+    def hidden(self) -> int:
+        """See `FeedForward`."""
+        return self.routed.hidden
+
+    @property
+    def has_gate(self) -> bool:
+        """See `FeedForward`."""
+        return self.routed.layout is not None
+
+    @property
+    def activation(self) -> Activation:
+        """See `FeedForward`."""
+        return self.routed.activation
+
+    @property
+    def is_probed(self) -> bool:
+        """See `FeedForward`."""
+        around = any(each.is_probed for each in self.routed.around)
+        return around or self.routed.stacks.are_made or any(each.dense.is_probed for each in self.shared)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """See `FeedForward`."""
+        own = [self.routed.second_map(0)[0].dtype, *(each.precision for each in self.routed.around)]
+        return coarsest([*own, *(each.dense.precision for each in self.shared)])
+
+    @property
+    def parameters(self) -> int:
+        """See `FeedForward`."""
+        around = parameters_of(self.routed.around)
+        return self.routed.stacks.parameters + around + sum(each.dense.parameters for each in self.shared)
+
+    def keys(self) -> Tensor:
+        """See `FeedForward`."""
+        return torch.cat([*map(self.routed.keys, self._experts()), *(each.dense.keys() for each in self.shared)])
+
+    def up_keys(self) -> Tensor | None:
+        """See `FeedForward`."""
+        if not self.has_gate:
+            return None
+        shared = [up for each in self.shared if (up := each.dense.up_keys()) is not None]
+        return torch.cat([*map(self.routed.up_keys, self._experts()), *shared])
+
+    def values(self) -> Tensor:
+        """See `FeedForward`."""
+        return torch.cat([*map(self.routed.values, self._experts()), *(each.dense.values() for each in self.shared)])
+
+    def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
+        """Of keys, formula and weights alone: nothing of the forward that is tapped."""
+        return self._of_each(inputs, weights, lambda maps: self.routed.join(*maps))
+
+    def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
+        """How far the coefficients move with one part of gate and up each, which round: their sensitivity.
+
+        It is larger than they are where a sum cancels, as GPT-OSS's up + 1 does.
+        """
+        small = 2.0**-10
+
+        def sensitivity(given: list[Tensor]) -> Tensor:
+            maps = [each.float() for each in given]
+            made = self.routed.join(*maps)
+            moved = (
+                self.routed.join(*(each * (1 + small) if each is one else each for each in maps)) - made for one in maps
+            )
+            return torch.stack([each.abs() for each in moved]).sum(0) / small
+
+        return self._of_each(inputs, weights, sensitivity)
+
+    def _of_each(
+        self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]
+    ) -> Tensor:
+        """What `make` makes of every routed expert's maps, weighed, and the coefficients of the shared ones."""
+        assert weights is not None
+        found, entering = [], self.routed.into_module(self._before(0, inputs))
+        for expert in self._experts():
+            weight = weights[..., expert, None].to(inputs.dtype)
+            made = make(self.routed.maps(entering * weight if self.routed.weighs_input else entering, expert))
+            found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
+        for place, each in enumerate(self.shared, start=self.routed.count):
+            taken = self._before(1 + place - self.routed.count, inputs)
+            found.append(each.dense.recall(taken) * weights[..., place, None].to(inputs.dtype))
+        return torch.cat(found, dim=-1)
+
+    def write(self, coefficients: Tensor) -> Tensor:
+        """An expert at a time: the values of all are not copied."""
+        firsts, total = self.numbering.firsts, torch.zeros((), device=coefficients.device)
+        for expert in self._experts():
+            own = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
+            total = total + own @ self.routed.second_map(expert)[0].T.float()
+        total = self._behind(0, self.routed.out_of_module(total))
+        for number, (first, each) in enumerate(zip(firsts[self.routed.count :], self.shared, strict=True), start=1):
+            own = each.dense.write(coefficients[..., first : first + each.dense.numbering.count])
+            total = total + self._behind(number, own)
+        return total
+
+    def _before(self, branch: int, inputs: Tensor) -> Tensor:
+        """What the keys of a branch read, of what enters the layer."""
+        return self.branches[branch].before(inputs) if self.branches else inputs
+
+    def _behind(self, branch: int, written: Tensor) -> Tensor:
+        """What values wrote [..., hidden], float32, as it leaves their branch."""
+        return self.branches[branch].behind(written.to(self.precision)).float() if self.branches else written
+
+    def bias(self, weights: Tensor | None) -> Tensor | None:
+        """The experts' biases by their weights [..., hidden]."""
+        assert weights is not None
+        routed = _sum_by_weight(weights, [self.routed.second_map(e)[1] for e in self._experts()])
+        shared = _sum_by_weight(weights[..., self.routed.count :], [each.dense.down.bias() for each in self.shared])
+        narrow = self.routed.narrow
+        outer = None if narrow is None or (bias := narrow.out.bias()) is None else bias.float() * self.routed.scale
+        inner = None if routed is None else self.routed.out_of_module(routed)
+        found = [term for term in (inner, outer, shared) if term is not None]
+        return sum(found[1:], start=found[0]) if found else None
+
+    def _experts(self) -> Iterator[int]:
+        """The routed experts; their matrices are at hand meanwhile, wherever they lie."""
+        with hold_weights(self.routed.stacks.module):
+            yield from range(self.routed.count)
+
+
+def _sum_by_weight(weights: Tensor, biases: list[Tensor | None]) -> Tensor | None:
+    """The sum of the biases [hidden] of experts by their weights [..., expert]; None where no expert has one."""
+    terms = [weights[..., e, None].float() * bias.float() for e, bias in enumerate(biases) if bias is not None]
+    return torch.stack(terms).sum(0) if terms else None

@@ -1,0 +1,199 @@
+"""The feed-forward layer of one block as memories: keys, values, and what they make of an input.
+
+A dense layer is three linear maps and a function; a mixture of experts (experts.py) is many of them. What the rest of
+the package asks of a layer is the same of both: `FeedForward`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.models.memories.branches import Branch
+from mnemoscope.models.modules.linear_maps import LinearMap
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class FeedForward(Protocol):
+    """What makes the coefficients of a layer and writes its values.
+
+    `entry` is the module whose input the keys read, `exits` are those whose outputs add up to the layer's, in the order
+    in which they end. Memories are numbered through all experts (`numbering`). `weights [..., expert]` say how much of
+    each expert a token gets; None in a dense layer.
+    """
+
+    @property
+    def numbering(self) -> Numbering:
+        """How the layer's memories are numbered and named."""
+
+    @property
+    def hidden(self) -> int:
+        """The width of the stream."""
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether every memory has two keys."""
+
+    @property
+    def entry(self) -> nn.Module:
+        """The module whose input is what the keys read."""
+
+    @property
+    def exits(self) -> tuple[nn.Module, ...]:
+        """The modules whose outputs add up to the layer's output."""
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches that have norms of their own: the routed experts', then each shared one's; mostly none."""
+
+    @property
+    def activation(self) -> Activation:
+        """The function f."""
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether a matrix of it is what its module makes of unit vectors."""
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which its matrices are multiplied, the coarsest where they differ."""
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases, as many as there are numbers in them, however they are stored."""
+
+    def keys(self) -> Tensor:
+        """The keys [memory, hidden]; of a gated layer the gates."""
+
+    def up_keys(self) -> Tensor | None:
+        """The second keys [memory, hidden] of a gated layer, else None."""
+
+    def values(self) -> Tensor:
+        """The values [memory, hidden]."""
+
+    def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
+        """The coefficients [..., memory] that the keys make of inputs [..., hidden]."""
+
+    def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor | None:
+        """The size [..., memory] of what rounds as coefficients are made; None where that is their own."""
+
+    def write(self, coefficients: Tensor) -> Tensor:
+        """`coefficients @ values` [..., hidden], float32."""
+
+    def bias(self, weights: Tensor | None) -> Tensor | None:
+        """What is added to the values' sum, [hidden] or [..., hidden], float32; None for nothing."""
+
+
+def parameters_of(maps: Iterable[LinearMap]) -> int:
+    """Weights and biases of linear maps, as many as there are numbers in them, however they are stored."""
+    shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
+    return sum(out * (inside + biased) for out, inside, biased in shapes)
+
+
+@dataclass(frozen=True)
+class DenseFeedForward:
+    """f(x K) V, or f(x G) * (x U) V where there is an `up`; `inner_norm` stands between the activation and V."""
+
+    gate: LinearMap
+    up: LinearMap | None
+    down: LinearMap
+    activation: Activation
+    inner_norm: nn.Module | None = None
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """See `FeedForward`."""
+        return ()
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """See `FeedForward`."""
+        return Numbering((self.down.shape[1],))
+
+    @property
+    def hidden(self) -> int:
+        """See `FeedForward`."""
+        return self.down.shape[0]
+
+    @property
+    def has_gate(self) -> bool:
+        """See `FeedForward`."""
+        return self.up is not None
+
+    @property
+    def entry(self) -> nn.Module:
+        """See `FeedForward`."""
+        return self.gate.module
+
+    @property
+    def exits(self) -> tuple[nn.Module, ...]:
+        """See `FeedForward`."""
+        return (self.down.module,)
+
+    @property
+    def maps(self) -> tuple[LinearMap, ...]:
+        """The linear maps that there are."""
+        return tuple(each for each in (self.gate, self.up, self.down) if each is not None)
+
+    @property
+    def is_probed(self) -> bool:
+        """See `FeedForward`."""
+        return any(each.is_probed for each in self.maps)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """See `FeedForward`."""
+        return coarsest(each.precision for each in self.maps)
+
+    @property
+    def parameters(self) -> int:
+        """See `FeedForward`."""
+        return parameters_of(self.maps)
+
+    def keys(self) -> Tensor:
+        """See `FeedForward`."""
+        return self.gate.weight()
+
+    def up_keys(self) -> Tensor | None:
+        """See `FeedForward`."""
+        return None if self.up is None else self.up.weight()
+
+    def values(self) -> Tensor:
+        """See `FeedForward`."""
+        return self.down.weight().T
+
+    def recall(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """See `FeedForward`."""
+        made = self.activation(self.gate(inputs))
+        made = made if self.up is None else made * self.up(inputs)
+        return made if self.inner_norm is None else self.inner_norm(made)
+
+    def rounding(self, inputs: Tensor, weights: Tensor | None = None) -> None:
+        """See `FeedForward`."""
+
+    def write(self, coefficients: Tensor) -> Tensor:
+        """See `FeedForward`."""
+        return coefficients.float() @ self.values().float()
+
+    def bias(self, weights: Tensor | None = None) -> Tensor | None:
+        """See `FeedForward`."""
+        bias = self.down.bias()
+        return None if bias is None else bias.float()
+
+
+def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """The one of them that rounds most."""
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether coefficients can lie below zero; f itself is asked whether it does, since names are many."""
+    if ffn.has_gate or (isinstance(ffn, DenseFeedForward) and ffn.inner_norm is not None):
+        return True
+    with torch.inference_mode():
+        return bool((ffn.activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

@@ -1,0 +1,195 @@
+"""Routed experts: matrices stacked in one module, and what joins gate and up; found in a block by their interface.
+
+A coefficient is the activation times the router's weight (definitions.md section 7.1). experts.py puts shared experts
+beside them, and says what a layer of both answers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.models.memories.expert_gating import Gating, Layout, gating_of, plainly
+from mnemoscope.models.memories.expert_stacks import Piles, Stacks, is_wrapper
+from mnemoscope.models.memories.feed_forward import Activation
+from mnemoscope.models.modules.linear_maps import LinearMap
+from mnemoscope.models.modules.offloading import weight_of
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Linear maps between the stream and the narrower one in which all experts of a layer work."""
+
+    into: LinearMap
+    out: LinearMap
+
+
+@dataclass(frozen=True)
+class RoutedExperts:
+    """Experts whose matrices lie stacked in one module.
+
+    `layout` says how gate and up share the first stack (None: no gate), `gating` joins them; `transposed` stacks hold
+    [in, out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module
+    is given every token once for every expert. What the module gives enters the layer `scale` times, so that belongs
+    to the router's weights. `narrow`: the module works in a stream narrower than the layer's, so keys and values are
+    products; `stream` is the width of its own.
+    """
+
+    module: nn.Module
+    stacks: Stacks | Piles
+    stream: int
+    count: int
+    width: int
+    layout: Layout | None
+    gating: Gating
+    activation: Activation
+    transposed: bool
+    weighs_input: bool = False
+    router: nn.Module | None = None
+    scale: float = 1.0
+    narrow: Narrowing | None = None
+
+    @property
+    def hidden(self) -> int:
+        """The width of the stream."""
+        return self.stream if self.narrow is None else self.narrow.out.shape[0]
+
+    @property
+    def around(self) -> tuple[LinearMap, ...]:
+        """The linear maps before and behind the module, where it works in a narrower stream."""
+        return () if self.narrow is None else (self.narrow.into, self.narrow.out)
+
+    def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""
+        name = "up_proj" if self.layout is None else "gate_up_proj"
+        return self._matrix(name, expert), self._bias(name, expert)
+
+    def second_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
+        """Matrix [hidden, memory] after the activation and its bias."""
+        return self._matrix("down_proj", expert), self._bias("down_proj", expert)
+
+    def _matrix(self, name: str, expert: int) -> Tensor:
+        matrix = self.stacks[name][expert]
+        return matrix.T if self.transposed else matrix
+
+    def _bias(self, name: str, expert: int) -> Tensor | None:
+        has_one = isinstance(getattr(self.module, f"{name}_bias", None), Tensor)
+        return weight_of(self.module, f"{name}_bias").detach()[expert] if has_one else None
+
+    def keys(self, expert: int) -> Tensor:
+        """The keys [memory, hidden]; of gated experts the gates."""
+        return self._in_stream(self._half(expert, 0)[0])
+
+    def up_keys(self, expert: int) -> Tensor:
+        """The second keys [memory, hidden] of a gated expert."""
+        return self._in_stream(self._half(expert, 1)[0])
+
+    def _in_stream(self, keys: Tensor) -> Tensor:
+        return keys if self.narrow is None else keys.float() @ self.narrow.into.weight().float()
+
+    def values(self, expert: int) -> Tensor:
+        """The values [memory, hidden]."""
+        matrix = self.second_map(expert)[0]
+        return matrix.T if self.narrow is None else matrix.T.float() @ self.narrow.out.weight().float().T
+
+    def into_module(self, inputs: Tensor) -> Tensor:
+        """What enters the module, of what enters the layer."""
+        return inputs if self.narrow is None else self.narrow.into(inputs)
+
+    def out_of_module(self, written: Tensor) -> Tensor:
+        """What values wrote in the module's stream [..., hidden of the module], in the layer's, float32; no bias."""
+        return written if self.narrow is None else written @ self.narrow.out.weight().float().T
+
+    def _half(self, expert: int, half: int) -> tuple[Tensor, Tensor | None]:
+        """Gate (0) or up (1) as the module has them, [memory, hidden of the module], and their bias."""
+        matrix, bias = self.first_map(expert)
+        if self.layout is None:
+            return matrix, bias
+        part = slice(half, None, 2) if self.layout == "interleaved" else slice(half * self.width, None)
+        part = part if self.layout == "interleaved" or half else slice(0, self.width)
+        return matrix[part], None if bias is None else bias[part]
+
+    def maps(self, inputs: Tensor, expert: int) -> list[Tensor]:
+        """What one expert makes of what enters the module, before any function: gate and up, or the one there is."""
+        halves = (0,) if self.layout is None else (0, 1)
+        return [nn.functional.linear(inputs, *self._half(expert, half)) for half in halves]
+
+    def join(self, *maps: Tensor) -> Tensor:
+        """The activation of what `maps` gives."""
+        return self.activation(*maps) if self.layout is None else self.gating(*maps)
+
+    def activate(self, made: Tensor) -> Tensor:
+        """The module's own activation of what the first map made."""
+        if self.layout is None:
+            return self.activation(made)
+        own = getattr(self.module, "_apply_gate", None)
+        if own is not None:
+            return own(made)  # type: ignore[no-any-return]
+        gate, up = made.chunk(2, dim=-1)
+        return self.gating(gate, up)
+
+
+def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, RoutedExperts] | None:
+    """The routed experts of a block and the path of their module; None in a block that has none.
+
+    `latest` is where the stacks of one layer of the model are kept.
+    Raises ModelUnsupported for experts that compute in a way that we do not know.
+    """
+    for path, module in block.named_modules():
+        if is_wrapper(module):  # it answers for what is inside, which comes next
+            continue
+        weighs_input = type(module).__name__ in _WEIGH_INPUT
+        if weighs_input or isinstance(getattr(module, "is_concatenated", None), bool):
+            while is_wrapper(around := block.get_submodule(path.rpartition(".")[0])):
+                path = path.rpartition(".")[0]
+            stacks = Stacks(module, block.get_submodule(path), Cache(1) if latest is None else latest)
+            return path, _routed_of(module, around, stacks, weighs_input=weighs_input)
+        if type(module).__name__ in _PILED:
+            return path, _piled_of(module)
+        if type(module).__name__.endswith("Experts") or _is_list_of_experts(path, module):
+            raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
+    return None
+
+
+_WEIGH_INPUT = ("Llama4TextExperts",)
+"""Classes that compute every expert of inputs which the router has weighed."""
+_PILED = ("DbrxExperts",)
+"""Classes whose matrices lie above one another in a module inside."""
+
+
+def _is_list_of_experts(path: str, module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
+
+
+def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) -> RoutedExperts:
+    name = type(module).__name__
+    if getattr(module, "has_post_expert_norm", False):
+        raise ModelUnsupported(f"its experts ({name}) have a norm of their own each, which cannot be read yet")
+    if not is_stack(module.down_proj):
+        raise ModelUnsupported(f"its experts ({name}) hold no plain matrices; load it with --dequantize")
+    transposed = weighs_input or bool(module.is_transposed)
+    count, *shape = module.down_proj.shape
+    activation = getattr(module, "act_fn", nn.functional.silu)
+    layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
+    width, stream = map(int, shape if transposed else reversed(shape))
+    return RoutedExperts(
+        module, stacks, stream, int(count), width, layout, gating, activation, transposed, weighs_input,
+        around.router if weighs_input else None,
+    )  # fmt: skip
+
+
+def _piled_of(module: Any) -> RoutedExperts:
+    inside, count = module.mlp, int(module.num_experts)
+    own = {name: getattr(inside, name, None) for name in ("w1", "v1", "w2")}
+    if is_wrapper(inside) or not all(type(each) is nn.Parameter and each.is_floating_point() for each in own.values()):
+        raise ModelUnsupported(f"its experts ({type(module).__name__}) hold no plain matrices, and cannot be read yet")
+    width, activation = int(module.ffn_hidden_size), inside.activation_fn
+    stacks, stream = Piles(inside, count), int(module.hidden_size)
+    return RoutedExperts(module, stacks, stream, count, width, "halves", plainly(activation), activation, False)
+
+
+def is_stack(weight: object) -> bool:
+    """Whether a parameter is a plain stack of matrices."""
+    return type(weight) in (Tensor, nn.Parameter) and weight.dim() == 3 and weight.is_floating_point()  # type: ignore

@@ -1,0 +1,1 @@
+"""Any network as PyTorch has it: its modules, whoever wrapped, packed or moved their weights."""

@@ -1,0 +1,179 @@
+"""The identity of a language model: one sha256 over what it computes with, wherever it lies.
+
+Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, the tokenizer, the token put
+before every sentence, and the source of code that is of no installed package: that of the model's classes and, file by
+file, of what it imports by a statement. Weights that are tied count once. Not covered: code without a file (a
+notebook's), names, paths, library versions, and how the model is run (device, attention kernel), which the plan of
+mining holds. A model converted to another dtype before it is handed over is another model.
+"""
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelDamaged
+from mnemoscope.models.modules.linear_maps import is_of_adapters
+from mnemoscope.models.modules.offloading import own_parameters, weight_of
+from mnemoscope.models.modules.wrappers import name_inside
+from mnemoscope.models.tokens.model_tokens import Beginning
+from mnemoscope.models.tokens.python_tokens import REMOTE_CODE
+
+# `tie_word_embeddings` is among them since the list of weights says it.
+_INCIDENTAL = {
+    *("_name_or_path", "architectures", "auto_map", "chunk_size_feed_forward", "dtype", "id2label", "label2id"),
+    *("output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict"),
+    *("tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache"),
+}
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "torch", "transformers"})
+"""Packages that are libraries wherever they lie, such as in a folder of their developers'."""
+
+
+def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
+    """The sha256, in hex, of a model's configuration, weights, own code and tokenizer description."""
+    digest = hashlib.sha256()
+    for part in (_essentials(config), tokenizer):
+        digest.update(json.dumps(part, sort_keys=True, default=str).encode())
+    for name, weight in read_weights(model):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(_bytes(weight))
+    for source in _own_code(model):
+        digest.update(hashlib.sha256(source).digest())
+    return digest.hexdigest()
+
+
+def fingerprint(content: str, beginning: Beginning) -> str:
+    """The sha256, in hex, of a model of that content whose sentences begin like this.
+
+    The beginning stands in files that the content does not cover (tokenizer_config.json), and in defaults of
+    transformers.
+    """
+    return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
+
+
+def reading_fingerprint(tokenizer: dict[str, Any]) -> str:
+    """The sha256, in hex, of a tokenizer's description: of how text becomes tokens."""
+    return hashlib.sha256(json.dumps(tokenizer, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _own_code(model: nn.Module) -> list[bytes]:
+    """The source files, sorted by content, of the model's classes that are no library's, and of what those import."""
+    classes = {kind for module in model.modules() for kind in type(module).__mro__}
+    waiting = [(kind.__module__, _defining_file(kind)) for kind in classes]
+    found: dict[Path, bytes] = {}
+    while waiting:
+        name, path = waiting.pop()
+        if path is not None and path not in found and _is_own(name, path):
+            found[path] = path.read_bytes()
+            waiting += _imports(found[path], path, name)
+    return sorted(found.values())
+
+
+def _defining_file(kind: type) -> Path | None:
+    """The file that defines a class, whether or not its module is among the imported ones."""
+    code = (getattr(value, "__code__", None) for value in vars(kind).values())
+    files = [getattr(sys.modules.get(kind.__module__), "__file__", None), *(each.co_filename for each in code if each)]
+    return next((Path(file).resolve() for file in files if file and Path(file).is_file()), None)
+
+
+def _is_own(name: str, path: Path) -> bool:
+    """Whether the module of that name, in that file, is of no installed package."""
+    root = name.partition(".")[0]
+    known = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
+    return path.suffix == ".py" and (root == REMOTE_CODE or not known)
+
+
+def _imports(source: bytes, path: Path, name: str) -> Iterator[tuple[str, Path | None]]:
+    """Name and file of every module that a module of that name imports by a statement, also within functions."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        of, level = (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else ("", 0)
+        for asked in {of, *(f"{of}.{each.name}".strip(".") for each in node.names)} - {""}:
+            whole = f"{package.rsplit('.', level - 1)[0]}.{asked}".strip(".") if level else asked
+            beside = path.parents[max(0, level - 1)].joinpath(*asked.split("."))
+            imported = getattr(sys.modules.get(whole), "__file__", None)
+            places = [Path(imported)] if imported else [beside.with_name(f"{beside.name}.py"), beside / "__init__.py"]
+            yield whole, next((place.resolve() for place in places if place.is_file()), None)
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of.
+
+    What lies elsewhere is a shape alone.
+    """
+    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
+    stored = model.state_dict().keys()
+    found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
+    return {part: plain for name, tensor in found.items() for part, plain in plain_parts(name, tensor)}
+
+
+def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """`named_weights` sorted by name, which is that without wrappers around parts, one at a time: those that lie
+    elsewhere are fetched for the time of one step.
+    """
+    named = ((name_inside(name), name, weight) for name, weight in named_weights(model).items())
+    for plain, name, weight in sorted(named, key=lambda each: each[0]):
+        path, _, own = name.rpartition(".")
+        yield plain, weight_of(model.get_submodule(path), own).detach() if weight.is_meta else weight
+
+
+def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a tensor is made of, with names: itself, or those that a quantised one consists of."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield name, tensor
+        return
+    for inner in flatten()[0]:
+        yield from plain_parts(f"{name}.{inner}", getattr(tensor, inner))
+
+
+def active_adapters(model: nn.Module) -> list[list[object]]:
+    """Which adapters of a model's layers are at work, and how strongly, by path: nothing of that is a weight."""
+    found = []
+    for path, module in model.named_modules():
+        if is_of_adapters(module):
+            names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
+            stated = [getattr(module, name, None) for name in names]
+            if stated[0] is not None:
+                found.append([name_inside(path), type(module).__name__, *stated])
+    return found
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raises ModelDamaged, naming the weight, where a weight is NaN or infinite."""
+    for name, weight in read_weights(model):
+        if not weight.is_floating_point():
+            continue
+        if weight.numel() == 1 and bool(torch.isinf(weight)):  # no weight, but a bound that never holds
+            continue
+        # The sum is one quick pass; only where it overflowed or met a NaN is every entry looked at.
+        if not bool(torch.isfinite(weight.sum(dtype=torch.float32))) and not bool(torch.isfinite(weight).all()):
+            bad = int((~torch.isfinite(weight)).sum())
+            raise ModelDamaged(
+                f"weight {name!r} holds {bad} NaN or infinite numbers of {weight.numel()}; take an undamaged copy"
+            )
+
+
+def _essentials(config: Any) -> Any:
+    if isinstance(config, dict):
+        kept = {key: _essentials(value) for key, value in config.items() if key not in _INCIDENTAL}
+        return {key: value for key, value in kept.items() if value is not None and not str(key).startswith("_attn")}
+    if isinstance(config, list | tuple):
+        return [_essentials(value) for value in config]
+    return config
+
+
+def _bytes(weight: Tensor) -> memoryview:
+    """The weight's bytes, uncopied where it lies contiguous in main memory."""
+    plain = weight.detach().to("cpu").contiguous().reshape(-1)
+    raw: Any = plain.view(torch.uint8).numpy()
+    return memoryview(raw)

@@ -1,0 +1,300 @@
+"""The linear maps of a model as matrices: read where they are stored plainly, probed where they are not.
+
+A quantised or adapted layer (torchao, bitsandbytes, LoRA and other adapters) holds no matrix that says what it
+computes. What it makes of every unit vector does (definitions.md section 7.4): so nothing needs to be known of a
+format, and the load-time proof judges the outcome as it judges every model's.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.heap import keep_freed_memory
+from mnemoscope.models.modules.offloading import device_of_module, weight_of
+from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
+
+_ADAPTERS = ("peft",)
+"""Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
+_TALKATIVE = logging.getLogger("bitsandbytes")
+_UNIT_VECTORS = 1 << 26
+"""Numbers of unit vectors, or of what comes of them, that exist at one time."""
+_LINEAR = 1.5e-2
+"""How far a map may be from what its matrix says, of the size of the terms that add up. Rounding to bfloat16, twice as
+in a LoRA layer, gives 8e-3; eight bits for a row of inputs, of which one entry is a hundred times the rest, 3e-2."""
+_ONE_LARGE = (1.0, 8.0, 30.0, 100.0)
+_SMALL = 0.05
+"""So that no input is above 6, which LLM.int8 would not round."""
+_EXACT = 1e-5
+"""How far the sum of two outputs may be from the output of the sum where products are in float32."""
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """Rows `first .. first + count` of a linear module's outputs, whichever way round it stores its matrix.
+
+    `transposed` means [in, out] (Conv1D of GPT-2) where nn.Linear has [out, in].
+    """
+
+    module: nn.Module
+    transposed: bool
+    first: int
+    count: int
+
+    @staticmethod
+    def whole(module: nn.Module, *, transposed: bool = False) -> "LinearMap":
+        """The map of all of the module's outputs; a Conv1D is always transposed."""
+        transposed = transposed or type(module).__name__ == "Conv1D"
+        return LinearMap(module, transposed, 0, _sizes(module, transposed)[0])
+
+    def halves(self, order: tuple[str, str]) -> tuple["LinearMap", "LinearMap"]:
+        """Gate and up, of outputs that fuse them in this order."""
+        count = self.count // 2
+        first, second = (replace(self, first=start, count=count) for start in (0, count))
+        return (first, second) if order == ("gate", "up") else (second, first)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in) of the matrix, without making it."""
+        return self.count, _sizes(self.module, self.transposed)[1]
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether the matrix is what the module makes of unit vectors, since none is stored."""
+        return not is_plain(self.module)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the module multiplies, whatever goes in."""
+        return precision_of(self.module)
+
+    def weight(self) -> Tensor:
+        """The matrix [out, in], without gradients: a view of the module's own, or probed anew."""
+        if self.is_probed:
+            matrix = probe(self.module)
+        else:
+            matrix = weight_of(self.module, "weight").detach()
+            matrix = matrix.T if self.transposed else matrix
+        return matrix[self.first : self.first + self.count]
+
+    def bias(self) -> Tensor | None:
+        """The bias [out], without gradients, or None: a view of the module's own, or what it makes of zeros."""
+        if self.is_probed:
+            bias = probe_bias(self.module)
+        else:
+            has_one = isinstance(getattr(self.module, "bias", None), Tensor)
+            bias = weight_of(self.module, "bias").detach() if has_one else None
+        return None if bias is None else bias[self.first : self.first + self.count]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """These outputs alone [..., out], of inputs [..., in]."""
+        matrix, bias = self.weight(), self.bias()
+        given = nn.functional.linear(inputs.to(matrix.dtype), matrix, None if bias is None else bias.to(matrix.dtype))
+        return given.to(inputs.dtype)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether the module's matrix lies in its `weight` as it is multiplied."""
+    weight: Any = getattr(module, "weight", None)
+    return (
+        type(weight) in (Tensor, nn.Parameter)
+        and weight.dim() == 2
+        and bool(weight.is_floating_point())
+        and not is_of_adapters(module)
+        and not _has_more(module)
+    )
+
+
+def _has_more(module: nn.Module) -> bool:
+    """Whether there is more to the module than its matrix and bias: an adapter that somebody wrote into it, say."""
+    names = [name_inside(name) for name, _ in module.named_parameters()] if module._modules else module._parameters
+    return any(name not in ("weight", "bias") and not name.startswith("parametrizations.") for name in names)
+
+
+def is_of_adapters(thing: object) -> bool:
+    """Whether a layer, or a whole model, is of a library of adapters."""
+    return type(thing).__module__.partition(".")[0] in _ADAPTERS
+
+
+def matrix_of(module: nn.Module) -> Tensor:
+    """The module's matrix: as it stores it where it is plain, else [out, in], probed.
+
+    Raises ModelUnsupported where there is neither a matrix nor a linear map.
+    """
+    if not is_plain(module):
+        return probe(module)
+    return weight_of(module, "weight")
+
+
+def rows_of(module: nn.Module) -> int:
+    """How many rows `matrix_of` has, without reading a plain one."""
+    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
+    return weight.shape[0]
+
+
+def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
+    """The dtype and the device of what a linear module gives out."""
+    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
+    return weight.dtype, device_of_module(module) if weight.is_meta else weight.device
+
+
+@torch.inference_mode()
+def probe(module: nn.Module) -> Tensor:
+    """What a linear module makes of every unit vector `[out, in]`, its biases left out.
+
+    Raises ModelUnsupported where it cannot be asked, or is not linear (formats that quantise what goes into a layer).
+    """
+    if any(weight.is_meta for weight in module.parameters()):
+        raise ModelUnsupported(
+            f"a {type(module).__name__}, whose matrix is packed or adapted, lies on the CPU or on disk while it is not"
+            " used, where it cannot be read; give the model a device that holds it"
+        )
+    keep_freed_memory(64 << 20)  # what a layer makes on its way then lies where the last one's did
+    outside, inside = _sizes(module, False)
+    dtype, device = _asked_in(module, inside)
+    at_once = max(1, _UNIT_VECTORS // max(inside, outside))
+    checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
+    rows = []
+    with _without_biases(module):
+        for start in range(0, inside, at_once):
+            count = min(at_once, inside - start)
+            # With the first of them what is checked, since some layers unpack their weights for every question.
+            first = len(checked) if start == 0 else 0
+            asked = torch.zeros(first + count, inside, dtype=dtype, device=device)
+            asked[:first] = checked[:first]
+            asked[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
+            rows.append(_ask(module, asked))
+    made = rows[0] if len(rows) == 1 else torch.cat(rows)
+    if made.shape != (len(checked) + inside, outside):
+        raise ModelUnsupported(f"a {type(module).__name__} gives {made.shape[-1]} numbers where it says {outside}")
+    given, matrix = made[: len(checked)], made[len(checked) :].T
+    _check_linear(module, matrix, checked, given)
+    return matrix
+
+
+@torch.inference_mode()
+def probe_bias(module: nn.Module) -> Tensor | None:
+    """What a linear module makes of zeros `[out]`; None where that is nothing."""
+    inside = _sizes(module, False)[1]
+    dtype, device = _asked_in(module, inside)
+    given = _ask(module, torch.zeros(1, inside, dtype=dtype, device=device))[0]
+    return given if bool(given.any()) else None
+
+
+@torch.inference_mode()
+def precision_of(module: nn.Module) -> torch.dtype:
+    """The dtype in which a linear module multiplies: its matrix's, or told from how it rounds sums."""
+    if is_plain(module):
+        return module.weight.dtype  # type: ignore[return-value]  # not fetched from where it may lie
+    inside = _sizes(module, False)[1]
+    dtype, device = _asked_in(module, inside)
+    if dtype != torch.float32:
+        return dtype
+    one, other = torch.randn(2, 8, inside, generator=torch.Generator().manual_seed(0)).to(device)
+    with _without_biases(module):
+        whole, parts = _ask(module, one + other), _ask(module, one) + _ask(module, other)
+    apart = float((whole - parts).norm() / whole.norm().clamp_min(1e-30))
+    if apart <= _EXACT:
+        return torch.float32
+    return torch.float16 if apart <= 100 * _EXACT else torch.bfloat16
+
+
+def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
+    # Not by calling it, since hooks that watch a model's own forward must not see this. A layer that rounds what goes
+    # in says so in the log, time and again, and is then refused in one line.
+    level = _TALKATIVE.level
+    _TALKATIVE.setLevel(logging.ERROR)
+    try:
+        with run_uncompiled():
+            given = module.forward(inputs)
+    finally:
+        _TALKATIVE.setLevel(level)
+    if not isinstance(given, Tensor):
+        raise ModelUnsupported(f"a {type(module).__name__} does not give one tensor, so it is no linear map")
+    return given
+
+
+def _uneven_inputs(inside: int) -> Tensor:
+    """Inputs `[n, in]` with entries of very different size, which eight bits for a row of them would not hold."""
+    inputs = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
+    inputs[::2, 0], inputs[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
+    return inputs * _SMALL
+
+
+def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
+    """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
+    exact, wide = matrix.float().T, inputs.float()
+    wrong = (given.float() - wide @ exact).square().mean(1)
+    size = wide.square() @ (torch.linalg.vector_norm(exact, dim=1).square() / exact.shape[1])
+    if not bool((wrong <= _LINEAR**2 * size.clamp_min(1e-30)).all()):
+        raise ModelUnsupported(
+            f"a {type(module).__name__} is not linear in what goes into it (its format quantises that, too);"
+            " --dequantize widens the weights at load"
+        )
+
+
+def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
+    """Outputs and inputs of a linear module: as its matrix, it, or else the first map inside that fits says."""
+    if is_plain(module):
+        rows, columns = module.weight.shape  # type: ignore[misc]
+        return (columns, rows) if transposed else (rows, columns)
+    stated = stated_sizes(module)
+    if stated is not None:
+        return stated
+    for inside in {sizes: None for part in module.modules() if (sizes := stated_sizes(part)) is not None}:
+        with suppress(RuntimeError, TypeError, ValueError, ModelUnsupported), torch.inference_mode():
+            dtype, device = _asked_in(module, inside[1])
+            if _ask(module, torch.zeros(1, inside[1], dtype=dtype, device=device)).shape == (1, inside[0]):
+                return inside
+    raise ModelUnsupported(f"a {type(module).__name__} is neither a matrix nor a linear map that could be asked")
+
+
+def stated_sizes(module: nn.Module) -> tuple[int, int] | None:
+    """Outputs and inputs that a module names: as torch, or as older packed layers do."""
+    for names in (("out_features", "in_features"), ("outfeatures", "infeatures")):
+        outside, inside = (getattr(module, name, None) for name in names)
+        if isinstance(outside, int) and isinstance(inside, int):
+            return outside, inside
+    return None
+
+
+def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device]:
+    """A dtype that a module takes its inputs in, and their device.
+
+    It is that of its parameters; packed layers without any take float32 as they come, or the dtype of their scales.
+    """
+    parameters, buffers = list(module.parameters()), list(module.buffers())
+    device = next((tensor.device for tensor in (*parameters, *buffers)), torch.device("cpu"))
+    stated = getattr(module, "compute_dtype", None)
+    if isinstance(stated, torch.dtype):
+        return stated, device
+    own, scales = (next((t.dtype for t in some if t.is_floating_point()), None) for some in (parameters, buffers))
+    if own is not None or scales in (None, torch.float32):
+        return own or torch.float32, device
+    with suppress(RuntimeError):
+        _ask(module, torch.zeros(1, inside, device=device))
+        return torch.float32, device
+    return scales or torch.float32, device
+
+
+@contextmanager
+def _without_biases(module: nn.Module) -> Iterator[None]:
+    """Zeros in place of every bias inside, be it a parameter or a buffer, for the time of the block."""
+    held: list[tuple[dict[str, Any], Any]] = []
+    try:
+        for part in module.modules():
+            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+            for own in stores:
+                bias = own.get("bias")
+                if bias is not None:
+                    held.append((own, bias))
+                    own["bias"] = torch.zeros_like(bias)
+        yield
+    finally:
+        for own, bias in held:
+            own["bias"] = bias

@@ -1,0 +1,190 @@
+"""What every module of a model took in and gave out in one small forward: the evidence for structural inference.
+
+structure.py reasons about it. Tensors are kept flat, [batch * position, entries], and cloned when seen, so that a block
+that works in place cannot change the evidence.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.models.modules.offloading import device_of_module
+from mnemoscope.models.modules.quiet import suppress_warnings
+from mnemoscope.models.modules.wrappers import run_uncompiled, run_unpacked
+
+IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
+
+# Wide, since sums taken in another order differ by whole units of half precision; the load-time proof is the judge.
+HALF_TOLERANCE = 8e-2
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleCall:
+    """One call of one module."""
+
+    path: str
+    module: nn.Module
+    taken: Tensor
+    given: Tensor
+    moment: int
+    """How many calls ended before it."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the module gave out something else than it took in (dropout at rest does not)."""
+        return not same(self.taken, self.given)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The first call of every module, by path, in the order in which they ended; other calls; the model's logits."""
+
+    calls: dict[str, ModuleCall]
+    again: list[ModuleCall]
+    logits: Tensor
+
+    def after(self, call: ModuleCall) -> list[ModuleCall]:
+        """All calls that ended after this one, in order."""
+        every = [*self.calls.values(), *self.again]
+        return sorted((each for each in every if each.moment > call.moment), key=lambda each: each.moment)
+
+    def within(self, prefix: str) -> list[ModuleCall]:
+        """The calls of the modules inside `prefix`, their paths from there, the last to end first."""
+        start = f"{prefix}."
+        inside = [call for call in reversed(self.calls.values()) if call.path.startswith(start)]
+        return [replace(call, path=call.path.removeprefix(start)) for call in inside]
+
+
+def takes(module: nn.Module, name: str) -> bool:
+    """Whether a module's forward takes an argument of that name."""
+    return _takes(type(module).forward, name)
+
+
+@cache
+def _takes(forward: Callable[..., Any], name: str) -> bool:
+    taken = inspect.signature(forward).parameters
+    return name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+
+
+def observe(model: Any, rows: int) -> Observation:
+    """One forward of the model over a few ids below `rows`, with every module watched."""
+    calls: dict[str, ModuleCall] = {}
+    again: list[ModuleCall] = []
+
+    def watch(path: str, module: nn.Module) -> None:
+        taken: list[Tensor] = []
+
+        def start(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            found = [value for value in (*inputs, *named.values()) if _is_hidden(value)]
+            taken.append(flat(found[0]).clone() if found else torch.empty(0, 0))
+
+        def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
+            before = taken.pop()
+            if given is not None and _is_hidden(given) and before.numel():
+                call = ModuleCall(path, module, before, flat(given).clone(), len(calls) + len(again))
+                if calls.setdefault(path, call) is not call:
+                    again.append(call)
+
+        hooks.enter_context(module.register_forward_pre_hook(start, with_kwargs=True))
+        hooks.enter_context(module.register_forward_hook(end))
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if path:
+                watch(path, module)
+        logits = flat(run(model, ids_for(model, rows)))
+    return Observation(calls, again, logits)
+
+
+def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
+    """Whether what a module gives at one position depends on what it takes at an earlier one.
+
+    Asked in two forwards of the model over a few ids below `rows`; in the second, what the module takes at the first
+    position is changed.
+    """
+    module, given = model.get_submodule(path), []
+
+    def disturb(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        changed = {id(value): value.clone() for value in (*inputs, *named.values()) if _is_hidden(value)}
+        for value in changed.values():
+            value.view(len(IDS), len(IDS[0]), -1)[:, 0] *= -2
+        return tuple(changed.get(id(each), each) for each in inputs), {
+            name: changed.get(id(each), each) for name, each in named.items()
+        }
+
+    def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        given.append(first(output).reshape(len(IDS), len(IDS[0]), -1)[:, 1:].clone())
+
+    with ExitStack() as hooks:
+        hooks.enter_context(module.register_forward_hook(note))
+        run(model, ids_for(model, rows))
+        hooks.enter_context(module.register_forward_pre_hook(disturb, with_kwargs=True))
+        run(model, ids_for(model, rows))
+    return not same(given[0], given[-1])
+
+
+def ids_for(model: nn.Module, rows: int) -> Tensor:
+    """The ids of the small forward, below `rows`."""
+    return torch.tensor(IDS, device=device_of_module(model)) % rows
+
+
+def run(module: nn.Module, ids: Tensor) -> Tensor:
+    """The logits of a language model, or the last hidden states of a backbone, for ids."""
+    waits = ids.device.type != "cpu"
+    with torch.inference_mode(), suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext():
+        keywords = {"use_cache": False} if takes(module, "use_cache") else {}
+        output = module(input_ids=ids, **keywords)
+    if isinstance(output, Tensor):
+        return output
+    values = output if isinstance(output, tuple) else output.values()
+    return next(value for value in values if _is_hidden(value))
+
+
+def first(output: Any) -> Tensor:
+    """The hidden states of a module's output: itself, or the first of a tuple."""
+    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The tensor as [batch * position, entries]."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers up to rounding."""
+    return distance(a, b) < (1e-4 if b.dtype == torch.float32 else HALF_TOLERANCE)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """max|a - b| / max(rms(b), 1e-6); infinite for different shapes."""
+    if a.shape != b.shape or not b.numel():
+        return float("inf")
+    return float((a.float() - b.float()).abs().max() / b.float().square().mean().sqrt().clamp_min(1e-6))
+
+
+def factor_between(one: Tensor, other: Tensor) -> float:
+    """The number by which one tensor comes nearest to the other, of the same shape."""
+    one, other = one.double(), other.double()  # sums of half precision would be off by more than what is judged
+    return float((one * other).sum() / one.square().sum().clamp_min(1e-30))
+
+
+def _is_hidden(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)
+
+
+UNNAMED: Mapping[str, Any] = {}
+"""In place of the named arguments that torch leaves out while another thread sets or removes its hook."""
+
+
+def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
+    return next(
+        value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
+    )

@@ -1,0 +1,295 @@
+"""From hidden vectors to scores over the vocabulary: the head, and what norms on the way do to every vector alike.
+
+Of the three named projections (definitions.md section 2) `raw` is the head's matrix alone, `gain` folds in centring and
+gain of the norms (never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and
+soft-cap. What a norm does is found by asking it, not by its class's name. `LanguageModel.scores` puts them together;
+softmax, ranks and top lists are made elsewhere.
+
+A head is one matrix or an adaptive softmax (paper, section 2), whose vocabulary lies in bands: band 0 holds the most
+frequent words at full width, each later band is narrower by a factor and has a projection of its own. Its two levels:
+band 0 and one class per later band compete, then the words within a band. Parts have fairseq's names.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.models.modules.offloading import hold_all_weights
+
+Projection = Literal["raw", "gain", "lens"]
+
+_PROBES = 8
+_TOKENS = 2048
+"""Tokens scored at a time on a CPU: the rows of a head that its cache holds while all vectors pass by them."""
+_LINE = 16
+"""Numbers in a line of a CPU's cache."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The part of a norm that treats every vector alike: optional centring, then an optional gain [hidden]."""
+
+    centred: bool
+    gain: Tensor | None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The folded vectors [..., hidden], float32."""
+        folded = vectors.float() if self.gain is None else vectors.to(self.gain.device).float()
+        if self.centred:
+            folded = folded - folded.mean(dim=-1, keepdim=True)
+        if self.gain is None:
+            return folded
+        return folded.mul_(self.gain) if self.centred else folded * self.gain
+
+
+def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:
+    """What `norm` does to every vector alike, found by probing it with random vectors.
+
+    Known forms are LayerNorm and RMSNorm, with gain w, 1 + w or none; no norm changes nothing. Raises ModelUnsupported
+    for any other.
+    """
+    if norm is None:
+        return Fold(False, None)
+    weight, bias = gain_and_bias(norm, hidden)
+    device = device if weight is None else weight.device
+    probes = torch.randn(_PROBES, hidden, generator=torch.Generator().manual_seed(0)).to(device=device, dtype=dtype)
+    with torch.inference_mode():
+        out = norm(probes).float().to(device)
+    if bias is not None:
+        out = out - bias.float()
+    gains = [None] if weight is None else [weight.float(), 1.0 + weight.float()]
+    folds = [Fold(centred, gain) for centred in (False, True) for gain in gains]
+    best = min(folds, key=lambda fold: _misfit(fold(probes), out))
+    misfit = _misfit(best(probes), out)
+    if not misfit < (1e-3 if dtype == torch.float32 else 3e-2):
+        raise ModelUnsupported(
+            f"a {type(norm).__name__} is neither a layer norm nor an RMS norm (misfit {misfit:.2g}); "
+            "its gain cannot be folded into the scores"
+        )
+    return best
+
+
+def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
+    """What `norm` divides each of the vectors `[row, hidden]` by, `[row]`, float32: what its fold leaves out."""
+    if norm is None:
+        return torch.ones(len(vectors), device=vectors.device)
+    _, bias = gain_and_bias(norm, vectors.shape[-1])
+    vectors = vectors if fold.gain is None else vectors.to(fold.gain.device)
+    out = norm(vectors).float()
+    if bias is not None:
+        out = out - bias.float()
+    before, after = (torch.linalg.vector_norm(rows, dim=-1).clamp_min(1e-30) for rows in (fold(vectors), out))
+    scale: Tensor = before / after
+    return scale
+
+
+def gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
+    """The parameters `[hidden]` of a norm, each where it has one: its weight, and its bias."""
+    weight = bias = None
+    with hold_all_weights(norm):
+        for name, parameter in norm.named_parameters():
+            if parameter.shape == (hidden,):
+                if name.rpartition(".")[2] in ("bias", "beta"):
+                    bias = parameter.detach()
+                else:
+                    weight = parameter.detach()
+    return weight, bias
+
+
+def _misfit(expected: Tensor, out: Tensor) -> float:
+    """The relative distance between two sets of vectors when each pair may differ by a positive scale."""
+    scale = (expected * out).sum(-1, keepdim=True) / expected.square().sum(-1, keepdim=True).clamp_min(1e-30)
+    distance = (out - scale.clamp_min(0) * expected).norm()
+    return float(distance / out.norm().clamp_min(1e-30))
+
+
+class Head(Protocol):
+    """The last step from a vector to scores, in float32, without bias, scale or soft-cap."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether scores(-v) is -scores(v) and a positive factor changes no rank."""
+
+    def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` where it is given."""
+
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """The vectors `[n, hidden']`, float64, whose products with a hidden vector are the tokens' scores.
+
+        Of an adaptive softmax, scores before they are normalised: of the token's class, and of the token in it.
+        """
+
+    def mean_vector(self) -> Tensor:
+        """The mean `[hidden']` of the rows of all tokens, float64."""
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """One matrix E [vocab, hidden'], float32."""
+
+    matrix: Tensor
+    linear = True
+
+    def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The products with E's rows.
+
+        On a CPU those of some tokens after the other, into room that is given: the same products at up to four times
+        the rate where vectors are few.
+        """
+        if out is None or out.device.type != "cpu":
+            return torch.matmul(hidden, self.matrix.T, out=out)
+        for start in range(0, len(self.matrix), _TOKENS):
+            part = slice(start, start + _TOKENS)
+            torch.mm(hidden, self.matrix[part].T, out=out[:, part])
+        return out
+
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """E's rows of the tokens."""
+        return self.matrix[tokens.to(self.matrix.device)].double()
+
+    def mean_vector(self) -> Tensor:
+        """The mean of E's rows."""
+        return self.matrix.mean(0, dtype=torch.float64)
+
+
+def room_for_scores(rows: int, vocabulary: int, *, device: torch.device) -> Tensor:
+    """Room `[row, vocab]` for scores: where rows begin with a line of the cache, products are written faster."""
+    lines = -(-vocabulary // _LINE)
+    return torch.empty(rows, lines * _LINE, device=device)[:, :vocabulary]
+
+
+@dataclass(frozen=True)
+class Bands:
+    """The first id after each band, and the width of each band's word vectors."""
+
+    edges: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many words each band has."""
+        return tuple(b - a for a, b in pairwise((0, *self.edges)))
+
+
+class TransposedLinear(nn.Module):
+    """`x W` for a matrix that is stored the way round its tied copy needs it: [in, out]."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inside, outside))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return hidden @ self.weight
+
+
+class SplitHead(nn.Module):
+    """The first level where its words are tied to the input's: words and classes in matrices of their own."""
+
+    def __init__(self, hidden: int, words: int, classes: int) -> None:
+        super().__init__()
+        self.word_proj = nn.Linear(hidden, words, bias=False)
+        self.class_proj = nn.Linear(hidden, classes, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., hidden] -> [..., words + classes]."""
+        return torch.cat([self.word_proj(hidden), self.class_proj(hidden)], dim=-1)
+
+
+@final
+class AdaptiveSoftmax(nn.Module):
+    """Hidden vectors -> log-probabilities of the whole vocabulary, in order of id. It has no matrix E.
+
+    `tied_words`: the words are the input's; `tied_projections`: the projections to the bands are, too.
+    """
+
+    linear = False
+
+    def __init__(self, bands: Bands, hidden: int, *, tied_words: bool, tied_projections: bool) -> None:
+        super().__init__()
+        self.rows = bands.edges[-1]
+        self._edges = bands.edges
+        words, *later = bands.sizes()
+        self.head: nn.Module = nn.Linear(hidden, words + len(later), bias=False)
+        if tied_words:
+            self.head = SplitHead(hidden, words, len(later))
+        self.tail = nn.ModuleList()
+        for size, width in zip(later, bands.widths[1:], strict=True):
+            backwards = tied_words and tied_projections
+            to_band = TransposedLinear(hidden, width) if backwards else nn.Linear(hidden, width, bias=False)
+            self.tail.append(nn.Sequential(to_band, nn.Identity(), nn.Linear(width, size, bias=False)))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities [..., vocab], float32, of hidden vectors [..., hidden]."""
+        return self.scores(hidden)
+
+    def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Log-probabilities [..., vocab], float32; written to `out` [row, vocab] where it is given, for [row, hidden].
+
+        log p(word of a later band) = log p(its class) + log p(word within the band).
+        """
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        found = torch.empty(len(rows), self.rows, dtype=torch.float32, device=rows.device) if out is None else out
+        head = self.head(rows).float().log_softmax(-1)
+        first = self._edges[0]
+        found[:, :first] = head[:, :first]
+        for number, ((start, end), tail) in enumerate(zip(pairwise(self._edges), self.tail, strict=True)):
+            narrow, words = tail.get_submodule("0")(rows), tail.get_parameter("2.weight")
+            _within(narrow, words, head[:, first + number], out=found[:, start:end])
+        return found.view(*hidden.shape[:-1], self.rows)
+
+    def vectors_of(self, tokens: Tensor) -> Tensor:
+        """The token's own row, and in a later band that of its class."""
+        first = self._first_level()
+        tokens = tokens.to(first.device)
+        band = torch.bucketize(tokens, torch.tensor(self._edges, device=tokens.device), right=True)
+        found = first[torch.where(band == 0, tokens, self._edges[0] + band - 1)].double()
+        for number, (start, _) in enumerate(pairwise(self._edges), start=1):
+            here, (words, narrow) = band == number, self._later_band(number)
+            found[here] += words[tokens[here] - start].double() @ narrow
+        return found
+
+    def mean_vector(self) -> Tensor:
+        """The mean of the rows of all tokens, band by band."""
+        first = self._first_level()
+        total = first[: self._edges[0]].sum(0, dtype=torch.float64)
+        for number, (start, end) in enumerate(pairwise(self._edges), start=1):
+            words, narrow = self._later_band(number)
+            total += (end - start) * first[self._edges[0] + number - 1].double()
+            total += words.sum(0, dtype=torch.float64) @ narrow
+        return total / self.rows
+
+    def _first_level(self) -> Tensor:
+        """What scores the words of band 0 and the classes, `[words + classes, hidden]`."""
+        parts = [self.head.word_proj, self.head.class_proj] if isinstance(self.head, SplitHead) else [self.head]
+        return torch.cat([part.get_parameter("weight").detach() for part in parts])
+
+    def _later_band(self, band: int) -> tuple[Tensor, Tensor]:
+        """Of a later band the words' vectors `[word, width]`, and the projection to them `[width, hidden]`, float64."""
+        narrow = self.tail[band - 1].get_submodule("0")
+        matrix = narrow.get_parameter("weight").detach().double()
+        words = self.tail[band - 1].get_parameter("2.weight").detach()
+        return words, matrix.T if isinstance(narrow, TransposedLinear) else matrix
+
+
+def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> None:
+    """Writes log p(class) + log p(word within it) to `out` [row, word].
+
+    On a CPU normalised a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
+    the products themselves.
+    """
+    if narrow.requires_grad:  # of a lens that is trained: gradients need fresh memory
+        out.copy_((narrow @ words.T).log_softmax(1) + of_class[:, None])
+        return
+    if narrow.dtype == out.dtype:
+        torch.mm(narrow, words.T, out=out)
+    else:
+        out.copy_(narrow @ words.T)
+    step = max(1, IN_CACHE // len(words)) if out.device.type == "cpu" else max(1, len(out))
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        part.copy_(part.log_softmax(1).add_(of_class[start : start + step, None]))

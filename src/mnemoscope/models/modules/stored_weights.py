@@ -1,0 +1,121 @@
+"""What a model's files hold beside what the model took: counted, and refused where a packed format lies unread.
+
+transformers passes over a format of quantised weights that it does not know, and over scales that no module asks for;
+an eight-bit matrix is then read as if its numbers were weights. So the format must be a known one, the files are
+compared with the model by name, and a matrix of eight-bit floats or whole numbers needs somebody who scales it.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+from transformers.utils.hub import cached_file
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.modules.linear_maps import is_plain
+from mnemoscope.models.modules.weight_layouts import weight_files
+
+_BESIDE = "hf_quant_config.json"
+"""Where NVIDIA's ModelOpt says what it did, beside or in place of the configuration."""
+_SCALES = re.compile(
+    r"[._](weight_scale(_inv|_2)?|(input|output|activation)_scale|scales?|scale_inv|(weight_)?zero_points?|zeros|qzeros|"
+    r"qweight|weight_packed|weight_shape|(weight_)?g_idx|(nested_)?absmax|(nested_)?quant_map|quant_state\.\w+|SCB|"
+    r"weight_format|biases|packed|q_weight|q_scale(_max)?|q_groups|q_invperm|suh|svh|trellis|codebooks?|codes)$"
+)
+"""Names of what packed formats keep beside their matrices."""
+_MATRIX = re.compile(r"(weight|_proj|experts\.\w+)$")
+_WHOLE = {
+    *("F4", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    *("I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"),
+}
+_SOURCE = "take the model that was quantised"
+
+
+def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
+    """Raises ModelUnsupported for a format of quantised weights that transformers does not know, by its name."""
+    stated = next((found for part in _parts_of(config) if isinstance(found := _format_in(part), dict)), None)
+    if stated is None and not getattr(config, "quantization", None):
+        said = {name: arguments[name] for name in ("revision", "local_files_only")}
+        found = cached_file(
+            place, _BESIDE, **said, _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
+        )  # fmt: skip
+        stated = None if found is None else {"quant_method": "modelopt", **_inside(Path(found))}
+    elif stated is None or "quant_method" not in stated:
+        mlx = getattr(config, "quantization", None)
+        stated = {"quant_method": "MLX", **mlx} if isinstance(mlx, dict) else stated
+    if stated is None or _is_known(stated):
+        return
+    method, kind = str(stated.get("quant_method")), str(stated.get("quant_algo") or stated.get("format") or "")
+    named = f"{method} ({kind})" if kind and kind != "None" else method
+    raise ModelUnsupported(
+        f"the weights of {source!r} are packed in a format that transformers cannot read, {named}: it would take them"
+        f" for plain numbers; {_SOURCE}"
+    )
+
+
+def _parts_of(config: Any) -> list[Any]:
+    return [config, *(getattr(config, name, None) for name in config.sub_configs)]
+
+
+def _format_in(config: Any) -> Any:
+    return getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
+
+
+def _is_known(stated: dict[str, Any]) -> bool:
+    of_bits = stated.get("load_in_4bit") or stated.get("load_in_8bit")  # bitsandbytes, which has two entries there
+    return bool(of_bits) or str(stated.get("quant_method")) in AUTO_QUANTIZATION_CONFIG_MAPPING
+
+
+def _inside(path: Path) -> dict[str, Any]:
+    """What the file says of the format; nothing where it cannot be read."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))["quantization"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {"quant_algo": said["quant_algo"]} if isinstance(said, dict) and "quant_algo" in said else {}
+
+
+def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *, quantised: bool) -> None:
+    """Raises ModelUnsupported where what the files hold is not what the model computes with.
+
+    `unread` are the names of the tensors that it did not take.
+    """
+    if scales := sorted(name for name in unread if _SCALES.search(name)):
+        raise ModelUnsupported(
+            f"model {source!r} does not take {len(scales)} of its weights that look like scales of packed ones, such as"
+            f" {scales[0]!r}, so the others are not what they stand for; {_SOURCE}"
+        )
+    for path, module in network.named_modules():
+        weight = getattr(module, "weight", None)
+        if is_plain(module) and isinstance(weight, torch.Tensor) and weight.dim() > 1 and weight.dtype.itemsize == 1:
+            raise _unscaled_error(source, f"{path}.weight", str(weight.dtype).removeprefix("torch."))
+    if not quantised and (found := _first_packed(place)) is not None:
+        raise _unscaled_error(source, *found)
+
+
+def _unscaled_error(source: str, name: str, kind: str) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"model {source!r} holds {name!r} in {kind}, and nothing that says what its numbers stand for (no"
+        f" quantization_config, or no scales); {_SOURCE}"
+    )
+
+
+def _first_packed(place: str) -> tuple[str, str] | None:
+    """The first matrix of eight-bit floats or whole numbers in safetensors files, and its format; None without any."""
+    folder = Path(place)
+    if not folder.is_dir():
+        at = cached_file(place, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False)
+        folder = Path(at).parent if at is not None else folder
+    for path in weight_files(folder):
+        if path.suffix == ".safetensors":
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            for name, said in header.items():
+                if _MATRIX.search(name) and len(said["shape"]) > 1 and said["dtype"] in _WHOLE:
+                    return name, said["dtype"]
+    return None

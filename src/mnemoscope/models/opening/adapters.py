@@ -1,0 +1,156 @@
+"""Adapters of peft: put on a model from their folder or the hub, or found on a model in memory.
+
+What an adapter makes of the layers is not worked out here: linear_maps.py asks them, and the proof judges it. One that
+was made for another model is refused where a module or a weight of it has no place, or another shape; the name of the
+model that it was made for decides nothing, since models are copied and renamed.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedModel
+
+from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported
+from mnemoscope.models.loaded_parts import first_line
+from mnemoscope.models.modules.linear_maps import is_of_adapters
+from mnemoscope.models.modules.wrappers import unwrap
+from mnemoscope.models.opening.hub import one_line_errors, where
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that makes a folder that of an adapter."""
+_WEIGHTS = "adapter_model.*"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
+_NAME = "default"
+"""What peft calls an adapter of which nothing else was said; part of the fingerprint."""
+
+
+def base_of(source: Any) -> tuple[Any, str]:
+    """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
+
+    What torch has put around either is looked through.
+
+    Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
+    """
+    source = unwrap(source)
+    if not is_of_adapters(source):
+        return source, ""
+    _check_in_layers(source.active_peft_config)
+    inside = unwrap(source.get_base_model())
+    if not isinstance(inside, PreTrainedModel):
+        raise ModelUnsupported(f"the {type(inside).__name__} that is adapted is not a transformers model")
+    return inside, "".join(f"+{name}" for name in source.active_adapters)
+
+
+def base_name(folder: Path) -> str:
+    """What the adapter in a folder says that it was made for; `its base model` where it does not say."""
+    try:
+        stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        stated = None
+    return repr(stated) if isinstance(stated, str) and stated else "its base model"
+
+
+def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]:
+    """The network with the adapter of that folder or hub id in its layers; `base` is what the network is called.
+
+    One that was trained after tokens were added stores the rows of the embeddings: the network gets as many, and the
+    second value is the folder of the tokenizer that has these tokens, where it lies beside the adapter; else None.
+
+    Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    """
+    try:
+        import peft
+    except ImportError:
+        raise ModelUnsupported(
+            "an adapter (--adapter) needs peft, which is not installed; pip install 'mnemoscope[peft]'"
+        ) from None
+    folder = _folder_of(adapter)
+    with one_line_errors(adapter, what="adapter"):
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        _check_in_layers(config)
+        config.inference_mode = True
+        stored = peft.load_peft_weights(str(folder), device="cpu")
+        try:
+            resized, lacking = _take_rows(network, stored)
+            adapted = peft.PeftModel(network, config, _NAME)
+            renamed = getattr(network, "_checkpoint_conversion_mapping", {})
+            notes = adapted.load_adapter(str(folder), _NAME, torch_device=str(network.device), key_mapping=renamed)
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            raise _misfit(adapter, base, _reason(error)) from None
+    if unknown := [name for name in notes.unexpected_keys if not _is_stored_twice(name, stored, notes.unexpected_keys)]:
+        raise _misfit(adapter, base, f"the model has no place for its {unknown[0]!r}")
+    if missing := [*notes.missing_keys, *lacking]:
+        raise _misfit(adapter, base, f"it has nothing for the model's {missing[0]!r}")
+    return adapted.get_base_model(), str(folder) if resized and (folder / _TOKENIZER_CONFIG).is_file() else None
+
+
+def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
+    """Give the network as many rows of embeddings as the adapter stores. Whether that was another number, and the
+    weights with new rows that the adapter does not store: what transformers has put there would be chance.
+    """
+    # As peft writes them: what it has wrapped has a name of its own inside.
+    around = re.compile(r"^base_model\.model\.|token_adapter\.|base_layer\.")
+    known = {around.sub("", name): weight for name, weight in stored.items()}
+    ends = (network.get_input_embeddings(), network.get_output_embeddings())
+    names = [name for name, part in network.named_modules() if any(part is end for end in ends)]
+    rows = {len(known[f"{name}.weight"]) for name in names if f"{name}.weight" in known}
+    if len(rows) != 1 or rows == {len(network.get_input_embeddings().weight)}:
+        return False, []
+    network.resize_token_embeddings(rows.pop(), mean_resizing=False)
+    network.tie_weights()
+    kept = {id(weight) for name, weight in network.named_parameters(remove_duplicate=False) if name in known}
+    return True, [
+        f"{name}.{own}"
+        for name in names
+        for own, weight in network.get_submodule(name).named_parameters()
+        if id(weight) not in kept
+    ]
+
+
+def _is_stored_twice(name: str, stored: dict[str, Any], unexpected: list[str]) -> bool:
+    """Whether an unexpected weight is one that peft, told to store the embeddings, has stored under another name too:
+    what was trained whole, and the rows of a head that is tied to the embeddings.
+    """
+    inner = re.sub(r"\.(modules_to_save|original_module)\.", ".", name)
+    tied = "trainable_tokens_delta"
+    rows = [weight for other, weight in stored.items() if other.endswith(tied) and other not in unexpected]
+    return (inner != name and inner in stored) or (
+        name.endswith(tied) and any(torch.equal(weight, stored[name]) for weight in rows)
+    )
+
+
+def _check_in_layers(config: Any) -> None:
+    if bool(getattr(config, "is_prompt_learning", False)):
+        raise ModelUnsupported("a learned prompt is no part of the layers, so it cannot be read; give the model alone")
+
+
+def _folder_of(adapter: str) -> Path:
+    """The folder where configuration, weights and tokenizer of an adapter lie; raises ModelNotFound."""
+    folder = Path(adapter).expanduser()
+    if not adapter.strip() or not folder.is_dir():
+        if not adapter.strip() or folder.exists() or adapter.startswith((".", "/", "~")) or adapter.count("/") != 1:
+            raise ModelNotFound(f"no folder {adapter!r}; give the folder of a saved adapter, or its hub id")
+        cached = where(adapter, None, False)["local_files_only"]
+        with one_line_errors(adapter, what="adapter"):
+            wanted = [ADAPTER_CONFIG, _WEIGHTS, *_TOKENIZER]
+            folder = Path(snapshot_download(adapter, allow_patterns=wanted, local_files_only=cached))
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise ModelNotFound(f"{adapter!r} holds no {ADAPTER_CONFIG}; give the folder of a saved adapter, or its hub id")
+    if not any(folder.glob(_WEIGHTS)):
+        raise ModelNotFound(f"{adapter!r} holds no weights ({_WEIGHTS}); save the adapter there first")
+    return folder
+
+
+def _misfit(adapter: str, base: str, reason: str) -> ModelError:
+    return ModelUnsupported(f"adapter {adapter!r} does not fit {base!r}: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    """What peft says is wrong, without the line that says where it says so."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Error(s) in loading")]
+    return first_line(type(error)(lines[0])) if lines else type(error).__name__

@@ -1,0 +1,130 @@
+"""Quantised weights made plain: for formats that quantise what goes into a layer, too, and whoever wants a plain model.
+
+Each packed matrix is widened by its own library, to the dtype that it stands for, and a plain layer takes the place of
+the packed one. Some formats can only be widened while transformers reads them; they are told to. Weights that are only
+packed need none of this: linear_maps.py asks their layers.
+"""
+
+import inspect
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from mnemoscope.errors import ModelUnsupported, OptionError
+from mnemoscope.models.modules.linear_maps import is_of_adapters, is_plain, probe, probe_bias
+from mnemoscope.models.modules.parameter_count import is_packed_in_buffers
+from mnemoscope.models.modules.quiet import suppress_output
+
+
+def format_of(config: Any) -> str | None:
+    """What the configuration of a stored model calls the format that its weights are packed in; None for plain ones."""
+    stated = getattr(config, "quantization_config", None)
+    return str(stated.get("quant_method")) if isinstance(stated, dict) else None
+
+
+def widen_at_load(config: Any, name: str) -> None:
+    """Tells the configuration of a stored model that formats are widened while they are read, where they can be.
+
+    Raises OptionError where it does not say that the model is quantised; `name` is what the model is called.
+    """
+    stated = getattr(config, "quantization_config", None)
+    if not isinstance(stated, dict):
+        raise _not_quantised(name)
+    kind = AUTO_QUANTIZATION_CONFIG_MAPPING.get(str(stated.get("quant_method")))
+    if kind is not None and "dequantize" in inspect.signature(kind).parameters:
+        config.quantization_config = stated | {"dequantize": True}
+
+
+def keep_as_stored(model: nn.Module) -> None:
+    """Has four-bit layers of bitsandbytes multiply as they do on most processors.
+
+    On processors with bfloat16 products (AVX-512 BF16) they would pack their weights anew during the first forward, in
+    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and what is packed that way
+    could not be widened. Weights that a forward has packed so already are put back.
+    """
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
+            weight: Any = module.weight
+            if getattr(getattr(weight, "quant_state", None), "packing_format_for_cpu", False):
+                from bitsandbytes.functional import _convert_weight_packed_for_cpu_inverse as unpack
+
+                weight.data, weight.quant_state = unpack(weight.data, weight.quant_state)
+
+
+def check_quantised(model: nn.Module, name: str) -> None:
+    """Raises OptionError where no layer of a model in memory is packed."""
+    if not any(_is_packed(module) for module in model.modules()):
+        raise _not_quantised(name)
+
+
+@torch.no_grad()
+def dequantize(model: Any, name: str) -> Any:
+    """The model, changed: every packed matrix in it is plain; of a model that has none, the model as it is.
+
+    Raises ModelUnsupported where a format cannot be widened.
+    """
+    keep_as_stored(model)
+    for path, module in list(model.named_modules()):
+        if _is_packed(module):
+            _widen(model, path, module)
+    if getattr(model, "hf_quantizer", None) is not None:
+        if _first_packed(model) is not None:
+            with suppress(NotImplementedError), suppress_output():
+                model = model.dequantize(dtype=torch.float32)
+        if getattr(model, "hf_quantizer", None) is not None:
+            model.hf_quantizer.remove_quantization_config(model)
+    left = _first_packed(model)
+    if left is not None:
+        raise ModelUnsupported(
+            f"the weights of {name!r} cannot be widened: nothing here knows how to unpack a {type(left).__name__}; take"
+            " the model that was quantised"
+        )
+    return model
+
+
+def _not_quantised(name: str) -> OptionError:
+    return OptionError(f"model {name!r} has no quantised weights, so there is nothing to widen; leave out --dequantize")
+
+
+def _is_packed(module: nn.Module) -> bool:
+    """Whether it is a layer, and not one that adapts another, whose matrix is not plain."""
+    weight = getattr(module, "weight", None)
+    if weight is None:
+        return is_packed_in_buffers(module)
+    return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and _is_matrix(module)
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "in_features", None), int) or isinstance(module, nn.Embedding)
+
+
+def _first_packed(model: nn.Module) -> nn.Module | None:
+    return next((module for module in model.modules() if _is_packed(module)), None)
+
+
+def _widen(model: nn.Module, path: str, module: Any) -> None:
+    """Puts a plain layer in the place of this one, or a plain matrix into it, where its library is known."""
+    weight = getattr(module, "weight", None)
+    if weight is None:  # GPTQ, AWQ: what it makes of unit vectors
+        matrix, bias = probe(module), probe_bias(module)
+        outside, inside = matrix.shape
+        plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
+        plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+        if bias is not None:
+            plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
+        model.set_submodule(path, plain)
+    elif type(module).__module__.partition(".")[0] == "bitsandbytes":
+        from transformers.integrations.bitsandbytes import dequantize_bnb_weight
+
+        plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
+        matrix = dequantize_bnb_weight(weight, getattr(module, "state", None))
+        plain.weight = nn.Parameter(matrix, requires_grad=False)
+        if module.bias is not None:
+            plain.bias = module.bias
+        model.set_submodule(path, plain)
+    elif getattr(weight, "__tensor_flatten__", None) is not None:
+        module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)

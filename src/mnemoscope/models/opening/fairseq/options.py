@@ -1,0 +1,171 @@
+"""The options of a fairseq checkpoint (`args`), read field by field, as the shape of its network.
+
+Old and new spellings mean what fairseq itself makes of them; the name of an architecture is never believed. What would
+change the network and is not known here is refused. Weights are looked at only for the number of words.
+"""
+
+from itertools import count, pairwise, takewhile
+from typing import Any
+
+from torch import Tensor
+
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.models.modules.fairseq_decoder import ACTIVATIONS, DecoderShape
+from mnemoscope.models.modules.projections import Bands
+
+_UNKNOWN = (
+    *("character_embeddings", "decoder_learned_pos", "no_token_positional_embeddings"),
+    *("no_dec_token_positional_embeddings", "layernorm_embedding", "decoder_layers_to_keep", "remove_head"),
+    *("scale_attn", "scale_heads", "scale_fc", "scale_resids", "base_layers", "add_adapters", "alibi"),
+)
+"""Options that make another network."""
+_CONTEXT = 1024
+_FINAL_NORM_SINCE = 3
+"""The version of the decoder from which on its final norm counts."""
+
+
+class Options:
+    """The fields of `args`, each read as what it must be; raises ModelDamaged where it is something else.
+
+    `where` names the checkpoint in errors, here and in opening.py.
+    """
+
+    def __init__(self, fields: dict[str, Any], where: str) -> None:
+        self.fields = fields
+        self.where = where
+
+    def __contains__(self, name: str) -> bool:
+        return self.fields.get(name) is not None
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.fields.get(name)
+        return default if value is None else value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number above zero, which may be written as a float."""
+        value = self._value(name, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer() and value >= 1:
+            return int(value)
+        raise self.wrong(name, "a whole number above 0")
+
+    def factor(self, name: str) -> float:
+        """A number of at least 1."""
+        value = self._value(name, 4)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
+            raise self.wrong(name, "a factor of at least 1")
+        return float(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Whether an option is set."""
+        value = self._value(name, default)
+        if not isinstance(value, bool | int):
+            raise self.wrong(name, "true or false")
+        return bool(value)
+
+    def word(self, name: str, default: str) -> str:
+        """A name."""
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "a name")
+        return value or default
+
+    def cutoffs(self, name: str) -> tuple[int, ...]:
+        """Ids at which bands begin, ascending, as in `'20000,60000'`; none where the option is absent."""
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        parts = value.strip(" ()[]").rstrip(", ").split(",") if isinstance(value, str) else value
+        try:
+            found = tuple(int(part) for part in parts)
+        except (TypeError, ValueError, OverflowError):
+            found = ()
+        if not found or found[0] < 1 or any(a >= b for a, b in pairwise(found)):
+            raise self.wrong(name, "ascending numbers of words, as in '20000,60000'")
+        return found
+
+    def wrong(self, name: str, expected: str) -> ModelDamaged:
+        """The error for a field that is not what it must be."""
+        value = repr(self.fields.get(name, "missing"))[:60]
+        return ModelDamaged(f"{self.where}: its option {name!r} is {value}, not {expected}")
+
+
+def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> DecoderShape:
+    """The network's shape; raises ModelDamaged or ModelUnsupported."""
+    where = options.where
+    for name in _UNKNOWN:
+        if options.fields.get(name):
+            raise ModelUnsupported(f"{where} was trained with {name!r}, which cannot be read")
+    hidden, heads = options.number("decoder_embed_dim"), options.number("decoder_attention_heads")
+    if hidden % heads or hidden < 4:
+        raise ModelDamaged(f"{where}: hidden size {hidden} does not go with {heads} attention heads")
+    activation = options.word("activation_fn", "relu")
+    if activation not in ACTIVATIONS:
+        raise ModelUnsupported(f"{where} uses activation {activation!r}; known are {', '.join(ACTIVATIONS)}")
+    rows = _rows(weights, where)
+    input_width, output_width = (options.number(f"decoder_{end}_dim", hidden) for end in ("input", "output"))
+    adaptive_input = options.flag("adaptive_input")
+    input_bands = _bands(options, "adaptive_input", rows, input_width) if adaptive_input else None
+    softmax = "adaptive_softmax_cutoff" in options
+    output_bands = _bands(options, "adaptive_softmax", rows, output_width) if softmax else None
+    tied = options.flag("tie_adaptive_weights") and softmax
+    if tied and (input_bands != output_bands or not hidden == input_width == output_width):
+        raise ModelDamaged(f"{where} ties its adaptive softmax to its input, but their bands or widths differ")
+    shared = options.flag("share_decoder_input_output_embed") and not softmax
+    if shared and (adaptive_input or input_width != output_width):
+        raise ModelDamaged(f"{where} shares its embedding with its head, but their widths differ")
+    # Where the option is absent fairseq sets it: its language models were all trained with it.
+    pre_norm = options.flag("decoder_normalize_before", default=True)
+    return DecoderShape(
+        rows=rows,
+        layers=options.number("decoder_layers"),
+        hidden=hidden,
+        memories=options.number("decoder_ffn_embed_dim"),
+        heads=heads,
+        context=options.number("max_target_positions", options.number("tokens_per_sample", _CONTEXT)),
+        activation=activation,
+        pre_norm=pre_norm,
+        final_norm=pre_norm and _final_norm(options) and version >= _FINAL_NORM_SINCE,
+        scaled=not options.flag("no_scale_embedding"),
+        input_width=input_width,
+        output_width=output_width,
+        input_bands=input_bands,
+        output_bands=output_bands,
+        tied_words=tied or shared,
+        tied_projections=tied and _tied_projections(options),
+    )
+
+
+def _final_norm(options: Options) -> bool:
+    """Older checkpoints say `decoder_final_norm`, the oldest nothing: those never have a final norm."""
+    if "decoder_final_norm" in options:
+        return options.flag("decoder_final_norm")
+    if "no_tie_adaptive_proj" in options:
+        return False
+    return not options.flag("no_decoder_final_norm")
+
+
+def _tied_projections(options: Options) -> bool:
+    old = "no_tie_adaptive_proj" in options and not options.flag("no_tie_adaptive_proj")
+    return old or options.flag("tie_adaptive_proj")
+
+
+def _bands(options: Options, end: str, rows: int, width: int) -> Bands:
+    """The bands of the input or the softmax; each is narrower than the one before by the factor."""
+    cutoffs = options.cutoffs(f"{end}_cutoff")
+    factor = options.factor(f"{end}_factor")
+    if not cutoffs or cutoffs[-1] > rows:
+        raise options.wrong(f"{end}_cutoff", f"numbers of words up to the {rows} that the checkpoint has")
+    edges = cutoffs if cutoffs[-1] == rows else (*cutoffs, rows)
+    widths = tuple(int(width // factor**band) for band in range(len(edges)))
+    if end == "adaptive_input" and min(widths) < 1:  # a softmax may have such a band: its words are equally likely
+        raise options.wrong(f"{end}_factor", f"a factor that leaves some of the width {width} in {len(edges)} bands")
+    return Bands(edges, widths)
+
+
+def _rows(weights: dict[str, Tensor], where: str) -> int:
+    """How many words the input has."""
+    plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
+    names = [plain] if plain in weights else list(takewhile(weights.__contains__, map(adaptive.format, count())))
+    if not names:
+        raise ModelDamaged(f"{where} lacks the weights of its input ({adaptive.format(0)!r}); take a complete copy")
+    return sum(weights[name].shape[0] for name in names if weights[name].dim())

@@ -1,0 +1,67 @@
+"""A `.gguf` file as transformers is to read it: alone, and with every weight widened.
+
+Configuration, weights and tokenizer come from the file. Files beside it may belong to another model, and transformers
+would take its tokenizer from them; so the file is shown to it in a folder of its own.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import modeling_gguf_pytorch_utils
+
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.foundation.model_options import display_name
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+_TOKENIZER_KEY = b"tokenizer.ggml.model"
+_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")  # of 12 bytes; a text follows
+_LOOK_AT = 1 << 26
+"""Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
+
+
+@contextmanager
+def lone_file(path: Path) -> Iterator[str]:
+    """A folder that holds this file alone, under its own name, for the time of the block.
+
+    Raises ModelUnsupported where a library is missing, ModelDamaged where the file is none of its kind.
+    """
+    if find_spec("gguf") is None:
+        raise ModelUnsupported(f"{str(path)!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _without_bar():
+        (Path(folder) / path.name).symlink_to(path.resolve())
+        yield folder
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Transformers widens tensors under a progress bar of its own, which nothing switches off."""
+    library: Any = modeling_gguf_pytorch_utils
+    usual = library.tqdm
+    library.tqdm = lambda tensors, **_: tensors
+    try:
+        yield
+    finally:
+        library.tqdm = usual
+
+
+def name_in(path: Path) -> str | None:
+    """What the metadata of a file call the model, where they do: `general.name`, of a path its last part."""
+    with path.open("rb") as file:
+        _, found, rest = file.read(_LOOK_AT).partition(_NAME_KEY)
+    size = int.from_bytes(rest[:8], "little")
+    name = display_name(rest[8 : 8 + size].decode("utf-8", errors="replace").strip()) if found and size < 1000 else ""
+    return name if name.isprintable() and name else None
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Whether the metadata of a file tell a tokenizer."""
+    with path.open("rb") as file:
+        return _TOKENIZER_KEY in file.read(_LOOK_AT)

@@ -1,0 +1,1 @@
+"""Models whose weights were worked out by hand, for tests and lessons."""

@@ -1,0 +1,114 @@
+"""`handmade:experts`: a mixture of experts whose memories and routing are known by construction.
+
+Two layers of four experts of four memories, as Mixtral computes them, with ReLU and no attention. Every word goes to
+two experts (`ROUTES`), in the first layer with weights 3/4 and 1/4. A memory fires exactly on its word, in the first
+layer as strongly as it is weighed, and its value promotes one word (`PLANTED_EXPERTS`); `UNROUTED` has a word that
+never comes to its expert.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from mnemoscope.foundation.memory_names import MemoryId
+
+WORDS = (
+    *("<s>", "<unk>", "the", "cat", "sat", "on", "mat", "dog", "ran", "home", "a", "bird"),
+    *("sang", "in", "tree", "red", "fox", "slept", "under", "old", "house", "at", "night", "and"),
+)
+EXPERTS, MEMORIES, LAYERS = 4, 4, 2
+SENTENCES = (
+    "the cat sat on the mat and the dog ran home at night",
+    "a red fox slept under the old house and the bird sang in the tree",
+    "the old dog sat under a tree at night and a cat ran in the house",
+    "the bird slept on the red house",
+)
+WEIGHTS = (0.75, 0.25)
+"""Of a word's first and second expert in the first layer."""
+
+
+def route(layer: int, token: int) -> tuple[int, int]:
+    """The experts that a word goes to, the first one with the larger weight."""
+    return (token + layer) % EXPERTS, (token + 2 * layer + 1 + token // EXPERTS % 2) % EXPERTS
+
+
+ROUTES = {(layer, token): route(layer, token) for layer in range(LAYERS) for token in range(len(WORDS))}
+"""The experts of every (layer, word)."""
+
+
+@dataclass(frozen=True)
+class PlantedExpert:
+    """One planted memory: it fires exactly on `word`, and its value's top token is `promoted`.
+
+    `choice` says whether its expert is the word's first (0) or second one (1).
+    """
+
+    memory: MemoryId
+    word: str
+    promoted: str
+    choice: int
+
+
+def _plant() -> tuple[tuple[PlantedExpert, ...], MemoryId, str]:
+    found, free = [], {(layer, expert): 0 for layer in range(LAYERS) for expert in range(EXPERTS)}
+    for layer in range(LAYERS):
+        for token in range(2, len(WORDS)):
+            for choice, expert in enumerate(ROUTES[layer, token]):
+                number = free[layer, expert]
+                # The last memory of layer 0's first expert is kept for the control.
+                if number < MEMORIES - ((layer, expert) == (0, 0)):
+                    promoted = WORDS[2 + (token * 5 + expert) % (len(WORDS) - 2)]
+                    found.append(PlantedExpert(MemoryId(layer, number, expert), WORDS[token], promoted, choice))
+                    free[layer, expert] += 1
+    astray = next(WORDS[t] for t in range(2, len(WORDS)) if 0 not in ROUTES[0, t])
+    return tuple(found), MemoryId(0, MEMORIES - 1, 0), astray
+
+
+PLANTED_EXPERTS, UNROUTED, ASTRAY = _plant()
+"""The planted memories; the control, whose key is that of a word (the last) which goes to other experts."""
+
+
+def build() -> Any:
+    """The model, whose head and stream have an entry for every word that is read, and one for every word promoted."""
+    words = len(WORDS)
+    model = MixtralForCausalLM(
+        MixtralConfig(
+            vocab_size=words, hidden_size=2 * words, intermediate_size=MEMORIES, num_hidden_layers=LAYERS,
+            num_attention_heads=2, num_key_value_heads=2, num_local_experts=EXPERTS, num_experts_per_tok=2,
+            hidden_act="relu", max_position_embeddings=64, sliding_window=None, tie_word_embeddings=False,
+            bos_token_id=0, eos_token_id=None, pad_token_id=None,
+        )
+    )  # fmt: skip
+    model.train(False).requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "norm.weight" not in name:
+            parameter.zero_()
+    for token in range(words):
+        model.model.embed_tokens.weight[token, token] = 1.0
+        model.lm_head.weight[token, words + token] = 1.0
+    for layer, block in enumerate(model.model.layers):
+        for token in range(words):
+            first, second = ROUTES[layer, token]
+            # The norm scales a word's entry by what else was written, so later layers weigh their experts otherwise.
+            block.mlp.gate.weight[:, token] = -100.0
+            block.mlp.gate.weight[first, token] = 100.0 + math.log(WEIGHTS[0] / WEIGHTS[1]) / _scale(model)
+            block.mlp.gate.weight[second, token] = 100.0
+    for planted in PLANTED_EXPERTS:
+        _set(model, planted.memory, planted.word, planted.promoted)
+    _set(model, UNROUTED, ASTRAY, "home")
+    return model
+
+
+def _scale(model: Any) -> float:
+    """What the norm makes of a one-hot entry that stands alone."""
+    return 1 / math.sqrt(1 / (2 * len(WORDS)) + float(model.config.rms_norm_eps))
+
+
+def _set(model: Any, memory: MemoryId, word: str, promoted: str) -> None:
+    experts = model.model.layers[memory.layer].mlp.experts
+    key, words = WORDS.index(word), len(WORDS)
+    experts.gate_up_proj[memory.expert, memory.memory, key] = 1.0
+    experts.gate_up_proj[memory.expert, MEMORIES + memory.memory, key] = _scale(model) ** -2
+    experts.down_proj[memory.expert, words + WORDS.index(promoted), memory.memory] = 1.0

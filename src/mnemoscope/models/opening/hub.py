@@ -1,0 +1,145 @@
+"""Where transformers and peft look for what a name means, and what they say when it fails, in one line.
+
+Without a network only the local cache is asked. The libraries are silent meanwhile.
+"""
+
+import errno
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import transformers
+from huggingface_hub import constants as hub
+
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
+from mnemoscope.models.loaded_parts import first_line
+from mnemoscope.models.modules.quiet import suppress_output
+from mnemoscope.models.modules.weight_layouts import damaged_file
+
+_FAILURES = (
+    ("Weights only load failed", ModelUnsupported,
+     ": its weights are a pickle that wants to run code; save them as safetensors"),
+    ("Couldn't instantiate the backend tokenizer", ModelUnsupported,
+     ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer"),
+    ("`vocab` and `merges` must be", ModelUnsupported,
+     ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer"),
+    ("`tiktoken` is required", ModelUnsupported,
+     ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken"),
+    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
+    ("trust_remote_code", ModelUnsupported,
+     " brings its own code; pass --trust-remote-code if you trust it"),
+    ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
+)  # fmt: skip
+"""What an error of transformers says, and what is said of the model in its place."""
+
+
+_COMPLETE = "take a complete copy"
+_LIBRARIES = {
+    "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
+    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto",
+    "vptq": "vptq",
+}  # fmt: skip
+"""What the formats of packed weights need that are in no extra of ours: all of it; transformers names one at a time."""
+_UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
+"""What transformers says of a kind of model that it does not know."""
+_KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
+_NO_KIND = "Should have a `model_type` key"
+_PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
+"""Libraries that tokenizers ask for, and what installs them."""
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
+
+
+def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
+    """The arguments that tell transformers where to look.
+
+    Without a network, only the local cache: the hub's client would retry for half a minute before it says so.
+    """
+    cached = not Path(place).expanduser().is_dir() and not getproxies() and not _reachable()
+    return {"revision": revision, "trust_remote_code": trust, "local_files_only": cached}
+
+
+def _reachable() -> bool:
+    """Whether the hub's host answers a connection."""
+    address = urlsplit(hub.ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def one_line_errors(
+    source: str, *, what: str = "model", folder: Path | None = None, packed: str | None = None
+) -> Iterator[None]:
+    """Silences transformers and peft, and turns their own failures into one line of the project's.
+
+    `what` is what `source` names, `folder` where its weights lie, if they are read, `packed` their format. Raises
+    ModelNotFound, ModelUnsupported, ModelDamaged.
+    """
+    try:
+        with suppress_output():
+            yield
+    except ModelError:
+        raise
+    except OSError as error:
+        _refuse_cache(error, Path(source).expanduser())
+        if Path(source).expanduser().is_dir():
+            _check_files(folder, f"{what} {source!r}")
+            raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}; {_COMPLETE}") from None
+        raise ModelNotFound(
+            f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
+        ) from None
+    except Exception as error:
+        text = first_line(error)
+        if isinstance(error, ImportError) and "GPU" not in text:
+            needed = [install for name, install in _PACKAGES.items() if name in str(error)]
+            install = needed[0] if needed else _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'")
+            of = f"of its format {packed!r} " if packed in _LIBRARIES else ""
+            raise ModelUnsupported(
+                f"{what} {source!r} needs a library {of}that is not installed ({text}); pip install {install}"
+            ) from None
+        _check_files(folder, f"{what} {source!r}")
+        for sign, kind, rest in _FAILURES:
+            if sign in str(error):
+                raise kind(f"{what} {source!r}{rest}") from None
+        if _NO_KIND in str(error):
+            raise ModelUnsupported(
+                f"the config.json of {what} {source!r} states no model_type; add that of its family, such as"
+                ' "model_type": "llama", or load the model yourself and give it to load_model(model, tokenizer=...)'
+            ) from None
+        if any(sign in str(error) for sign in _UNKNOWN):
+            stated = _KIND.search(str(error))
+            named = text if stated is None else stated[2] or f"model type {stated[1]!r}"
+            raise ModelUnsupported(
+                f"{what} {source!r} is of a kind that transformers {transformers.__version__} does not know ({named});"
+                " install a newer transformers, or load the model yourself and give it to"
+                " load_model(model, tokenizer=...)"
+            ) from None
+        raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
+
+
+def _refuse_cache(error: BaseException | None, source: Path) -> None:
+    """Raises StoreFailed for a file that is none of the model's own: then the libraries' folder is in the way."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _REFUSED and isinstance(error.filename, str):
+            if Path(error.filename).absolute().is_relative_to(source.absolute()):
+                return
+            raise StoreFailed(
+                f"cannot use {error.filename}: {error.strerror}; the libraries keep what they fetch and models'"
+                " own code there (HF_HOME, HF_MODULES_CACHE): set HF_HOME to a folder that can be written"
+            ) from None
+        error = error.__cause__ or error.__context__
+
+
+def _check_files(folder: Path | None, named: str) -> None:
+    """Raises ModelDamaged, naming it, where a file of the weights in a folder cannot be read."""
+    damaged = None if folder is None else damaged_file(folder)
+    if damaged is not None:
+        raise ModelDamaged(f"{named}: {damaged} is cut off or damaged; {_COMPLETE}") from None

@@ -1,0 +1,305 @@
+"""A transformers model, by name, folder or object, opened with its tokenizer.
+
+Finds configuration, weights and tokenizer through transformers, and refuses what cannot be right (no weights, missing
+ones, encoders, pickles that run code). Weights are read with safetensors or torch's `weights_only`; a repository's own
+code runs only where `trust_remote_code` was asked for. Adapters are the business of adapters.py, quantised weights that
+are to be widened that of dequantization.py.
+"""
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GgufConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
+from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, text_config
+from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
+from mnemoscope.models.loaded_parts import LoadedParts, first_line
+from mnemoscope.models.modules.fingerprint import active_adapters
+from mnemoscope.models.modules.spreading import DeviceMap, Room, load_spread, refuse
+from mnemoscope.models.modules.stored_weights import check_format, check_taken
+from mnemoscope.models.modules.weight_layouts import (
+    check_complete,
+    is_usual,
+    load_stored_otherwise,
+    no_weights,
+    weight_files,
+)
+from mnemoscope.models.modules.wrappers import check_whole
+from mnemoscope.models.opening.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
+from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
+from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file, name_in
+from mnemoscope.models.opening.handmade import models as handmade
+from mnemoscope.models.opening.hub import one_line_errors, where
+from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
+from mnemoscope.models.proof.company import boundaries_of
+from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
+from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, padding_of
+
+BUILTIN = ("pydocs",)
+"""The language models that ship with the package."""
+
+_CONTEXT_ENTRIES = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
+    *("n_ctx", "block_size", "context_length"),
+)
+_UNSTATED_CONTEXT = 2048
+_MOST_LAYERS = 10_000
+"""A hundred times as many as the deepest models have."""
+
+
+def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
+    """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
+
+    `tokenizer` (an object, or what `opening` names) takes the place of the model's own; `ids` is none: texts are token
+    ids. Where the model does not fit into `room` it is spread. Raises ModelNotFound, TokenizerNotFound,
+    ModelUnsupported, ModelDamaged, OptionError.
+    """
+    source, adapted = base_of(source)
+    own, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
+    if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
+        tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
+    if isinstance(source, str | Path):
+        model, own_tokenizer, spec, unread = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
+    elif own:
+        if tokenizer is None:
+            raise OptionError(
+                "a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer); tokenizer='ids' is none"
+            )
+        if opening.adapter is not None:
+            raise OptionError("an adapter (adapter) goes with a model's name; put it on a model in memory with peft")
+        if opening.max_memory is not None:
+            raise OptionError("max_memory goes with a model's name; spread a model in memory with accelerate")
+        check_supported(source.config)
+        check_whole(source)
+        model, own_tokenizer, spec = source, None, f"memory:{type(source).__name__}{adapted}"
+        if opening.dequantize:
+            check_quantised(source, spec)
+            model, own = dequantize(copy.deepcopy(source), spec), False
+    else:
+        raise OptionError(
+            f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
+        )
+    found, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
+    tokens = _id_tokens(config) if found == IDS else reader_of(found)
+    return LoadedParts(
+        network=model,
+        own=own,
+        spec=spec,
+        name=name_in(Path(spec).expanduser()) if spec.endswith(SUFFIX) else None,
+        opening=opening,
+        config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
+        tokens=tokens,
+        context=_context(config),
+        anatomy=lambda network: find_layers(network) or infer(network),
+        beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
+        padding=lambda rows: padding_of(found, config, tokens, rows=rows),
+        boundaries=boundaries_of(config, _context(config)),
+        unread=unread,
+        ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
+    )
+
+
+def _id_tokens(config: Any) -> IdTokens:
+    """The reader of texts that are token ids, for a model of this configuration."""
+    rows = getattr(config, "vocab_size", None)
+    known = beginning_of(None, config, IdTokens(), rows=rows if isinstance(rows, int) else 0)
+    return IdTokens(beginning=known.token)
+
+
+def _context(config: Any) -> int:
+    stated = (getattr(config, name, None) for name in _CONTEXT_ENTRIES)
+    return next((value for value in stated if isinstance(value, int) and value > 0), _UNSTATED_CONTEXT)
+
+
+def _from_name(
+    source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
+) -> tuple[Any, Any, str, tuple[str, ...]]:
+    """Model, tokenizer (None where it is not wanted) and spec of a name, and the stored weights that were not taken."""
+    unread: tuple[str, ...]
+    scheme, separator, name = source.partition(":")
+    if separator and scheme == "handmade":
+        refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
+        (network, tokenizer), unread = handmade.build(name), ()
+        if opening.dequantize:
+            check_quantised(network, source)
+    elif separator and scheme == "builtin":
+        usual = replace(opening, revision=None, trust_remote_code=False)
+        network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
+    elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
+        with lone_file(file) as folder:
+            stored = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
+            network, tokenizer, unread = stored
+    else:
+        place, of_hub = _place_of(source)
+        opening = opening if of_hub else replace(opening, revision=None)
+        network, tokenizer, unread = _load_stored(place, source, opening, room, with_tokenizer)
+    if opening.dequantize:
+        network = dequantize(network, source)
+    if opening.adapter is not None:
+        network, own = put_adapter(network, opening.adapter, source)
+        if own is not None and with_tokenizer:
+            tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
+    return network, tokenizer, source, unread
+
+
+def _place_of(source: str) -> tuple[str, bool]:
+    """The folder or hub id that a name means, and whether it is the hub's; raises ModelNotFound."""
+    if not source.strip():
+        raise ModelNotFound("the model's name is empty; give a hub id or a folder")
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        _check_folder(folder)
+        return str(folder), False
+    if folder.exists():
+        raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights, or a .gguf")
+    if source.startswith((".", "/", "~")) or source.count("/") > 1 or ":" in source:
+        raise ModelNotFound(f"no folder {source!r}; give a folder with config.json and weights, or a hub id")
+    return source, True
+
+
+def builtin_folder(name: str) -> Path:
+    """The packaged folder of `builtin:NAME`; raises ModelNotFound for a name or weights that are not there."""
+    if name not in BUILTIN:
+        raise ModelNotFound(
+            f"no built-in model {name!r}; there is {', '.join(f'builtin:{known}' for known in BUILTIN)}"
+        )
+    place = Path(__file__).parents[1] / name
+    if not (place / "config.json").is_file() or not (place / "model.safetensors").is_file():
+        raise ModelNotFound(f"the weights of 'builtin:{name}' are not in this installation; install the package again")
+    return place
+
+
+def _check_folder(folder: Path) -> None:
+    if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"folder {str(folder)!r} holds an adapter, not a model; give the model that it is made for"
+            f" ({base_name(folder)}) and --adapter {folder}"
+        )
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelDamaged(
+            f"model {str(folder)!r} cannot be read: its config.json is not JSON ({first_line(error)}); take a complete"
+            " copy"
+        ) from None
+    if not isinstance(stated, dict):
+        raise ModelDamaged(f"model {str(folder)!r} cannot be read: its config.json is no object; take a complete copy")
+    if not is_usual(folder) and not weight_files(folder):
+        raise no_weights(folder)
+
+
+def _load_stored(
+    place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """Model, tokenizer and the names of the weights that were not taken, as stored in a folder, in a file there, or on
+    the hub, in the stored dtype; spread where it does not fit into `room`.
+    """
+    trust = opening.trust_remote_code
+    arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
+    with one_line_errors(source):
+        config = AutoConfig.from_pretrained(place, **arguments)
+    check_supported(config)
+    if not config.return_dict:  # how outputs are handed over; transformers cannot run its own models without
+        config.return_dict = True
+        arguments["config"] = config
+    _check_depth(config, source)
+    if gguf_file is None:
+        check_format(config, place, source, arguments)
+    kind = _kind_of(config, trust)
+    tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
+    if gguf_file is not None:
+        arguments["quantization_config"] = GgufConfig(dequantize=True)
+    elif opening.dequantize:
+        widen_at_load(config, source)
+        arguments["config"] = config
+    spread = _device_map(place, source, kind, config, opening, room, of_file=gguf_file is not None)
+    arguments |= {"dtype": "auto", "output_loading_info": True}
+    folder = Path(place) if gguf_file is None and Path(place).is_dir() else None
+    plain = folder is not None and getattr(config, "quantization_config", None) is None
+    model, notes = None, {"missing_keys": ["all"]}
+    with one_line_errors(source, folder=folder, packed=format_of(config)):
+        if folder is None or not plain or is_usual(folder):
+            if spread is None:
+                model, notes = kind.from_pretrained(place, **arguments)
+            else:
+                model, notes = load_spread(kind.from_pretrained, place, spread, **arguments)
+        in_both = kind is AutoModelForCausalLM and config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        if in_both and spread is None and model is not None and notes["missing_keys"]:  # stored as the other one
+            model, notes = cast(Any, AutoModelForImageTextToText).from_pretrained(place, **arguments)
+        if folder is not None and plain and notes["missing_keys"]:
+            refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
+            model = None  # before another one takes memory
+            model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
+    check_complete(notes, source, of_hub=folder is None and gguf_file is None)
+    unread = tuple(sorted(notes.get("unexpected_keys") or ()))
+    if gguf_file is None:
+        check_taken(model, unread, place, source, quantised=format_of(config) is not None)
+    return model, tokenizer, unread
+
+
+def _check_depth(config: Any, source: str) -> None:
+    """Raises ModelDamaged for so many layers that making their modules, weights left out, would take all memory."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for count in (getattr(part, name, None) for name in LAYER_COUNTS):
+            if isinstance(count, int) and count > _MOST_LAYERS:
+                raise ModelDamaged(
+                    f"model {source!r} cannot be read: its config.json says {count:,} layers; take a complete copy"
+                )
+
+
+def _kind_of(config: Any, trust: bool) -> Any:
+    """The class that makes a model of the configuration's type: of one that reads pictures, the whole."""
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
+        return AutoModelForCausalLM
+    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return AutoModelForImageTextToText
+    if config.model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES | MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelUnsupported(
+            f"model type {config.model_type!r} takes more than text (sound, say), and its language model cannot"
+            " be opened on its own yet; save that alone, and give its folder"
+        )
+    raise ModelUnsupported(
+        f"transformers has no class that makes a causal language model of type {config.model_type!r};"
+        " only decoder language models can be read"
+    )
+
+
+def _device_map(
+    place: str, source: str, kind: Any, config: Any, opening: ModelOptions, room: Room, *, of_file: bool
+) -> DeviceMap | None:
+    """Where the parts of a stored model go that does not fit its device; None for one that does, or must."""
+    if of_file or opening.dequantize or getattr(config, "quantization_config", None) is not None:
+        refuse(opening.max_memory, f"model {source!r}, which is quantised,")
+        return None
+    files = weight_files(Path(place).expanduser())
+    stored = sum(file.stat().st_size for file in files) if files else None
+    try:
+        with one_line_errors(source):
+            spread = room.device_map(kind, config, stored=stored, trust=opening.trust_remote_code)
+    except ModelError:
+        if room.is_bounded:
+            raise
+        return None
+    if spread is not None and opening.adapter is not None:
+        refuse(opening.max_memory, f"model {source!r} with an adapter")
+        return None
+    return spread

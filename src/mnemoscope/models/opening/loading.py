@@ -1,0 +1,201 @@
+"""A model's name, folder or object -> LanguageModel: opened, checked, put in a number format on a device, proved.
+
+Opening is the job of huggingface.py and fairseq/; what they give is treated alike here.
+"""
+
+import copy
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
+from mnemoscope.foundation.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
+from mnemoscope.models.modules.fingerprint import check_finite, content_fingerprint
+from mnemoscope.models.modules.offloading import check_reachable, device_of_module, is_placed, is_spread
+from mnemoscope.models.modules.spreading import Room, refuse
+from mnemoscope.models.modules.switches import refuse_coarse_products, steady
+from mnemoscope.models.object_state import ObjectInUse, at_rest, where_hooked
+from mnemoscope.models.opening.dequantization import keep_as_stored
+from mnemoscope.models.opening.fairseq import open_checkpoint
+from mnemoscope.models.opening.huggingface import open_model
+from mnemoscope.models.proof.proof import prove
+from mnemoscope.models.tokens.id_tokens import IDS
+
+
+def load_model(
+    source: Any,
+    *,
+    tokenizer: Any = None,
+    adapter: str | os.PathLike[str] | None = None,
+    beginning: str | None = None,
+    dequantize: bool = False,
+    dict: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = AUTO,
+    trust_remote_code: bool = False,
+    max_memory: str | Mapping[int | str, int | str] | None = None,
+) -> LanguageModel:
+    """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
+
+    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `"ids"` is none: a text is its
+    token ids in decimal, as `12 5 7`. `beginning`, a token's text, is put before every sentence in place of the
+    model's own beginning token; with `"none"` nothing is, and position 0 of a sentence is never a trigger.
+    `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
+    `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
+    fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
+    own (another dtype or device works on a copy, as it is now). It is in evaluation mode only while it is used, and
+    read and proved anew where it has changed since: object_state.py says what is found, and what is not. `device` auto
+    means a CUDA card where there is one, else the CPU; a model already in memory stays where it is. `max_memory` bounds
+    the weights on the device (`2GiB`), or on each (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or
+    into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,
+    TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    """
+    refuse_coarse_products()
+    kind = None if dtype is None else dtype_of(dtype)
+    place = None if device == AUTO else device_of(device)
+    opening = ModelOptions(
+        revision=revision, adapter=None if adapter is None else os.fspath(adapter),
+        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, beginning=beginning,
+        dequantize=dequantize, dictionary=dict, trust_remote_code=trust_remote_code,
+        max_memory=write_max_memory(max_memory),
+    )  # fmt: skip
+    room = Room(kind or torch.float32, place, opening.max_memory)
+    if room.is_bounded:
+        room.budgets()
+    reopen = steady()(partial(_open, source, tokenizer, opening, room))
+    opened = reopen()
+    model, network = _read(opened, kind, place, revision)
+    again = None
+    if opened.own and network is opened.network:
+        again = lambda: _read(reopen(), kind, place, revision)[0]  # noqa: E731
+    model.usage = ObjectInUse(network, model.spec, model.sizes.vocabulary, model.lock, again)
+    return model
+
+
+@steady()
+def _read(
+    opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
+) -> tuple[LanguageModel, nn.Module]:
+    """The model of what was opened, proved, and its network in that number format at that place."""
+    check_reachable(opened.network)
+    keep_as_stored(opened.network)
+    if is_placed(opened.network) or (place is None and opened.own):
+        place = device_of_module(opened.network)
+    elif place is None:
+        place = device_of(AUTO)
+    elif opened.own and is_spread(opened.network):
+        raise OptionError("a model that accelerate has spread stays where it lies; leave out device")
+    kind = torch.float32 if kind is None and not opened.own else kind
+    check_finite(opened.network)
+    content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
+    try:
+        with at_rest(opened.network):
+            network = _place(opened.network, kind, place, copied=opened.own)
+            if not opened.own:
+                network.eval()
+            anatomy = opened.anatomy(network)
+            if not anatomy.layers:
+                raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")
+            model = LanguageModel(opened, anatomy, revision=revision, content=content)
+            model.proof = prove(model)
+        return model, network
+    except (ModelUnsupported, ProofFailed) as error:
+        if where := where_hooked(opened.network):
+            raise type(error)(f"{error}; hooks of others (on {where}) may be why: remove them") from error
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
+        if raised_by_package(error):
+            raise
+        asked = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
+        wants = f"its forward wants {asked[1]} beside the tokens" if asked else first_line(error)
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run by text alone: {wants}") from error
+    except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
+        if raised_by_package(error) and re.search("size|shape|dimension", str(error)):  # not the model's arithmetic
+            raise ModelUnsupported(
+                f"model {opened.spec!r} cannot be read: its parts have shapes that are not known here"
+                f" ({first_line(error)})"
+            ) from error
+        spread = ", where accelerate has spread it; give it more memory" if is_spread(opened.network) else ""
+        raise ModelUnsupported(f"model {opened.spec!r} cannot be run{spread}: {first_line(error)}") from error
+
+
+def load_for_ids(source: str, *, tokenizer: str | None = None, **options: Any) -> LanguageModel:
+    """As `load_model`, for texts that are token ids: a model without a tokenizer is opened without (`"ids"`)."""
+    try:
+        return load_model(source, tokenizer=tokenizer, **options)
+    except TokenizerNotFound:
+        if tokenizer is not None:
+            raise
+        return load_model(source, tokenizer=IDS, **options)
+
+
+def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
+    if not (isinstance(source, str | Path) and str(source).startswith("fairseq:")):
+        if opening.dictionary is not None:
+            raise OptionError("a dict.txt (--dict) goes with fairseq:PATH.pt only; leave it out")
+        return open_model(source, tokenizer=tokenizer, opening=opening, room=room)
+    if tokenizer is not None:
+        raise OptionError("a fairseq checkpoint reads text with its dict.txt; give dict instead of tokenizer")
+    if opening.adapter is not None or opening.dequantize:
+        left = "an adapter (--adapter)" if opening.adapter is not None else "--dequantize"
+        raise OptionError(f"{left} does not go with a fairseq checkpoint; leave it out")
+    refuse(opening.max_memory, "a fairseq checkpoint")
+    dictionary = None if opening.dictionary is None else Path(opening.dictionary)
+    return replace(open_checkpoint(str(source), dictionary=dictionary), opening=opening)
+
+
+def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
+    """The torch dtype of a name; raises OptionError for one that models are not run in."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The torch device of a name, or of `auto`; raises OptionError for one that this machine does not have."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else device
+    try:
+        found = torch.device(name)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"device {str(name)!r} cannot be used here: {first_line(error)}") from None
+    return found
+
+
+def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
+    """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
+    if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
+        return _widen_around(model, dtype)
+    # Not the first alone: an adapter, or a weight that was widened, may have another dtype than the rest.
+    weights = [weight for weight in model.parameters() if weight.is_floating_point()]
+    if is_spread(model):
+        if dtype is not None and any(weight.dtype != dtype for weight in weights):
+            if copied:
+                raise OptionError("a model that accelerate has spread keeps its dtype; leave out dtype, or load it so")
+            nn.Module.to(model, dtype=dtype)  # its own `to` refuses
+        return model
+    if any((dtype is not None and weight.dtype != dtype) or weight.device != device for weight in weights):
+        model = copy.deepcopy(model) if copied else model
+        model = model.to(device=device, dtype=dtype)
+    return model
+
+
+def _widen_around(model: Any, dtype: torch.dtype | None) -> Any:
+    """A quantised model, which cannot be converted as a whole, with all that is not packed in this dtype."""
+    for parameter in model.parameters():
+        if dtype is not None and type(parameter) is torch.nn.Parameter and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    return model

@@ -1,0 +1,182 @@
+"""What a row gives must not depend on the rows beside it: tried out on every model, before anybody sees it.
+
+Some models settle by the longest row of an input how all of it is computed: LongRoPE, `dynamic` NTK. Their lengths are
+`boundaries`, which no batch may have inside (`sides`). Whatever else company changes is found by running rows alone and
+together, also on a copy of one layer that has every boundary of its configuration at 8; such a model is refused. Rows
+beyond a boundary are tried on the model itself where a text has them.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import init_empty_weights
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.anatomy.anatomy import text_config
+from mnemoscope.models.forward.attention import EAGER, REFUSALS, eager_attention
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, run
+from mnemoscope.models.modules.quiet import suppress_warnings
+
+_LIMIT, _FAR = 1e-4, 1e-2
+_NAMED = re.compile(r"(sliding_window|window_size|attention_window|chunk_size|original_max_position_embeddings)$")
+"""Entries of a configuration that are a length, beyond which something is computed otherwise."""
+_PLACE = 8
+"""Where the copy of one layer has them."""
+
+
+def boundaries_of(config: Any, context: int) -> tuple[int, ...]:
+    """The lengths below `context` beyond which positions are turned by another table, ascending.
+
+    With LongRoPE one; with `dynamic` NTK every length from one on, since each has a table of its own.
+    """
+    found: set[int] = set()
+    for entries in _dictionaries(config.to_dict()):
+        if "long_factor" in entries and "short_factor" in entries:
+            stated = (each.get("original_max_position_embeddings") for each in (entries, config.to_dict()))
+            found.add(next(filter(None, stated), context))
+        elif "dynamic" in str(entries.get("rope_type", entries.get("type"))):
+            found.update(range(config.max_position_embeddings, context))
+    return tuple(sorted(length for length in found if length < context))
+
+
+def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield entries
+    for each in entries.values():
+        if isinstance(each, dict):
+            yield from _dictionaries(each)
+
+
+def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
+    """Which rows, by their lengths with the beginning token, may share a forward: those with equal numbers.
+
+    They ascend with the length, and are 0 in a model without boundaries.
+    """
+    return np.searchsorted(np.array(model.boundaries, np.int64), lengths, side="left").astype(np.int64)
+
+
+def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) -> None:
+    """Raises ModelUnsupported where the logits of some rows are not the same alone and together.
+
+    And settles whether plain attention is the same function (`eager`); if not, attention weights are unknown.
+    """
+    _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
+    try:
+        with eager_attention(model):
+            plain = model.logits(_pad_rows(rows[:1], model))
+        model.eager = not _is_far(plain, model.logits(_pad_rows(rows[:1], model)), half=half)
+    except REFUSALS:
+        model.eager = False
+    config = getattr(model.anatomy.model, "config", None)
+    if config is None or text_config(model.anatomy.model) is not config or not _lengths_in(config, model.sizes.context):
+        return
+    try:
+        short = _one_layer(model, config)
+        wrong = _differs_around(lambda ids: run(short, ids), model, _PLACE, apart=len(model.boundaries) > 0, half=half)
+        ids = _pad_rows([list(range(_PLACE + 2))], model)
+        usual, short.config._attn_implementation_internal = run(short, ids), EAGER
+        model.eager &= not _is_far(run(short, ids), usual, half=half)
+    except REFUSALS:  # it is tried on the model itself, where a text has such rows
+        return
+    named = _lengths_in(config, model.sizes.context)[0]
+    _refuse(model, wrong, f" around a length that its configuration names ({named})")
+
+
+def prove_long_rows(model: LanguageModel, longest: int) -> None:
+    """Raises ModelUnsupported where company changes rows around a boundary below the `longest` row of a text.
+
+    The beginning token is counted.
+    """
+    config = getattr(model.anatomy.model, "config", None)
+    most = min(longest, model.sizes.context)
+    for place in () if config is None else _lengths_in(text_config(model.anatomy.model), most):
+        half, apart = model.dtype not in (torch.float32, torch.float64), place in model.boundaries
+        wrong = _differs_around(lambda ids: torch.as_tensor(model.backbone(ids)), model, place, apart=apart, half=half)
+        _refuse(model, wrong, f" where one is longer than {place} tokens")
+
+
+def _refuse(model: LanguageModel, wrong: bool, where: str) -> None:
+    if wrong:
+        raise ModelUnsupported(
+            f"the {model.anatomy.family!r} model gives a row other numbers beside other rows than alone{where}; "
+            "only models whose rows do not depend on one another can be read"
+        )
+
+
+def _lengths_in(config: Any, context: int) -> list[int]:
+    """All lengths below `context` that a configuration names as boundaries, ascending."""
+    items = [item for entries in _dictionaries(config.to_dict()) for item in entries.items()]
+    named = {value for name, value in items if _NAMED.search(str(name)) and type(value) is int}
+    return sorted(value for value in named.union(boundaries_of(config, context)) if 0 < value < context)
+
+
+def _one_layer(model: LanguageModel, config: Any) -> Any:
+    """A network of this configuration with one layer, and all boundaries at 8; it shares the weights that fit."""
+    network, entries = model.anatomy.model, copy.deepcopy(config.to_dict())
+    for each in _dictionaries(entries):
+        for name, value in each.items():
+            if _NAMED.search(str(name)) and type(value) is int and value > 0:
+                each[name] = _PLACE
+            elif isinstance(value, list) and len(value) == config.num_hidden_layers and "factor" not in str(name):
+                each[name] = value[:1]
+    entries[config.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = 1
+    changed = type(config).from_dict(entries)
+    changed._attn_implementation_internal = config._attn_implementation_internal
+    with init_empty_weights(include_buffers=False), suppress_warnings():
+        made = type(network)(changed)
+    weights, found = dict(network.named_parameters(remove_duplicate=False)), {}
+    seeded = torch.Generator(model.device).manual_seed(0)
+    for name, empty in made.named_parameters():
+        own = weights.get(name, empty)
+        fits = own.shape == empty.shape and own.dtype == model.dtype and not own.is_meta
+        random = torch.randn(() if fits else empty.shape, dtype=model.dtype, device=model.device, generator=seeded)
+        found[name] = own.detach() if fits else random * empty.shape[-1] ** -0.5
+    made.load_state_dict(found, strict=False, assign=True)
+    return made.to(model.device).eval()
+
+
+def _differs_around(
+    forward: Callable[[Tensor], Tensor], model: LanguageModel, place: int, *, apart: bool, half: bool
+) -> bool:
+    """Whether company changes rows up to a boundary at `place`, or beyond it; or, not `apart`, on both sides."""
+    lengths = (min(length, model.sizes.context) for length in (place, min(5, place), place + 2, place + 1))
+    rows = [[31 + 7919 * (97 * row + at) for at in range(length)] for row, length in enumerate(lengths)]
+    return _differs(forward, model, rows, [[0, 1], [2, 3], *([] if apart else [[2, 0, 1]])], half=half)
+
+
+def _differs(
+    forward: Callable[[Tensor], Tensor], model: LanguageModel, rows: list[list[int]], groups: list[list[int]], *,
+    half: bool,
+) -> bool:  # fmt: skip
+    """Whether any group of rows gives others than the rows alone do, or the first row others at the end."""
+    alone: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        for group in [*groups, [0]]:
+            for row, together in zip(group, forward(_pad_rows([rows[row] for row in group], model)), strict=True):
+                own = alone[row] = alone[row] if row in alone else forward(_pad_rows([rows[row]], model))[0]
+                if _is_far(together[: len(own)], own, half=half):
+                    return True
+    return False
+
+
+def _pad_rows(rows: list[list[int]], model: LanguageModel) -> Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device) % model.sizes.vocabulary
+
+
+def _is_far(found: Tensor, wanted: Tensor, *, half: bool) -> bool:
+    """Whether numbers `[..., entries]` are others than rounding explains: of most tokens, or far off of any.
+
+    One token in thousands makes a hundred times as much of rounding. In half precision one at the edge between two
+    experts goes the other way, so there none counts alone.
+    """
+    size = torch.linalg.vector_norm(wanted.float(), dim=-1)
+    error = torch.linalg.vector_norm(found.float() - wanted.float(), dim=-1)
+    most = ~(error <= (HALF_TOLERANCE if half else _LIMIT) * size)
+    return bool(2 * most.sum() > most.numel() or (not half and (error > _FAR * size).any()))

@@ -1,0 +1,1 @@
+"""From hidden vectors to scores: folding, shared readouts, translators, directions that layers read."""

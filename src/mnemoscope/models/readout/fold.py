@@ -1,0 +1,52 @@
+"""Values as the head sees them: the norms behind a layer folded in, those of its branches (branches.py) included."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.projections import fold_of, scale_of
+
+
+def fold_values(model: LanguageModel, layer: int, vectors: Tensor, *, memories: Tensor | None = None) -> Tensor:
+    """Values of a layer, or multiples of them, `[n, hidden]` -> `[n, hidden']`, float32: all norms before the head
+    folded in.
+
+    `memories [n]` says whose they are; None stands for all of the layer.
+    """
+    ffn = model.layer(layer).ffn
+    if ffn.branches:
+        of = branch_of(model, layer, memories)
+        vectors = vectors.float().clone()
+        for number, branch in enumerate(ffn.branches):
+            rows = (of == number).nonzero()[:, 0].to(vectors.device)
+            fold = fold_of(branch.behind, model.sizes.hidden, dtype=model.dtype, device=model.device)
+            vectors[rows] = fold(vectors[rows]).to(vectors.device)
+    return model.fold(vectors, layer=layer)
+
+
+def branch_of(model: LanguageModel, layer: int, memories: Tensor | None = None) -> Tensor:
+    """The number `[n]` of each memory's branch, on the CPU: 0 are the routed experts; 0 in a layer without branches."""
+    numbering = model.numbering(layer)
+    memories = torch.arange(numbering.count) if memories is None else memories.cpu()
+    if not model.layer(layer).ffn.branches:
+        return torch.zeros_like(memories)
+    edges = torch.tensor(numbering.firsts[numbering.routed :])
+    return torch.bucketize(memories, edges, right=True)
+
+
+def branch_scales(model: LanguageModel, layer: int, entered: Sequence[Tensor]) -> Tensor | None:
+    """What the norms behind a layer's branches divide by, `[row, branch]`, float32; None without branches.
+
+    `entered` are what each of them reads, `[row, hidden]`.
+    """
+    branches = model.layer(layer).ffn.branches
+    if not branches:
+        return None
+    with torch.inference_mode():
+        found = []
+        for branch, vectors in zip(branches, entered, strict=True):
+            fold = fold_of(branch.behind, model.sizes.hidden, dtype=model.dtype, device=model.device)
+            found.append(scale_of(branch.behind, fold, vectors.to(model.dtype)).to(model.device))
+        return torch.stack(found, 1)

@@ -1,0 +1,123 @@
+"""What keys look for, in the space of the words that go in: read directions, and the input's embeddings.
+
+A key reads what the norm before it leaves of the stream. With that norm's gain and centring folded in, the key is a
+direction of the stream itself, and so of what an embedding can be (definitions.md section 9, key_agreement).
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.forward.hooks import read_blocks
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.offloading import hold_all_weights
+from mnemoscope.models.modules.projections import fold_of
+from mnemoscope.models.readout.fold import branch_of
+
+_ROWS = 1 << 14
+"""Words embedded at a time."""
+_SEEN = 4
+"""Tokens of the forward in which norms are looked for."""
+
+
+def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = None) -> Tensor:
+    """The read directions [memory, hidden], float32, with every row's mean taken away; on the layer's device.
+
+    A gated memory's is the sum of the unit vectors of gate and up: where its coefficient is positive, it reads both. A
+    norm whose gain cannot be told leaves the keys as they are. `order`: that in which a shuffled key has its entries.
+    """
+    keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
+    if order is not None:
+        keys, up = keys[:, order.to(keys.device)], None if up is None else up[:, order.to(up.device)]
+    with suppress(ModelUnsupported):
+        gain = _input_gain(model, layer, keys.device)
+    directions = keys if gain is None else keys * gain.to(keys.device)
+    if up is not None:
+        other = up.float() if gain is None else up.float() * gain.to(up.device)
+        directions = nn.functional.normalize(directions, dim=1) + nn.functional.normalize(other, dim=1)
+    return directions - directions.mean(1, keepdim=True)
+
+
+def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
+    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] where branches have their own."""
+    branches = model.layer(layer).ffn.branches
+    norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
+    gains = [fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=device).gain for norm in norms]
+    if not branches:
+        return gains[0]
+    rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
+    return rows[branch_of(model, layer)].to(device)
+
+
+def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
+    """The norm whose output each layer's keys read; None where they read the stream itself, or branches of the layer
+    read it through norms of their own.
+
+    A parallel block's may be attention's, too, and nobody names it: it is the module of the block that gives what the
+    keys take, which one short forward shows. Looked for once for each model.
+    """
+    if not model.known_input_norms:
+        parts = [model.layer(layer) for layer in range(model.sizes.layers)]
+        unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
+        found = _observe(model, unnamed) if unnamed else {}
+        model.known_input_norms = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
+    return model.known_input_norms
+
+
+def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
+    given: dict[tuple[int, nn.Module], Tensor] = {}
+    taken: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.shape[-1] == model.sizes.hidden:
+                given[layer, module] = output.detach().clone()
+
+        return hook
+
+    with ExitStack() as hooks, torch.inference_mode():
+        for layer in layers:
+            for module in model.layer(layer).block.modules():
+                if any(weight.shape == (model.sizes.hidden,) for weight in module.parameters(recurse=False)):
+                    hooks.callback(module.register_forward_hook(keep(layer)).remove)
+        reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
+        hooks.enter_context(reading)
+        model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
+    # Linear maps have biases of that length, too; but what a linear map gives is no layer's input.
+    return {
+        layer: module
+        for (layer, module), output in given.items()
+        if torch.equal(output.flatten(), taken[layer].flatten())
+    }
+
+
+@torch.inference_mode()
+def input_embeddings(model: LanguageModel) -> Tensor | None:
+    """What each token `[token, hidden]` is when it goes in, float32, without positions; no more rows than the head has.
+
+    None where the model has no such module, or one of another width than its stream.
+    """
+    module = _embedding(model.anatomy.model)
+    if module is None:
+        return None
+    weight = getattr(module, "weight", None)
+    stored = weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 2 else model.sizes.vocabulary
+    ids = torch.arange(min(int(stored), model.sizes.vocabulary))
+    with hold_all_weights(module):
+        device = next((parameter.device for parameter in module.parameters()), model.device)
+        parts = [module(part.to(device)).float() for part in torch.split(ids, _ROWS)]
+    found = torch.cat(parts).to(model.device)
+    return found if found.dim() == 2 and found.shape[1] == model.sizes.hidden else None
+
+
+def _embedding(network: Any) -> nn.Module | None:
+    """The module that embeds the words, if the network names one."""
+    try:
+        found = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Module) else None

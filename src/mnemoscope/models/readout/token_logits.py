@@ -1,0 +1,106 @@
+"""The logit of one token as a linear function of the final stream: what each vector in it adds, with scales frozen.
+
+A norm divides by a number that depends on all that it reads. With that number kept as it is, the way from the stream to
+a token's logit is linear, so whatever was added to the stream adds its own part (definitions.md section 9,
+attention_share). Everything is in float64, and before any soft-cap. A logit under an adaptive softmax is the score of
+the token's class plus that of the token in it, neither normalised. Nothing here runs the blocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.models.language_model import LanguageModel
+from mnemoscope.models.modules.linear_maps import matrix_of
+from mnemoscope.models.modules.projections import fold_of, gain_and_bias, scale_of
+
+
+@final
+class FrozenNorm:
+    """A norm with the scale that it has at given vectors; no norm changes nothing."""
+
+    def __init__(self, model: LanguageModel, norm: nn.Module | None) -> None:
+        self._norm, self._dtype = norm, model.dtype
+        self._fold = fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=model.device)
+        bias = None if norm is None else gain_and_bias(norm, model.sizes.hidden)[1]
+        self._bias = None if bias is None else bias.double()
+
+    def step_back(self, directions: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions `[..., row, hidden]` before the norm for those behind it, and what its bias adds, `[..., row]`.
+
+        `vectors [row, hidden]` are what the norm reads.
+        """
+        if self._norm is None:
+            return directions, directions.new_zeros(directions.shape[:-1])
+        with torch.inference_mode():
+            scale = scale_of(self._norm, self._fold, vectors.to(self._dtype)).to(directions.device).double()
+        bias, gain = (None if one is None else one.to(directions.device) for one in (self._bias, self._fold.gain))
+        added = directions.new_zeros(directions.shape[:-1]) if bias is None else directions @ bias
+        before = directions if gain is None else directions * gain.double()
+        if self._fold.centred:
+            before = before - before.mean(-1, keepdim=True)
+        return before / scale[:, None], added
+
+
+@dataclass(frozen=True)
+class LogitDirections:
+    """Of each row one logit: `direction [row, hidden]` at the final stream, what biases add, and the logit itself.
+
+    The stream's product with the direction, plus `bias`, is `logit`, which is read through the norm as it is. Several
+    kinds of logit may be stacked: then each has a first axis `kind`.
+    """
+
+    direction: Tensor
+    bias: Tensor
+    logit: Tensor
+
+    @classmethod
+    def stack(cls, kinds: Sequence[Self]) -> Self:
+        """Several logits of the same rows as one, along a new first axis."""
+        fields = zip(*((one.direction, one.bias, one.logit) for one in kinds), strict=True)
+        return cls(*map(torch.stack, fields))
+
+
+@final
+class TokenLogits:
+    """Makes the directions of tokens' logits, and of the mean logit of the vocabulary; ask once per pass."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        anatomy = model.anatomy
+        self._model, self._head = model, model.scorer()
+        self._norm = FrozenNorm(model, anatomy.final_norm)
+        self._matrix = None if anatomy.project is None else matrix_of(anatomy.project).detach().to(model.device)
+        width = model.sizes.hidden if self._matrix is None else len(self._matrix)
+        zeros = torch.zeros(1, width, dtype=model.dtype, device=model.device)
+        with torch.inference_mode():
+            bias = anatomy.head(zeros)[0].double() if anatomy.two_level is None else None
+            self._bias = torch.zeros(model.sizes.vocabulary, device=model.device).double() if bias is None else bias
+
+    def of_tokens(self, stream: Tensor, tokens: Tensor) -> LogitDirections:
+        """For each row of the final stream `[row, hidden]` its token's logit."""
+        vectors = self._head.vectors_of(tokens).to(self._model.device)
+        return self._directions(stream, vectors, self._bias[tokens.to(self._bias.device)])
+
+    def of_mean(self, stream: Tensor) -> LogitDirections:
+        """For each row of the final stream the mean of the logits of all tokens."""
+        vectors = self._model.head_mean.expand(len(stream), -1)
+        return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
+
+    def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:
+        """`vectors [row, hidden']` are what the head multiplies what it reads with; `bias [row]` is the head's."""
+        anatomy = self._model.anatomy
+        with torch.inference_mode():
+            read = stream.to(self._model.dtype)
+            for module in (anatomy.final_norm, anatomy.project):
+                read = read if module is None else module(read)
+            logit = (read.double() * vectors).sum(-1) + bias
+            if self._matrix is not None:
+                offset = anatomy.project(torch.zeros_like(stream[:1], dtype=self._model.dtype))  # type: ignore[misc]
+                bias = bias + vectors @ offset[0].double()
+                vectors = vectors @ self._matrix.double()
+            direction, added = self._norm.step_back(vectors, stream)
+        scale = anatomy.logit_scale
+        return LogitDirections(direction * scale, (bias + added) * scale, logit * scale)

@@ -1,0 +1,1 @@
+"""From text to token ids and back, and what stands before a sentence."""

@@ -1,0 +1,185 @@
+"""Tokenizers of transformers that are written in Python and have no Rust half, read only for plain text.
+
+The class itself makes the tokens, so they are its own. What it does not say is worked out here: which bytes of running
+text a piece stands for, from the marks that its vocabulary uses, and which characters each token covers.
+"""
+
+import hashlib
+import inspect
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from mnemoscope.errors import ModelUnsupported, PromptError
+from mnemoscope.models.tokens.model_tokens import byte_characters, decode_byte_level, decode_sentencepiece
+
+REMOTE_CODE = "transformers_modules"
+"""The package in which transformers imports code that comes with a model or a tokenizer."""
+
+_MARKED_SHARE = 50
+"""A mark counts as the vocabulary's own where at least one piece in so many has it."""
+
+
+class PythonTokens:
+    """A Python tokenizer, read only for plain text.
+
+    Special strings are plain text; other added tokens are found in it. Raises ModelUnsupported for added tokens that
+    take white space with them, or count only as whole words.
+    """
+
+    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
+        """Of the tokenizer; `special`: special strings in a text are special tokens."""
+        self.tokenizer = tokenizer
+        self._lock = RLock()
+        self._added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
+        # The class names some tokens special (end of text, padding) without marking them so.
+        named = set(tokenizer.all_special_ids)
+        self._special = {token for token, one in self._added.items() if one.special or token in named}
+        plain = {one.content: one for token, one in self._added.items() if special or token not in self._special}
+        if greedy := [name for name, one in plain.items() if one.lstrip or one.rstrip or one.single_word]:
+            raise ModelUnsupported(
+                f"a {type(tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is one only"
+                " as a whole word, cannot be read exactly; save it as a PreTrainedTokenizerFast, and give that as"
+                " --tokenizer"
+            )
+        self._plain = plain.keys()
+        longest_first = sorted(map(re.escape, plain), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(longest_first)})").split
+        self._pieces: dict[Any, int] = tokenizer.get_vocab()
+        self.description = _description(tokenizer, self._pieces)
+
+    def with_special(self) -> "PythonTokens":
+        """The same, in whose texts special strings are special tokens."""
+        return PythonTokens(self.tokenizer, special=True)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of each text; raises PromptError for what has none."""
+        # Whoever wrote the tokenizer need not have thought of threads.
+        with self._lock:
+            return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> list[int]:
+        tokens: list[Any] = []
+        for part in self._split(text) if self._plain else [text]:
+            own = [part] if part in self._plain else self.tokenizer.tokenize(part, split_special_tokens=True)
+            tokens += own if part else []
+        ids = self.tokenizer.convert_tokens_to_ids(tokens)
+        if None in ids:
+            unknown = tokens[ids.index(None)]
+            raise PromptError(f"{unknown!r} is not in the vocabulary of the tokenizer, which has no unknown token")
+        return list(map(int, ids))
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The character span of every token of `encode([text])[0]`.
+
+        Tokens whose bytes do not stand in the text (unknown ones, or where it was normalised) share what lies between
+        their neighbours.
+        """
+        [ids] = self.encode([text])
+        _, raw = self.vocabulary(max(ids, default=-1) + 1)
+        whole = text.encode()
+        folded = whole.lower()
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        spans: list[tuple[int, int] | None] = []
+        reached = 0
+        for token in ids:
+            piece = (raw[token].strip(b" ") or raw[token]).lower()
+            start = reached if folded.startswith(piece, reached) else _after_space(whole, reached)
+            if spans and spans[-1] is None:
+                start = folded.find(piece, reached)
+            if piece and token != unknown and start >= 0 and folded.startswith(piece, start):
+                reached = start + len(piece)
+                spans.append((start, reached))
+            else:
+                spans.append(None)
+        return _in_characters(text, _fill_gaps(spans, len(whole)))
+
+    def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
+        """Text and bytes of each of the first `rows` ids; empty for ids without a token. As `Tokens` shows them."""
+        decode = _decoder(set(self._pieces))
+        literal = {token: one.content for token, one in self._added.items()}
+        found = [b""] * rows
+        for piece, token in self._pieces.items():
+            if 0 <= token < rows:
+                given = literal.get(token, piece)
+                found[token] = given if isinstance(given, bytes) else str(given).encode()
+                if token not in literal and isinstance(piece, str):
+                    found[token] = decode(piece)
+        return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
+
+    def special(self) -> set[int]:
+        """The ids of the tokens that are marked special."""
+        return self._special
+
+
+def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
+    """What decides the tokens: class and code of its own, vocabulary, what it would save, and its settings."""
+    kind = type(tokenizer)
+    files: dict[str, str] = {}
+    # A class of somebody else's need not be able to save what it has; its settings and pieces are there all the same.
+    with suppress(NotImplementedError), tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
+        for name in tokenizer.save_vocabulary(folder) or ():
+            files[Path(name).name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    code = [inspect.getfile(each) for each in kind.__mro__ if each.__module__.split(".")[0] == REMOTE_CODE]
+    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if not _is_of_place(name)}
+    return {
+        "type": "python", "class": kind.__name__, "vocabulary": {str(piece): token for piece, token in pieces.items()},
+        "files": files, "settings": settings,
+        "added": {str(token): str(one.content) for token, one in tokenizer.added_tokens_decoder.items()},
+        "code": sorted(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in code),
+    }  # fmt: skip
+
+
+def _is_of_place(setting: str) -> bool:
+    """Whether a setting of a tokenizer says where it lay, or how much is read at once, and nothing of its tokens."""
+    return setting.endswith(("_file", "_path", "_dir", "length")) or setting in ("name_or_path", "auto_map")
+
+
+def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:
+    """The function from a piece to the bytes of running text that it stands for, by the marks that pieces have."""
+    words = [piece for piece in pieces if isinstance(piece, str)]
+    if pieces >= {chr(byte) for byte in range(256)}:
+        return lambda piece: piece.encode("latin-1") if len(piece) == 1 and ord(piece) < 256 else piece.encode()
+    if pieces >= byte_characters().keys():
+        return decode_byte_level
+
+    def has_marks(has_mark: Callable[[str], bool]) -> bool:
+        return _MARKED_SHARE * sum(map(has_mark, words)) >= len(words) > 0
+
+    if "\u2581" in words or has_marks(lambda piece: piece.startswith("\u2581")):
+        return decode_sentencepiece
+    if has_marks(lambda piece: piece.endswith("</w>")):
+        return lambda piece: (f"{piece.removesuffix('</w>')} " if piece.endswith("</w>") else piece).encode()
+    if has_marks(lambda piece: piece.endswith("@@")):
+        return lambda piece: (piece.removesuffix("@@") if piece.endswith("@@") else f"{piece} ").encode()
+    if has_marks(lambda piece: piece.startswith("##")):
+        return lambda piece: (piece.removeprefix("##") if piece.startswith("##") else f" {piece}").encode()
+    return str.encode
+
+
+def _after_space(text: bytes, start: int) -> int:
+    while start < len(text) and text[start : start + 1].isspace():
+        start += 1
+    return start
+
+
+def _fill_gaps(spans: list[tuple[int, int] | None], length: int) -> list[tuple[int, int]]:
+    """The spans, with what lies between its neighbours for each run of tokens that has none."""
+    ends = [0, *(span[1] for span in spans if span is not None)]
+    starts = [*(span[0] for span in spans if span is not None), length]
+    known = 0
+    found: list[tuple[int, int]] = []
+    for span in spans:
+        known += span is not None
+        found.append((ends[known], starts[known]) if span is None else span)
+    return found
+
+
+def _in_characters(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of bytes as spans of characters: a character belongs to every token that has one of its bytes."""
+    of_byte = [number for number, character in enumerate(text) for _ in character.encode()] + [len(text)]
+    return [(of_byte[start], of_byte[end - 1] + 1 if end > start else of_byte[start]) for start, end in spans]

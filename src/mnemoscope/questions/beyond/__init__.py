@@ -1,0 +1,1 @@
+"""Questions that the paper did not ask."""

@@ -1,0 +1,215 @@
+"""B1: who writes the prediction, attention or the memories? The other key-value memory beside the feed-forward layer.
+
+Shares of the final token's logit are ratios of sums over prefixes, every norm's scale frozen. A number added to all
+logits changes no prediction, so the shares are also asked of the logit above the mean logit; their baseline is how much
+the same vectors give to another prefix's final token. The final token is the greatest logit, so in any model, trained
+or not, each part gives it more than another one: whether a part knows the prefix is asked of the text's next token,
+which no model has chosen. Events are those of Figure 11, for attention: the stream before it, attention alone, the
+stream after it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import Estimate, Z
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
+from mnemoscope.questions.verdicts import UNTRAINED, above
+
+Numbers = NDArray[np.float64]
+EVENTS = ("residual", "agreement", "composition", "own")
+"""Of Figure 11, for attention and feed-forward layer alike: `own` is the event that the paper calls ffn."""
+
+_BEYOND = "(not asked by the paper)"
+
+QUESTION = Question(
+    "attention_share",
+    title="attention beside the memories",
+    paper=Paper(
+        figure="B1", section="beyond",
+        question="Who writes the final token's logit: the embedding, attention, or the feed-forward layers?",
+        claims=(
+            Claim(
+                f"the feed-forward layers write more of the final token's logit than attention {_BEYOND}", "-",
+                "ffn_above_attention", "share",
+                f"of the logit above the mean logit; the difference of the two shares; {UNTRAINED}", above(0),
+            ),
+            Claim(
+                f"attention writes what follows this prefix {_BEYOND}", "-", "attention_next_above_control", "number",
+                "it gives less to another prefix's next token of the text; the difference", above(0),
+            ),
+            Claim(
+                f"the feed-forward layers write what follows this prefix {_BEYOND}", "-", "ffn_next_above_control",
+                "number", "they give less to another prefix's next token of the text; the difference", above(0),
+            ),
+            Claim(
+                f"a feed-forward layer moves the top token to the final one more often than attention"
+                f" {_BEYOND}", "-", "ffn_moves_above_attention", "share",
+                f"the difference over all prefixes and layers; {UNTRAINED}", above(0),
+            ),
+        ),
+    ),
+    numbers=(
+        Number("attention_share", "share", "attention, of the logit above the mean logit"),
+        Number("ffn_share", "share", "feed-forward, of the logit above the mean logit"),
+        Number("embedding_share", "share", "embedding, of the logit above the mean logit"),
+        Number("bias_share", "share", "biases of norms and head, of the logit above the mean logit"),
+        Number("rest_share", "share", "other blocks and layers, of the logit above the mean logit"),
+        Number("unaccounted", "share", "what the parts leave of the logit, size against size"),
+        Number("attention_control", "share", "attention, given to another prefix's final token"),
+        Number("ffn_control", "share", "feed-forward, given to another prefix's final token"),
+        Number("embedding_control", "share", "embedding, given to another prefix's final token"),
+        Number("attention_next_above_control", "number", "attention: the next token's logit minus another's"),
+        Number("ffn_next_above_control", "number", "feed-forward: the next token's logit minus another's"),
+        Number("ffn_above_attention", "share", "share of feed-forward minus that of attention"),
+        Number("attention_logit_share", "share", "attention, of the logit"),
+        Number("ffn_logit_share", "share", "feed-forward, of the logit"),
+        Number("embedding_logit_share", "share", "embedding, of the logit"),
+        Number("bias_logit_share", "share", "biases, of the logit"),
+        Number("rest_logit_share", "share", "other blocks and layers, of the logit"),
+        Number("final_logit", "number", "the final token's logit, mean"),
+        Number("final_logit_above_mean", "number", "the final token's logit above the mean logit, mean"),
+        Number("attention_norm", "number", "length of what attention adds"),
+        Number("ffn_norm", "number", "length of what the feed-forward layer adds"),
+        Number("attention_residual", "share", "attention: residual"),
+        Number("attention_agreement", "share", "attention: agreement"),
+        Number("attention_composition", "share", "attention: composition"),
+        Number("attention_own", "share", "attention: its own token"),
+        Number("attention_changed", "share", "attention changes the prediction"),
+        Number("ffn_residual", "share", "feed-forward: residual"),
+        Number("ffn_agreement", "share", "feed-forward: agreement"),
+        Number("ffn_composition", "share", "feed-forward: composition"),
+        Number("ffn_own", "share", "feed-forward: its own token"),
+        Number("ffn_changed", "share", "feed-forward changes the prediction"),
+        Number("attention_moves", "share", "attention alone moves the top token to the final one"),
+        Number("ffn_moves", "share", "feed-forward alone moves the top token to the final one"),
+        Number("attention_moves_control", "share", "attention moves it to another prefix's final token"),
+        Number("ffn_moves_control", "share", "feed-forward moves it to another prefix's final token"),
+        Number("ffn_moves_above_attention", "share", "feed-forward moves it minus attention does"),
+        Number("attended", "number", "effective number of attended positions"),
+        Number("attended_of_positions", "share", "of the positions that could be attended"),
+        Number("effective", "number", "effective number of memories"),
+        Number("effective_of_memories", "share", "of the layer's memories"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="ffn_share",
+    headline=("attention_share", "ffn_share", "attention_changed", "ffn_changed", "attended", "effective"),
+    layer_page=("attention_share", "ffn_share", "attention_changed", "attended"),
+    may_lack=("predictions", "attention"),
+    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
+)  # fmt: skip
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all: shares of the final token's logit, events, moves, norms, attended positions.
+
+    Embedding, biases, the rest and what is unaccounted have totals only. A share over all layers is the sum of the
+    layers'. Raises AtlasUnfinished if the atlas has no table `attention`.
+    """
+    rows = Predictions(atlas, beside="attention")
+    found = AnswerBuilder(QUESTION)
+    _add_shares(found, rows)
+    for name in ("attention_norm", "ffn_norm"):
+        found.add_layers(name, rows.share(rows[name], np.isfinite(rows[name])))
+    _add_events(found, rows)
+    attended = np.isfinite(rows["attended"])
+    positions = rows["position"] + 1 + int(atlas.manifest.model.beginning.token is not None)
+    memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
+    found.add_layers("attended", rows.share(rows["attended"], attended))
+    found.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))
+    found.add_layers("effective", rows.share(rows["effective"]))
+    found.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / memories))
+    found.add(None, "documents", rows.documents())
+    return found.frame()
+
+
+def _add_shares(found: AnswerBuilder, rows: Predictions) -> None:
+    """The parts of the logit, of the logit above the mean, and of what another prefix's final token is given."""
+
+    def part(name: str, kind: str = "") -> Numbers:
+        return np.asarray(rows[f"{name}_logit{kind}"], np.float64)
+
+    once = rows.once()
+    logit, lifted = part("final"), part("final") - part("final", "_mean")
+    found.add(None, "final_logit", rows.share(logit, once)[None])
+    found.add(None, "final_logit_above_mean", rows.share(lifted, once)[None])
+    shares = {}
+    for name in ("attention", "ffn", "embedding", "bias", "rest"):
+        cases = np.isfinite(part(name)) if name in ("attention", "ffn") else once
+        of_logit = rows.ratio(part(name), logit, cases)
+        shares[name] = rows.ratio(part(name) - part(name, "_mean"), lifted, cases)
+        control = rows.ratio(part(name, "_other") - part(name, "_mean"), lifted, cases)
+        layers = name in ("attention", "ffn")
+        for key in shares[name] if layers else (None,):
+            found.add(key, f"{name}_share", shares[name][key])
+            found.add(key, f"{name}_logit_share", of_logit[key])
+            if name in ("attention", "ffn", "embedding"):
+                found.add(key, f"{name}_control", control[key])
+    for key in shares["ffn"]:
+        found.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
+    for name in ("attention", "ffn"):
+        found.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
+    found.add(None, "unaccounted", _measure_gap(rows, part))
+
+
+def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estimate]:
+    """What a part gives the text's next token above another prefix's, logits a prefix; of no atlas without the columns.
+
+    Any part, also a random one, gives each token what it gives; tokens come back, with the same words before them, and
+    resampling documents does not tell how other ones would have done. So the interval also holds the spread between
+    tokens: of each, what it is given as the next one less what it is given as another's.
+    """
+    unknown = np.full(len(rows.place), np.nan)
+    own, other = (np.asarray(rows.get(f"{name}_logit{kind}", unknown), np.float64) for kind in ("_next", "_other_next"))
+    cases = np.isfinite(own) & np.isfinite(other)
+    found: dict[int | None, Estimate] = {}
+    for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
+        here = cases if key is None else cases & (rows["layer"] == key)
+        tokens = np.concatenate([rows["next_token"][here], rows.get("other_next_token", unknown)[here]])
+        given = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
+        spread = Z * float(np.sqrt(np.square(given).sum())) / max(1, one.count)
+        if one.value is not None and one.low is not None and one.high is not None:
+            low, high = (math.hypot(one.value - end, spread) for end in (one.low, one.high))
+            one = replace(one, low=one.value - low, high=one.value + high)
+        found[key] = one
+    return found
+
+
+def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> Resampled:
+    """What the parts leave of each prefix's logit, without its sign, against the logit without its sign."""
+    layers = np.nan_to_num(part("attention")) + part("ffn")
+    whole = np.bincount(rows["prefix"], weights=layers)[rows["prefix"]]
+    left = np.abs(part("final") - whole - part("embedding") - part("bias") - part("rest"))
+    return rows.ratio(left, np.abs(part("final")), rows.once())[None]
+
+
+def _add_events(found: AnswerBuilder, rows: Predictions) -> None:
+    """Figure 11's events of attention and feed-forward layer, and how often each alone moves to the final token."""
+    before, residual, output = (np.asarray(rows[name]) for name in ("input_top", "residual_top", "output_top"))
+    known = np.isfinite(rows["attention_top"])
+    parallel = np.isfinite(rows["ffn_alone_top"])
+    read, alone = np.where(parallel, before, residual), np.where(parallel, rows["ffn_alone_top"], output)
+    steps = {
+        "attention": (before, rows["attention_top"], residual, known),
+        "ffn": (residual, rows["ffn_top"], output, np.ones(len(known), bool)),
+    }
+    for name, (start, own, end, cases) in steps.items():
+        kept, taken = end == start, end == own
+        events = (kept & ~taken, kept & taken, ~kept & ~taken, taken & ~kept)
+        for event, hits in zip(EVENTS, events, strict=True):
+            found.add_layers(f"{name}_{event}", rows.share(hits, cases))
+        found.add_layers(f"{name}_changed", rows.share(~kept, cases))
+    moves: dict[str, dict[int | None, Resampled]] = {}
+    for name, start, end, cases in (("attention", before, residual, known), ("ffn", read, alone, None)):
+        for suffix, goal in (("", rows["final_top"]), ("_control", rows["other_top"])):
+            moves[name + suffix] = rows.share((end == goal) & (start != goal), cases)
+            found.add_layers(f"{name}_moves{suffix}", moves[name + suffix])
+    both = {key: contrast((1, moves["ffn"][key]), (-1, moves["attention"][key])) for key in moves["ffn"]}
+    found.add_layers("ffn_moves_above_attention", both)

@@ -1,0 +1,80 @@
+"""B2: does a key look for the word that its triggers end with? The mirror of Figure 4, at the layer's other end.
+
+A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
+is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
+triggers. A trigger is where the key fires most, so in any model keys agree with triggers: what training has done is
+asked of the key beside itself with shuffled entries, each at the token that it points to most on the same little text.
+Where keys no longer agree with the words, what they read is no longer the word that was put in.
+"""
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import Estimate, mean
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, estimate_keys
+from mnemoscope.questions.question import Number, Paper, Question
+from mnemoscope.questions.sources import require_table
+
+NOTHING = "no memory of this atlas has a trigger and a key that can be compared with embeddings"
+"""What the question says where it finds nothing."""
+
+QUESTION = Question(
+    "key_agreement",
+    title="whether keys look for words",
+    paper=Paper(
+        figure="B2", section="beyond",
+        question="How often is the word that a key is closest to the last one of the memory's best trigger?",
+    ),
+    numbers=(
+        Number("agreement", "share", "the key ranks the last token first"),
+        Number("control", "share", "the same with another memory's triggers"),
+        Number("chance", "share", "chance, 1 / vocabulary"),
+        Number("on_text", "share", "on a little text: the key ranks the token first that it points to most"),
+        Number("shuffled", "share", "the same of the key with its entries shuffled"),
+        Number("above_control", "share", "on a little text: the key minus the shuffled key"),
+        Number("rank", "rank", "median rank of the last token"),
+        Number("control_rank", "rank", "median rank of another memory's"),
+        Number("found", "share", "of the 25 best triggers' last tokens, those among the key's first 25"),
+        Number("control_found", "share", "of another memory's"),
+        Number("cosine", "number", "centred cosine of the key with the last token, mean"),
+        Number("control_cosine", "number", "with another memory's"),
+        Number("agreement_lower_above_control", "share", "lower layers: the key minus the shuffled key"),
+        Number("agreement_upper_above_control", "share", "upper layers: the key minus the shuffled key"),
+    ),
+    main="agreement",
+    headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),
+    layer_page=("agreement", "control", "found"),
+    may_lack=("roles",),
+    nothing=NOTHING, interval=MEMORIES,
+)  # fmt: skip
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all: agreement of keys with their triggers' last tokens, its control, ranks and cosines.
+
+    Raises AtlasUnfinished if the atlas has no table `roles`.
+    """
+    frames = [
+        require_table(atlas, "roles", layer=layer)
+        .filter(pl.col("trigger_rank").is_not_null())
+        .with_columns(layer=pl.lit(layer, pl.Int16))
+        for layer in atlas.layers
+    ]
+    rows = pl.concat(frames)
+    found, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
+    for layer in (*atlas.layers, None):
+        found.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
+    upper = pl.col("layer").is_in(list(atlas.upper_layers))
+    found.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
+    found.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])
+    return found.frame()
+
+
+def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
+    """The numbers of some memories that have triggers."""
+    dealt = rows.filter(pl.col("control_rank").is_not_null())
+    return estimate_keys(rows) | {
+        "chance": Estimate(chance, rows.height),
+        "cosine": mean(rows["trigger_cosine"]),
+        "control_cosine": mean(dealt["control_cosine"]),
+    }

@@ -1,0 +1,167 @@
+"""B3: was there nothing to read in the lower layers, or was the ruler wrong? Figures 4-6 and 9-11 under other rulers.
+
+Values and streams of lower layers may be written in another space than the head reads. A lens takes them there
+(`mnemoscope lens`); then the paper's questions are asked again, and each baseline through the same lens: another
+memory's target, another prefix's final token. `plain` is the ruler of the paper's questions.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.foundation.formatting import Form
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
+from mnemoscope.questions.answer_builder import AnswerBuilder, difference, estimate_keys, share_first
+from mnemoscope.questions.question import Number, Paper, Question
+from mnemoscope.questions.sources import plan_seed, refuse_part, require_table
+
+RULERS = ("plain", "ridge", "tuned")
+RULERS_OF_KEYS = RULERS[:2]
+CONFIDENT = 0.1
+"""The share of a layer's memories, those with the largest probability, of which agreement is asked by itself."""
+_OF_VALUES: dict[str, tuple[Form, str]] = {
+    "agreement": ("share", "value's top token is the target"),
+    "control": ("share", "another memory's target"),
+    "above_control": ("share", "agreement minus the control"),
+    "rank": ("rank", "median rank of the target"),
+    "control_rank": ("rank", "median rank of another memory's target"),
+    "probability": ("share", "largest probability of a value, mean"),
+    "confident_agreement": ("share", "agreement of the tenth with the largest probability"),
+}
+_OF_KEYS: dict[str, tuple[Form, str]] = {
+    "key_agreement": ("share", "the key's first word is its best trigger's last"),
+    "key_control": ("share", "another memory's trigger"),
+    "key_on_text": ("share", "on a little text: the key ranks the word first that it points to most"),
+    "key_shuffled": ("share", "the same of the key with its entries shuffled"),
+    "key_above_control": ("share", "on that text: the key minus the shuffled key"),
+    "key_rank": ("rank", "median rank of the trigger's last word under the key"),
+    "key_control_rank": ("rank", "median rank of another memory's"),
+    "key_found": ("share", "of 25 triggers' last words, those among the key's first 25"),
+    "key_control_found": ("share", "of another memory's"),
+}
+_OF_STREAMS: dict[str, tuple[Form, str]] = {
+    "loss": ("nats", "cross-entropy of the residual's readout with the next token"),
+    "match": ("share", "residual's top token is the final one"),
+    "match_control": ("share", "another prefix's final token"),
+    "final_probability": ("share", "probability of the final token in the residual, mean"),
+    "changed": ("share", "the layer changes the top token"),
+    "composition_of_changed": ("share", "composition, of the changed"),
+}
+
+
+def _numbers() -> tuple[Number, ...]:
+    return tuple(
+        Number(f"{name}_{ruler}", form, f"{ruler}: {label}")
+        for names, rulers in ((_OF_VALUES | _OF_STREAMS, RULERS), (_OF_KEYS, RULERS_OF_KEYS))
+        for name, (form, label) in names.items()
+        for ruler in rulers
+    )
+
+
+QUESTION = Question(
+    "lenses",
+    title="whether the ruler was wrong",
+    paper=Paper(
+        figure="B3", section="beyond",
+        question="Do values and streams of lower layers say more when they are read in the space they are written in?",
+    ),
+    numbers=(*_numbers(), *(Number(f"lower_agreement_above_control_{ruler}", "share") for ruler in RULERS)),
+    main="agreement_plain",
+    headline=("agreement_plain", "agreement_ridge", "agreement_tuned", "loss_plain", "loss_ridge", "loss_tuned"),
+    layer_page=("agreement_plain", "agreement_ridge", "agreement_tuned"),
+    may_lack=("readings", "key_readings", "readouts"),
+    nothing="no memory of this atlas has a target, and the validation text gave no prefix",
+    interval="over memories (Wilson), of streams over documents (bootstrap, seed {seed})",
+)  # fmt: skip
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all, under every ruler that the atlas has: what Figures 4-6 and 9-11 count, with controls.
+
+    Totals, too: how far agreement in the lower layers is above its control. Raises AtlasUnfinished without lenses, or
+    with mined sentences of one document alone, whatever was stored of them.
+    """
+    refuse_part(atlas)
+    sentences = atlas.table("sentences", columns=["document", "held_out"])
+    if sentences.filter(~pl.col("held_out"))["document"].n_unique() == 1:
+        raise AtlasUnfinished(
+            f"{atlas.path} stores mined sentences of one document alone, which cannot both make a lens and judge it:"
+            " undecided; mine more documents"
+        )
+    found = AnswerBuilder(QUESTION)
+    readings, keys = (
+        pl.concat(
+            require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16))
+            for layer in atlas.layers
+        )
+        for name in ("readings", "key_readings")
+    )
+    readouts = require_table(atlas, "readouts").join(
+        require_table(atlas, "prefixes").select("prefix", "document"), on="prefix"
+    )
+    for ruler in RULERS:
+        own, streams = readings.filter(pl.col("lens") == ruler), readouts.filter(pl.col("lens") == ruler)
+        if own.is_empty() and streams.is_empty():
+            continue
+        for layer in (*atlas.layers, None):
+            here = pl.lit(True) if layer is None else pl.col("layer") == layer
+            estimates = _of_values(own.filter(here)) | _of_streams(streams.filter(here), plan_seed(atlas))
+            for name, estimate in estimates.items():
+                found.add(layer, f"{name}_{ruler}", estimate)
+        lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
+        found.add(None, f"lower_agreement_above_control_{ruler}", _of_values(lower)["above_control"])
+    for ruler in RULERS_OF_KEYS:
+        for layer in (*atlas.layers, None):
+            here = pl.lit(True) if layer is None else pl.col("layer") == layer
+            for name, estimate in estimate_keys(keys.filter(pl.col("lens") == ruler, here)).items():
+                found.add(layer, f"key_{name}_{ruler}", estimate)
+    return found.frame()
+
+
+def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """The numbers of some memories under one ruler."""
+    with_target = rows.filter(pl.col("target_rank").is_not_null())
+    ranks, control = with_target["target_rank"].sort(), rows["control_rank"].drop_nulls().sort()
+    agreement, chance = share_first(ranks), share_first(control)
+    most = with_target.sort("max_probability", descending=True, maintain_order=True)
+    best = most.head(max(1, round(CONFIDENT * most.height)))["target_rank"]
+    return {
+        "agreement": agreement,
+        "control": chance,
+        "above_control": difference(agreement, chance),
+        "rank": order_statistic(ranks.to_numpy(), 0.5),
+        "control_rank": order_statistic(control.to_numpy(), 0.5),
+        "probability": mean(rows["max_probability"]),
+        "confident_agreement": exact_share(int((best == 0).sum()), len(best)) if len(best) else NOTHING,
+    }
+
+
+def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
+    """The numbers of some prefixes and layers under one ruler, with a bootstrap over documents."""
+    if rows.is_empty():
+        return dict.fromkeys(_OF_STREAMS, NOTHING)
+    changed = (rows["output_top"] != rows["residual_top"]).to_numpy()
+    composed = changed & (rows["output_top"] != rows["ffn_top"]).to_numpy()
+    every = np.ones(rows.height)
+    cases: Mapping[str, tuple[np.ndarray, np.ndarray]] = {
+        "loss": (rows["residual_loss"].to_numpy(), every),
+        "match": ((rows["residual_final_rank"] == 0).to_numpy(), every),
+        "match_control": ((rows["residual_control_rank"] == 0).to_numpy(), every),
+        "final_probability": (rows["residual_final_probability"].to_numpy(), every),
+        "changed": (changed, every),
+        "composition_of_changed": (composed, changed),
+    }
+    documents, codes = np.unique(rows["document"].to_numpy(), return_inverse=True)
+    resamples = Resamples(len(documents), seed)
+    above, below = (
+        np.stack([np.bincount(codes, np.asarray(pair[at], float), len(documents)) for pair in cases.values()], 1)
+        for at in (0, 1)
+    )
+    draws = resamples.ratio_draws(above, below)
+    return {
+        name: Estimate(float(top / count), int(count), *ends(own)) if count else NOTHING
+        for name, top, count, own in zip(cases, above.sum(0), below.sum(0), draws.T, strict=True)
+    }

@@ -1,0 +1,264 @@
+"""B5: how wide need each layer be, and how many tokens could stop there? For whoever designs the next model.
+
+Memories that never fire or are there twice are counted; the least useful ones are taken out (mean ablation), one layer
+at a time, and the loss on held-out text is compared with that of the whole model, beside as many random ones. Layers
+are narrowed one by one: what one of them can spare is not what all of them can spare together.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, clustered_share, ends, share
+from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import NUMBER_OF_DOCUMENTS, plan_seed, require_table
+from mnemoscope.questions.verdicts import UNTRAINED, above
+
+TOLERANCE = 0.01
+"""Nats a token that a narrower layer may cost."""
+TOLERATED = 0.05
+"""Share of stopped tokens that may be other than the model's own."""
+_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+"""Student's t, 97.5 %, by the number of random draws whose spread is known."""
+
+_LEAST, _RANDOM, _STOPPED, _WRONG = (
+    "nats lost without so many of the least useful memories",
+    "nats lost without so many random memories",
+    "tokens that could stop, by the least probability of the residual's top token",
+    "of those, tokens that the model ends up saying otherwise",
+)
+PARTS = {round(100 * part): part for part in ABLATED_PARTS}
+LEAST = tuple(Number(f"least_{percent}", "number", f"least useful {percent} %", table=_LEAST) for percent in PARTS)
+RANDOM = tuple(Number(f"random_{percent}", "number", f"random {percent} %", table=_RANDOM) for percent in PARTS)
+THRESHOLDS = {round(100 * threshold): threshold for threshold in EXIT_THRESHOLDS}
+STOPPED = tuple(Number(f"stopped_{each}", "share", f"stopped, p > {each} %", table=_STOPPED) for each in THRESHOLDS)
+WRONG = tuple(Number(f"wrong_{percent}", "share", f"wrong, p > {percent} %", table=_WRONG) for percent in THRESHOLDS)
+
+QUESTION = Question(
+    "width",
+    title="how wide a layer need be",
+    paper=Paper(
+        figure="B5", section="beyond",
+        question="How many of its memories does each layer need, and how many tokens could stop there?",
+        claims=(
+            Claim(
+                "the memories that are used least matter less than random ones (not asked by the paper)", "-",
+                "random_above_least", "number",
+                "half of a layer: nats lost without random memories minus without the least useful, mean of the layers;"
+                f" {UNTRAINED}",
+                above(0),
+            ),
+        ),
+    ),
+    numbers=(
+        Number("width_needed", "share", f"memories needed at +{TOLERANCE} nats"),
+        Number("width_needed_random", "share", "needed where random ones are taken out"),
+        Number("memories_needed", "count", f"memories needed at +{TOLERANCE} nats, how many"),
+        Number("never_fires", "share", "memories that never fire"),
+        Number("rate_bound", "share", "most often that those may fire (3 / n)"),
+        Number("duplicates", "share", "memories that are there twice"),
+        Number("random_above_least", "number", "nats, half of the memories: random minus least useful"),
+        Number("could_stop", "share", f"tokens that could stop with at most {TOLERATED:.0%} errors"),
+        *LEAST, *RANDOM, *STOPPED, *WRONG,
+        Number("whole_loss", "number", "nats a token, the whole model"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="width_needed",
+    headline=("width_needed", "width_needed_random", "never_fires", "duplicates", "could_stop"),
+    layer_page=("width_needed", "width_needed_random", "never_fires", "duplicates", "could_stop"),
+    may_lack=("width",),
+    nothing="the validation text gave no sentence to measure a loss on; mine more text, or name one with --validation",
+    interval=f"over documents (losses: bootstrap, {DRAWS} draws, seed {{seed}}); over memories (Wilson)",
+    projections=("streams",),
+)  # fmt: skip
+
+Floats = NDArray[np.float64]
+Curve = dict[int, Floats]
+"""By how many memories are taken out: nats lost, `[document]` or, of random memories, `[document, draw]`."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer: width needed, unused memories and duplicates, the curves of both kinds, and the early exits.
+
+    Raises AtlasUnfinished if the atlas has no table `width`, AtlasDamaged.
+    """
+    table = require_table(atlas, "width")
+    found, losses = AnswerBuilder(QUESTION), Losses.of(table, seed=plan_seed(atlas))
+    above_least: dict[int, Spread] = {}
+    unused, twice, every = 0, 0, 0
+    for layer in atlas.layers:
+        activity = require_table(atlas, "activity", layer=layer)
+        # Without a negative coefficient, too: where signs go negative, one that never is above zero is used.
+        silent = activity.filter((pl.col("positive") == 0) & (pl.col("min") == 0))
+        copies = int(table.filter(pl.col("layer") == layer, pl.col("kind") == "duplicate")["memories"].sum())
+        memories = activity.height
+        unused, twice, every = unused + silent.height, twice + copies, every + memories
+        found.add(layer, "never_fires", share(silent.height, memories))
+        found.add(layer, "rate_bound", rate_bound(silent["prefixes"]))
+        found.add(layer, "duplicates", share(copies, memories))
+        least, random = losses.curve(layer, "least"), losses.curve(layer, "random")
+        for name, curve in (("width_needed", least), ("width_needed_random", random)):
+            found.add(layer, name, losses.width_needed(curve, memories))
+        found.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
+        for kind, curve in (("least", least), ("random", random)):
+            for percent, part in PARTS.items():
+                if int(part * memories) in curve:
+                    found.add(layer, f"{kind}_{percent}", losses.increase(curve[int(part * memories)]))
+        if (half := memories // 2) and {half} <= least.keys() & random.keys():
+            above_least[layer] = losses.spread(least[half], random[half])
+            found.add(layer, "random_above_least", mean_spread([above_least[layer]]))
+        found.add_named(layer, exits(table.filter(pl.col("layer") == layer, pl.col("kind") == "exit")))
+    for name, count in (("never_fires", unused), ("duplicates", twice)):
+        found.add(None, name, share(count, every))
+    found.add(None, "random_above_least", mean_spread(list(above_least.values())))
+    found.add(None, "whole_loss", losses.increase(losses.whole))
+    documents = len(losses.tokens)
+    found.add(None, "documents", Estimate(float(documents), documents) if documents else NOTHING)
+    return found.frame()
+
+
+def rate_bound(prefixes: pl.Series) -> Estimate:
+    """The rate below which memories that never fired in so many prefixes fire, in 95 % of cases: 3 / n, at most 1."""
+    if not len(prefixes):
+        return NOTHING
+    fewest = int(prefixes.min())  # type: ignore[arg-type]
+    return Estimate(min(1.0, 3 / max(1, fewest)), len(prefixes))
+
+
+def times(found: Estimate, factor: int) -> Estimate:
+    """The estimate times a whole number, such as a share as a count."""
+    value, low, high = (None if end is None else end * factor for end in (found.value, found.low, found.high))
+    return Estimate(value, found.count, low, high)
+
+
+def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
+    """How many tokens of a layer could stop above each threshold, and how many of those are wrong.
+
+    `could_stop` is of the lowest threshold at which the upper end of the errors' interval is not above `TOLERATED`;
+    0 where there is none.
+    """
+    found: dict[str, Estimate] = {}
+    chosen = NOTHING
+    for percent, threshold in reversed(THRESHOLDS.items()):
+        own = rows.filter((pl.col("threshold") - threshold).abs() < 1e-6)
+        stopped = clustered_share(own["stopped"].to_numpy(), own["tokens"].to_numpy())
+        wrong = clustered_share(own["wrong"].to_numpy(), own["stopped"].to_numpy())
+        found |= {f"stopped_{percent}": stopped, f"wrong_{percent}": wrong}
+        if wrong.high is not None and wrong.high <= TOLERATED:
+            chosen = stopped
+        elif chosen.value is None and stopped.count:
+            chosen = Estimate(None, stopped.count)
+    if chosen.value is None and chosen.count:
+        chosen = Estimate(0.0, chosen.count)
+    return found | {"could_stop": chosen}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much more random memories cost than the least useful: the value, its resamples, and the spread (standard
+    deviation) of single random draws, of which there are so many.
+    """
+
+    value: float
+    draws: Floats
+    deviation: float
+    count: int
+    documents: int
+
+
+def mean_spread(layers: list[Spread]) -> Estimate:
+    """The mean over layers, with an interval that counts both what the documents and what the draws leave open.
+
+    If usefulness told nothing, the least useful memories would be one more random draw: their difference from the mean
+    of R draws has the variance s^2 (1 + 1 / R), with s known from R draws (Student's t).
+    """
+    if not layers:
+        return NOTHING
+    value = sum(one.value for one in layers) / len(layers)
+    low, high = ends(np.mean([one.draws for one in layers], axis=0))
+    known = [one for one in layers if one.count in _T]
+    if low is None or high is None or len(known) < len(layers):
+        return Estimate(value, layers[0].documents)
+    margin = math.sqrt(sum((_T[one.count] * one.deviation) ** 2 * (1 + 1 / one.count) for one in known)) / len(layers)
+    return Estimate(
+        value, layers[0].documents, value - math.hypot(value - low, margin), value + math.hypot(high - value, margin)
+    )
+
+
+class Losses:
+    """Nats of each document, `[document]`, of the whole model and in every run, less the whole model's."""
+
+    def __init__(self, tokens: Floats, whole: Floats, runs: Mapping[tuple[int, str], Curve], *, seed: int) -> None:
+        self.tokens, self.whole, self._runs = tokens, whole, runs
+        self._resamples = Resamples(len(tokens), seed)
+
+    @classmethod
+    def of(cls, table: pl.DataFrame, *, seed: int) -> "Losses":
+        """Those of the table `width`; raises AtlasDamaged where a run lacks a document."""
+        whole = table.filter(pl.col("kind") == "whole").sort("document")
+        runs: dict[tuple[int, str], dict[int, list[Floats]]] = {}
+        rows = table.filter(pl.col("kind").is_in(["least", "random"])).sort("layer", "kind", "memories", "draw")
+        keys: list[Any] = ["layer", "kind", "memories", "draw"]
+        for (layer, kind, memories, _), own in rows.group_by(keys, maintain_order=True):
+            own = own.sort("document")
+            if not own["document"].equals(whole["document"]):
+                raise AtlasDamaged(f"table width: layer {layer} lacks documents; make it again with --force")
+            lost = own["loss"].to_numpy() - whole["loss"].to_numpy()
+            runs.setdefault((layer, kind), {}).setdefault(memories, []).append(lost)
+        curves = {
+            (layer, kind): {n: lost[0] if kind == "least" else np.stack(lost, 1) for n, lost in own.items()}
+            for (layer, kind), own in runs.items()
+        }
+        return cls(whole["tokens"].to_numpy().astype(np.float64), whole["loss"].to_numpy(), curves, seed=seed)
+
+    def curve(self, layer: int, kind: str) -> Curve:
+        """What taking memories out of a layer costs."""
+        return self._runs.get((layer, kind), {})
+
+    def increase(self, lost: Floats) -> Estimate:
+        """Nats a token, of nats `[document]` or `[document, draw]`, of which the mean is taken."""
+        if not len(self.tokens):
+            return NOTHING
+        value, draws = self._a_token(lost)
+        return Estimate(value, int(self.tokens.sum()), *ends(draws))
+
+    def width_needed(self, curve: Curve, memories: int) -> Estimate:
+        """The part of a layer's memories that is left once as many are out as cost `TOLERANCE` or less, as fewer do.
+
+        Counts are those that were tried. The interval is that of the same number in the resamples.
+        """
+        if not curve or not len(self.tokens):
+            return NOTHING
+        counts = sorted(curve)
+        found = [self._a_token(curve[count]) for count in counts]
+        left = 1 - np.array([0, *counts]) / memories
+        value = left[_below(np.array([value for value, _ in found]))]
+        low, high = ends(left[_below(np.stack([draws for _, draws in found], -1))])
+        return Estimate(float(value), memories, low, high)
+
+    def spread(self, least: Floats, random: Floats) -> Spread:
+        """Random memories against the least useful ones."""
+        value, draws = self._a_token(random.mean(1) - least)
+        each = [self._a_token(one)[0] for one in random.T]
+        deviation = float(np.std(each, ddof=1)) if len(each) > 1 else math.nan
+        return Spread(value, draws, deviation, len(each), len(self.tokens))
+
+    def _a_token(self, lost: Floats) -> tuple[float, Floats]:
+        """Nats a token, and that number in each resample."""
+        nats = lost if lost.ndim == 1 else lost.mean(1)
+        draws = self._resamples.ratio_draws(nats[:, None], self.tokens[:, None])[:, 0]
+        return float(nats.sum() / self.tokens.sum()), draws
+
+
+def _below(increases: Floats) -> NDArray[np.int64]:
+    """How many of the counts, from the least on, cost the tolerance or less: along the last axis."""
+    return np.asarray(np.logical_and.accumulate(increases <= TOLERANCE, axis=-1).sum(-1), np.int64)

@@ -1,0 +1,1 @@
+"""The ten questions of the paper."""

@@ -1,0 +1,137 @@
+"""Figure 2: what do keys detect? Shares of a memory's best prefixes that its patterns explain, shallow or semantic.
+
+Automatic patterns (patterns.parquet), and beside them people's judgements where there are any, with names that begin
+with `people_`. Finds no pattern itself.
+"""
+
+import polars as pl
+
+from mnemoscope.annotate.judgements.reading import read_judgements
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import Estimate, clustered_share
+from mnemoscope.patterns import coverage
+from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, complement, share_above
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import require_table
+from mnemoscope.questions.verdicts import at_least
+
+_KINDS = (
+    Number("shallow_only", "share", "shallow"),
+    Number("semantic_only", "share", "semantic"),
+    Number("both", "share", "shallow and semantic"),
+    Number("none", "share", "no pattern"),
+    Number("covered", "share", "any pattern"),
+    Number("shallow", "share", "shallow, alone or with semantic"),
+    Number("semantic", "share", "semantic, alone or with shallow"),
+    Number("keys_with_pattern", "share", "keys with a pattern"),
+    Number("patterns_per_key", "number", "patterns per key"),
+)
+ONE_KIND = "shallow_of_one_kind"
+
+
+_LEADS = (
+    "in at least two thirds of these layers more prefixes are under {} patterns alone than under {} ones alone; each"
+    " layer's interval corrected for their number"
+)
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
+
+    Raises what `read_judgements` raises.
+    """
+    rows = read_judgements(atlas.path)
+    rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
+    return None if rows is None or rows.is_empty() else rows
+
+
+QUESTION = Question(
+    "key_patterns",
+    title="what keys detect",
+    paper=Paper(
+        figure="Figure 2", section="3.2",
+        question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger"
+        " them?",
+        claims=(
+            Claim(
+                "keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share",
+                "at least 95 % of the keys", at_least(0.95),
+            ),
+            Claim("patterns per key", "3.6", "patterns_per_key", "number"),
+            Claim(
+                "the top 25 prefixes that patterns cover", "65-80 %", "covered", "share",
+                "at least 65 %", at_least(0.65),
+            ),
+            Claim(
+                "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
+                _LEADS.format("shallow", "semantic"), at_least(2 / 3),
+            ),
+            Claim(
+                "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
+                _LEADS.format("semantic", "shallow"), at_least(2 / 3),
+            ),
+        ),
+    ),
+    numbers=(
+        *_KINDS,
+        *(
+            Number(f"people_{one.name}", one.form, f"{one.label} (people)", table="by layer, patterns named by people")
+            for one in _KINDS
+        ),
+        Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
+        Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
+        Number(f"{ONE_KIND}_upper", "share", "shallow, of prefixes that one kind alone explains, upper layers"),
+        Number("shallow_leads_lower", "share", "lower layers where shallow patterns lead"),
+        Number("semantic_leads_upper", "share", "upper layers where semantic patterns lead"),
+    ),
+    main="none",
+    headline=("shallow_only", "semantic_only", "both", "none", "keys_with_pattern", "patterns_per_key"),
+    layer_page=("covered", "shallow", "semantic"),
+    nothing="no memory of this atlas has the triggers that this question is about; mine more text",
+    interval=MEMORIES, needs_patterns=True, judgements=judgements,
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: shares of prefixes by kind of pattern, keys with a pattern, patterns per key.
+
+    Raises AtlasUnfinished if triggers or patterns are missing.
+    """
+    patterns = require_table(atlas, "patterns")
+    found, upper = AnswerBuilder(QUESTION), atlas.upper_layers
+    rows: dict[int, pl.DataFrame] = {}
+    for layer in atlas.layers:
+        own = patterns.filter(pl.col("layer") == layer)
+        rows[layer] = coverage.count_per_memory(coverage.top_prefixes(atlas, layer), own)
+        found.add_named(layer, coverage.key_estimates(rows[layer]))
+        found.add(layer, ONE_KIND, _of_one_kind(rows[layer]))
+    below, above = ([rows[layer] for layer in atlas.layers if (layer in upper) == half] for half in (False, True))
+    found.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
+    for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
+        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([rows[atlas.layers[0]].clear(), *part])))
+    leads = [[_of_one_kind(own) for own in half if own.height] for half in (below, above)]
+    found.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
+    found.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
+    _add_people(found, atlas)
+    return found.frame()
+
+
+def _add_people(found: AnswerBuilder, atlas: Atlas) -> None:
+    """The same numbers from people's judgements, where there are any."""
+    judged = judgements(atlas)
+    if judged is None:
+        return
+    rows = []
+    for layer in atlas.layers:
+        own = judged.filter(pl.col("layer") == layer)
+        rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), own))
+        found.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
+    found.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
+
+
+def _of_one_kind(rows: pl.DataFrame) -> Estimate:
+    """Of the prefixes that one kind of pattern alone explains, the share that shallow ones do; a memory is a cluster.
+
+    It is above a half just where shallow patterns explain more prefixes than semantic ones.
+    """
+    return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])

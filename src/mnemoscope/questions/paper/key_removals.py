@@ -1,0 +1,201 @@
+"""Figure 3: which token of a trigger matters? How much its coefficient changes without the first, last or a random one.
+
+Change is (m' - m) / m, from the table `removals`. Its split by kind of pattern takes the triggers that patterns were
+looked for in, the top 25. In a model without a beginning token a trigger of two tokens would have m' read at position
+0, the attention sink: such rows, which older atlases hold, are left out. Runs no model.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, Resamples, enclose, ends
+from mnemoscope.patterns import coverage
+from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import plan_seed, require_table
+from mnemoscope.questions.verdicts import above, at_least
+
+REMOVED = ("first", "last", "random")
+STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
+"""Levels of the quantiles, and what they are called."""
+KINDS = {
+    "all": ("", ""),
+    "shallow": ("shallow_only", "by layer, triggers under shallow patterns only"),
+    "semantic": ("semantic_only", "by layer, triggers under semantic patterns only"),
+    "both": ("both", "by layer, triggers under both kinds of pattern"),
+    "none": ("none", "by layer, triggers under no pattern"),
+}
+"""Names of the split, the kind of `coverage` that each takes, and the caption of its table."""
+
+
+def _number(removed: str, statistic: str, kind: str) -> Number:
+    """The statistic of the change without that token, over all triggers or those of one kind."""
+    name, label = f"{removed}_{statistic}", f"{removed} token removed, {STATISTICS[statistic][1]}"
+    if kind == "all":
+        return Number(name, "share", label)
+    return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=KINDS[kind][1])
+
+
+
+QUESTION = Question(
+    "key_removals",
+    title="which token matters",
+    paper=Paper(
+        figure="Figure 3", section="3.2",
+        question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
+        " it?",
+        claims=(
+            Claim(
+                "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
+                "in at least three quarters of the layers the median without the last token is below the other two;"
+                " each layer's interval corrected for their number", at_least(0.75),
+            ),
+            Claim(
+                "the last token matters less in upper layers: median change there minus that in lower layers",
+                "above 0", "last_median_upper_minus_lower", "number",
+                "above 0", above(0),
+            ),
+        ),
+    ),
+    numbers=(
+        *(_number(removed, statistic, kind) for kind in KINDS for removed in REMOVED for statistic in STATISTICS),
+        Number("last_margin", "share", "least median without another token, minus that without the last"),
+        Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
+        Number(
+            "last_median_upper_minus_lower", "share", "median change without the last token, upper minus lower layers"
+        ),
+        Number("excluded_length_one", "count", "triggers of one token, left out"),
+        Number("excluded_length_two", "count", "triggers of two tokens, left out: the model has no beginning token"),
+    ),
+    main="last_median",
+    headline=("first_median", "last_median", "random_median"),
+    layer_page=("last_median", "first_median"),
+    nothing="no memory of this atlas has the triggers that this question is about; mine more text",
+    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
+    needs_patterns=True,
+    may_lack=("removals",),
+)
+
+FEWEST = 10
+"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: median and quartiles of the change, also by kind of the trigger's patterns.
+
+    Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic, both,
+    none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """
+    rows = _changes(atlas)
+    found = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    margins = []
+    for layer in atlas.layers:
+        here = rows.filter(pl.col("layer") == layer)
+        _add_estimates(found, layer, here, atlas)
+        margin = _last_margin(here, atlas)
+        found.add(layer, "last_margin", margin)
+        if margin.value is not None:
+            margins.append(margin)
+    _add_estimates(found, None, rows, atlas)
+    found.add(None, "last_hurts_most", share_above(margins, 0))
+    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
+    found.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
+    if _first(atlas):
+        found.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
+    return found.frame()
+
+
+def _changes(atlas: Atlas) -> pl.DataFrame:
+    """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
+    asked, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
+    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
+    rows = asked.filter(counted).select(
+        pl.col("layer").cast(pl.Int16),
+        "memory",
+        "removed",
+        group=pl.col("trigger_rank").cast(pl.Int16),
+        change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
+    )
+    memories = rows.select("layer", "memory").unique()
+    known = []
+    for layer in atlas.layers:
+        here = memories.filter(pl.col("layer") == layer)["memory"].to_list()
+        prefixes = coverage.top_prefixes(atlas, layer).filter(pl.col("memory").is_in(here))
+        own = patterns.filter((pl.col("layer") == layer) & pl.col("memory").is_in(here))
+        known.append(coverage.kinds(prefixes, own).with_columns(layer=pl.lit(layer, pl.Int16)))
+    return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
+
+
+def _add_estimates(found: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
+    """Adds every statistic of these rows; memories are resampled for the intervals."""
+    codes, memories = _memory_codes(rows)
+    removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
+    of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in KINDS.items()}
+    masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
+    sets = [(change[mask], codes[mask]) for mask in masks.values()]
+    quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])
+    for (token, name), own in zip(masks, quantiles, strict=True):
+        for statistic, estimate in zip(STATISTICS, own, strict=True):
+            number = _number(token, statistic, name)
+            found.add(layer, number.name, estimate, removed=token, statistic=statistic, kind=name)
+
+
+def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
+    """The number of each row's memory among those here, and how many there are."""
+    places = rows["layer"].cast(pl.Int64).to_numpy() * (1 << 32) + rows["memory"].to_numpy()
+    memories, codes = np.unique(places, return_inverse=True)
+    return codes, len(memories)
+
+
+def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
+    """The smaller of the medians without the first and without a random token, minus that without the last one.
+
+    Above 0, removing the last token hurts most.
+    """
+    parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
+    return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
+
+
+def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
+    """The median change without the last token in the upper layers, minus that in the lower ones."""
+    last = rows.filter(pl.col("removed") == "last")
+    above = last["layer"].is_in(list(upper))
+    return _compare_medians(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
+
+
+def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
+    """What the rule makes of the medians of the parts of these rows; memories are resampled, the same for all parts."""
+    codes, memories = _memory_codes(rows)
+    changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
+    if not all(mask.any() for mask in masks):
+        return NOTHING
+    value = float(rule(*(np.median(changes[mask]) for mask in masks)))
+    if memories < FEWEST:
+        return Estimate(value, rows.height)
+    resamples = Resamples(memories, plan_seed(atlas))
+    medians = (resamples.median_draws(changes[mask], codes[mask]) for mask in masks)
+    return enclose(value, rows.height, ends(rule(*medians)))
+
+
+def _first(atlas: Atlas) -> int:
+    """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
+    return 1 if atlas.manifest.model.beginning.kind == "none" else 0
+
+
+def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
+    """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
+    name = {1: "length_one", 2: "length_two"}[tokens]
+    said = atlas.manifest.questions.removals_excluded.get(name)
+    if said is None:
+        said, asked = 0, require_table(atlas, "removals")
+        for layer in atlas.layers:
+            memories = asked.filter(pl.col("layer") == layer)["memory"].unique().to_list()
+            triggers = require_table(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
+            short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
+            said += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
+    return Estimate(float(said), int(said))

@@ -1,0 +1,150 @@
+"""Figure 7: how many memories fire at once, layer by layer.
+
+Counts of coefficients above zero, and the effective number of memories, which also weighs how much each contributes:
+(sum c)^2 / sum c^2 with c = |m| norm(v). Correlated over layers with the curves of shallow and semantic patterns.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import NOTHING, Estimate
+from mnemoscope.patterns import coverage
+from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import (  # fmt: skip
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    may_be_least,
+    model_layers,
+    require_table,
+)
+from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
+
+
+def _dips(answers: Mapping[str, Answer]) -> Outcome:
+    """Whether the fewest memories fire where semantic patterns overtake shallow ones."""
+    answer, kinds = answers["layer_activity"], answers["key_patterns"]
+    least, rows = answer.total("least_depth"), kinds.rows("shallow_of_one_kind")
+    over = next((row.layer for row in rows if row.value < 0.5), None)
+    if least is None or not rows:
+        return NOTHING_FOUND
+    fewest = round(least.value * answer.depth) - 1
+    if over is None:
+        return f"fewest in layer {fewest}; semantic patterns never overtake", "", None
+    ours = f"fewest in layer {fewest}; semantic ahead from layer {over}"
+    if least.low is None or least.high is None:
+        return ours, "", "undecided"
+    places = [round(end * answer.depth) - 1 for end in (least.low, least.high)]
+    dips = [layer for layer in answer.layers if places[0] <= layer <= places[1]]
+    # The first layer that may be ahead, up to the first that surely is: twice as many looks, for there are two sets.
+    sure = correct_intervals(rows, 2 * len(rows))
+    maybe = [row.layer for row in sure if row.low is None or row.low < 0.5]
+    ahead = next((row.layer for row in sure if row.high is not None and row.high < 0.5), None)
+    between = f"fewest in one of {dips[0]}-{dips[-1]}, ahead from one of {maybe[0]}-{'?' if ahead is None else ahead}"
+    crossings = [layer for layer in maybe if layer is not None and (ahead is None or layer <= ahead)]
+    inner = answer.layers[1:-1]
+    near = [dip in inner and abs(dip - crossing) <= 1 for dip in dips for crossing in crossings]
+    if ahead is not None and all(near):
+        return ours, between, "yes"
+    return ours, between, "undecided" if any(near) else "no"
+
+
+QUESTION = Question(
+    "layer_activity",
+    title="how many memories fire",
+    paper=Paper(
+        figure="Figure 7", section="5.1",
+        question="Which share of a layer's memories is active at a prefix?",
+        claims=(
+            Claim(
+                "memories active at a prefix", "10-50 %", "active", "share",
+                "10 to 50 % in every layer, each interval corrected for their number",
+                each_layer_between("active", 0.1, 0.5),
+            ),
+            Claim(
+                "the layer with the fewest active memories, as a part of the depth",
+                "10 of 16", "least_depth", "number",
+                "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
+                " within an eighth of the depth of that", between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
+            ),
+        ),
+    ),
+    finding=Finding(
+        "activity dips where semantic patterns overtake shallow ones",
+        "at layer 10 of 16",
+        "every layer that may have the fewest is within one of every layer where semantic patterns may overtake, and at"
+        " no end; corrected for all layers",
+        _dips,
+    ),
+    numbers=(
+        Number("active", "share", "memories that fire"),
+        Number("effective", "number", "effective number of memories"),
+        Number("effective_share", "share", "effective number, share of the layer"),
+        Number("dominated", "share", "prefixes where one memory holds more than half"),
+        Number("active_least_layer", "share", "memories that fire, in the layer where fewest do"),
+        Number("least_depth", "number", "that layer, as a part of the depth"),
+        Number("correlation_semantic", "number", "correlation with semantic patterns over layers"),
+        Number("correlation_shallow", "number", "correlation with shallow patterns over layers"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="active",
+    headline=("active", "effective", "effective_share", "dominated"),
+    layer_page=("active", "effective"),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), needs_patterns=True,
+)
+
+FEWEST_LAYERS = 3
+"""Layers without which a correlation over layers says nothing."""
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: active, effective, effective_share, dominated; correlations over layers with the patterns.
+
+    Own column: `at_layer`, where the fewest memories are active. Raises AtlasUnfinished if predictions, prefixes,
+    triggers or patterns are missing.
+    """
+    patterns = require_table(atlas, "patterns")
+    rows = Predictions(atlas)
+    # Of a model of experts, the memories that the prefix was routed to (definitions.md section 7.1).
+    memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
+    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    active = rows.share(rows["active"] / memories)
+    found.add_layers("active", active)
+    found.add_layers("effective", rows.share(rows["effective"]))
+    found.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
+    found.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
+    layer, fewest = least_layer(active)
+    found.add(None, "active_least_layer", fewest, at_layer=layer)
+    depth = _depth(layer, fewest, may_be_least(active), atlas)
+    found.add(None, "least_depth", depth, at_layer=layer)
+    found.add(None, "documents", rows.documents())
+    shares = {layer: coverage.layer_shares(atlas, layer, patterns) for layer in atlas.layers}
+    for kind in ("semantic", "shallow"):
+        found.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
+    return found.frame()
+
+
+def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:
+    """The layer's place as a part of the depth; the interval holds all layers that may be the one."""
+    if layer is None:
+        return NOTHING
+    depth = model_layers(atlas)
+    if fewest.low is None:
+        return Estimate((layer + 1) / depth, fewest.count)
+    return Estimate((layer + 1) / depth, fewest.count, (min(candidates) + 1) / depth, (max(candidates) + 1) / depth)
+
+
+def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:
+    """Pearson's correlation over the layers where both are defined; none for fewer than three, or no variance."""
+    pairs = [(active[layer].value, estimate.value) for layer, estimate in other.items()]
+    both = np.array([(a, b) for a, b in pairs if a is not None and b is not None], np.float64).reshape(-1, 2)
+    away = both - both.mean(0) if len(both) else both
+    spread = float(np.sqrt(np.square(away).sum(0).prod()))
+    if len(both) < FEWEST_LAYERS or spread < 1e-12:
+        return Estimate(None, len(both))
+    return Estimate(float(np.clip(away.prod(1).sum() / spread, -1, 1)), len(both))

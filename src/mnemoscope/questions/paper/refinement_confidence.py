@@ -1,0 +1,83 @@
+"""Figure 10: how the residual's confidence in the model's prediction grows, layer by layer."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.formatting import format_interval, format_value
+from mnemoscope.questions.answer_builder import AnswerBuilder, share_above
+from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, contrast
+from mnemoscope.questions.verdicts import NOTHING_FOUND, every, is_above, is_between
+
+LEVELS = (0.25, 0.5, 0.75)
+
+
+def _rises(answers: Mapping[str, Answer]) -> Outcome:
+    """Whether the confidence is higher at the end, and rises in most steps."""
+    answer = answers["refinement_confidence"]
+    rows, whole, steps = answer.rows("probability"), answer.total("rise"), answer.total("rising_steps")
+    if whole is None or steps is None:
+        return NOTHING_FOUND
+    ends = f"{format_value(rows[0].value, 'share')} to {format_value(rows[-1].value, 'share')}"
+    ours = f"{ends}, up in {round(steps.value * steps.count)} of {steps.count} steps"
+    said = format_interval(whole.low, whole.high, "share")
+    if steps.low is not None and steps.high is not None:
+        said += f", {round(steps.low * steps.count)} to {round(steps.high * steps.count)} steps"
+    return ours, said, every([is_above(whole, 0), is_between(steps, least=0.75)])
+
+
+QUESTION = Question(
+    "refinement_confidence",
+    title="how sure the stream is of it",
+    paper=Paper(
+        figure="Figure 10", section="5.2",
+        question="Which probability does the residual of a layer give to the model's final top token?",
+    ),
+    finding=Finding(
+        "the residual's confidence in the final token grows",
+        "through all layers",
+        "higher at the end, and up in at least three quarters of the steps, each step's interval corrected for their"
+        " number",
+        _rises,
+    ),
+    numbers=(
+        Number("probability", "share", "probability of the final token"),
+        Number("probability_matching", "share", "the same, where the residual already says it"),
+        *(Number(f"probability_q{round(100 * level)}", "share") for level in LEVELS),
+        Number("rise", "share", "rise of the mean probability since the layer before; in all, since the first"),
+        Number("rising_steps", "share", "layers where that probability rises"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="probability",
+    headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
+    layer_page=("probability",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer: mean and quartiles of that probability, and its mean where the residual's top token is the final one.
+
+    And by how much that mean rises: to each layer from the mined one below, in how many of these steps, and in all.
+    Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing.
+    """
+    rows = Predictions(atlas)
+    probability = rows["residual_final_probability"]
+    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    means = rows.share(probability)
+    found.add_layers("probability", means, total=False)
+    matching = rows["residual_top"] == rows["final_top"]
+    found.add_layers("probability_matching", rows.share(probability, matching), total=False)
+    for layer, estimates in rows.quantiles("residual_final_probability", LEVELS).items():
+        for level, estimate in zip(LEVELS, estimates, strict=True):
+            found.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)
+    steps = [(above, contrast((1, means[above]), (-1, means[below]))) for below, above in pairwise(atlas.layers)]
+    for layer, step in steps:
+        found.add(layer, "rise", step)
+    found.add(None, "rise", contrast((1, means[atlas.layers[-1]]), (-1, means[atlas.layers[0]])))
+    found.add(None, "rising_steps", share_above([step for _, step in steps if step.value is not None], 0))
+    found.add(None, "documents", rows.documents())
+    return found.frame()

@@ -1,0 +1,118 @@
+"""Figure 11: how does a layer change the prediction? Residual, agreement, composition or ffn, one of the four.
+
+r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. The last layer's
+compositions can be listed, for people to judge as related or distant; what they said is counted here.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import NOTHING
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, model_layers, plan_seed
+from mnemoscope.questions.verdicts import at_least
+
+CASES = 100
+"""Compositions of the last layer that are listed."""
+
+
+def judgements(atlas: Atlas) -> pl.DataFrame | None:
+    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
+    rows = read_verdicts(atlas.path)
+    return None if rows is None or rows.is_empty() else rows
+
+
+def cases(atlas: Atlas) -> pl.DataFrame:
+    """Compositions of the model's last layer, 100 at random (seeded) or all, by prefix; none if it was not mined.
+
+    Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
+    output_text, next_text), and prefix_text.
+    """
+    rows = Predictions(atlas)
+    composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])
+    places = np.flatnonzero(composition & (rows["layer"] == model_layers(atlas) - 1))
+    chosen = np.sort(np.random.default_rng((plan_seed(atlas), 100)).permutation(places)[:CASES])
+    tokens = {name: rows[name][chosen] for name in ("residual_top", "ffn_top", "output_top", "next_token")}
+    columns: dict[str, Any] = {name: rows[name][chosen] for name in ("prefix", "layer")} | tokens
+    for name, own in tokens.items():
+        text = name.removesuffix("_top").removesuffix("_token") + "_text"
+        columns[text] = pl.Series(atlas.token_text(own.tolist()), dtype=pl.String)
+    ends = list(zip(rows["sentence"][chosen].tolist(), rows["position"][chosen].tolist(), strict=True))
+    texts = [atlas.vocabulary.text(prefix) for prefix in atlas.prefixes(ends)]
+    return pl.DataFrame(columns | {"prefix_text": pl.Series(texts, dtype=pl.String)})
+
+
+QUESTION = Question(
+    "refinement_events",
+    title="how a layer changes the prediction",
+    paper=Paper(
+        figure="Figure 11", section="5.2",
+        question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
+        claims=(
+            Claim(
+                "the residual's prediction stands", "the vast majority", "unchanged", "share",
+                "at least three quarters", at_least(0.75),
+            ),
+            Claim(
+                "a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share",
+                "at least two thirds of the changes", at_least(2 / 3),
+            ),
+            Claim(
+                "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
+                "66 of 100", "composition_distant", "share",
+            ),
+        ),
+    ),
+    numbers=(
+        Number("residual", "share"),
+        Number("agreement", "share"),
+        Number("composition", "share"),
+        Number("ffn", "share", "feed-forward"),
+        Number("changed", "share", "prediction changed"),
+        Number("unchanged", "share", "the residual's prediction stands"),
+        Number("composition_of_changed", "share", "composition, of the changed"),
+        Number("composition_from_top10", "share", "composed token was in the residual's first 10"),
+        Number("composition_demoted", "share", "residual's token in the layer's lower half"),
+        Number("composition_distant", "share"),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="changed",
+    headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
+    layer_page=("changed", "composition_of_changed"),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+    judgements=judgements, cases=cases,
+)
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and over all: the four events, `unchanged`, `changed`, and what the compositions are like.
+
+    `composition_distant` is what people say, null where nobody judged. Raises AtlasUnfinished if predictions or
+    prefixes are missing.
+    """
+    rows = Predictions(atlas)
+    residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
+    kept, taken = output == residual, output == update
+    composition = ~kept & ~taken
+    found = AnswerBuilder(QUESTION)
+    for name, event in (
+        ("residual", kept & ~taken),
+        ("agreement", kept & taken),
+        ("composition", composition),
+        ("ffn", taken & ~kept),
+        ("changed", ~kept),
+        ("unchanged", kept),
+    ):
+        found.add_layers(name, rows.share(event))
+    found.add_layers("composition_of_changed", rows.share(composition, ~kept))
+    found.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
+    demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= atlas.manifest.model.sizes.vocabulary
+    found.add_layers("composition_demoted", rows.share(demoted, composition))
+    found.add(None, "documents", rows.documents())
+    judged = judgements(atlas)
+    found.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
+    return found.frame()

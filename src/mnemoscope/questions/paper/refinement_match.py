@@ -1,0 +1,107 @@
+"""Figure 9: when the residual already knows the model's prediction."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import NOTHING, Estimate
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import (  # fmt: skip
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    Resampled,
+    contrast,
+    model_layers,
+)
+from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
+
+
+def _grows_above(answers: Mapping[str, Answer]) -> Outcome:
+    """Whether matches grow faster from the first upper layer on than up to it."""
+    answer = answers["refinement_match"]
+    more = answer.total("match_growth_upper_minus_lower")
+    rows = answer.rows("match")
+    if more is None or not answer.upper:
+        return NOTHING_FOUND
+    turn, first, last = answer.at("match", answer.upper[0]), rows[0], rows[-1]
+    if turn is None or turn.layer is None or first.layer is None or last.layer is None:
+        return NOTHING_FOUND
+    below = 100 * (turn.value - first.value) / (turn.layer - first.layer)
+    above = 100 * (last.value - turn.value) / (last.layer - turn.layer)
+    ours = f"{below:+.1f} points a layer up to layer {turn.layer}, {above:+.1f} from there"
+    said = "" if more.low is None or more.high is None else f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}]"
+    return ours, said and f"difference {said}", is_above(more, 0)
+
+
+QUESTION = Question(
+    "refinement_match",
+    title="when the prediction is there",
+    paper=Paper(
+        figure="Figure 9", section="5.2",
+        question="For which share of prefixes does the residual of a layer already have the model's final top token?",
+        claims=(
+            Claim(
+                "decided in the bottom few layers", "about a third", "match_lower_third", "share",
+                "between 25 % and 42 %", between(0.25, 0.42),
+            ),
+        ),
+    ),
+    finding=Finding(
+        "matches grow fast in the upper layers",
+        "from layer 10",
+        "growth a layer minus that in the layers below, of the same prefixes: above 0",
+        _grows_above,
+    ),
+    numbers=(
+        Number("match", "share", "residual already says the final token"),
+        Number("match_lower_third", "share", "match at the end of the lower third"),
+        Number("match_last", "share", "match in the last layer"),
+        Number(
+            "match_growth_upper_minus_lower",
+            "share",
+            "growth of matches a layer, from the first upper layer on minus up to it",
+        ),
+        NUMBER_OF_DOCUMENTS,
+    ),
+    main="match",
+    headline=("match",),
+    layer_page=("match",),
+    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer: `match`. In all: that of layer ceil(L / 3) - 1, the last of the bottom third, and of the last layer.
+
+    And how much more it grows, a layer, above the first upper layer than below.
+
+    Own column: `at_layer`. Raises AtlasUnfinished if predictions or prefixes are missing.
+    """
+    rows = Predictions(atlas)
+    hits = rows["residual_top"] == rows["final_top"]
+    match = rows.share(hits)
+    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    found.add_layers("match", match, total=False)
+    layers = model_layers(atlas)
+    for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
+        found.add(None, name, match.get(layer, NOTHING), at_layer=layer)
+    found.add(None, "match_growth_upper_minus_lower", _growth(match, atlas.upper_layers))
+    found.add(None, "documents", rows.documents())
+    return found.frame()
+
+
+def _growth(match: dict[int | None, Resampled], upper: tuple[int, ...]) -> Estimate:
+    """How much faster matches grow, a layer, from the first upper layer to the last one than up to the first upper one.
+
+    Nothing where there is no lower layer, or only one upper one.
+    """
+    known = [layer for layer in match if layer is not None]
+    if len(upper) < 2 or known[0] >= upper[0]:
+        return NOTHING
+    first, turn, last = known[0], upper[0], known[-1]
+    above, below = 1 / (last - turn), 1 / (turn - first)
+    return contrast((above, match[last]), (-above - below, match[turn]), (below, match[first]))

@@ -1,0 +1,182 @@
+"""Figure 4: does a value predict what follows its triggers? How often its top token is the memory's target.
+
+The target is the next token of the best trigger that has one. Beside it stand baselines, and a measure beyond the top
+token: the log probability that the value gives to the next tokens of all triggers, less that of the unigram.
+"""
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import NOTHING, Estimate, exact_share, mean, share
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.question import Claim, Number, Paper, Question
+from mnemoscope.questions.sources import next_tokens, require_table, values
+from mnemoscope.questions.verdicts import above, at_most
+
+QUESTION = Question(
+    "value_agreement",
+    title="whether values predict what follows",
+    paper=Paper(
+        figure="Figure 4", section="4",
+        question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
+        claims=(
+            Claim(
+                "agreement in layers 1-10", "about 0", "agreement_lower", "share",
+                "at most a third of the best layer's, intervals corrected for all layers; the difference",
+                at_most(0), by="agreement_lower_above_third",
+            ),
+            Claim(
+                "agreement in the best layer", "up to 3.5 %", "agreement_best_layer", "share",
+                "some layer is above its own shuffled targets, and chance, with an interval corrected for all layers;"
+                " the greatest difference", above(0), by="agreement_best_above_baseline",
+            ),
+            Claim("agreement by chance", "0.0004 %", "chance", "share"),
+        ),
+    ),
+    numbers=(
+        Number("agreement", "share"),
+        Number("shuffled_targets", "share"),
+        Number("most_frequent_token", "share", "always the most frequent next token"),
+        Number("chance", "share", "chance, 1 / vocabulary"),
+        Number(
+            "log_probability_gain", "nats", "mean log probability of its triggers' next tokens, minus the unigram's"
+        ),
+        Number("without_target", "share", "memories without a target"),
+        Number("agreement_above_baseline", "share", "agreement above shuffled targets and chance"),
+        Number("agreement_lower", "share", "agreement in the lower layers"),
+        Number("agreement_upper", "share", "agreement in the upper layers"),
+        Number("agreement_best_layer", "share", "agreement in the best layer"),
+        Number(
+            "agreement_best_above_baseline", "share", "agreement above shuffled targets and chance, where it is most"
+        ),
+        Number(
+            "agreement_lower_above_third", "share", "agreement in the lower layers, minus a third of the best layer's"
+        ),
+    ),
+    main="agreement",
+    headline=("agreement", "shuffled_targets", "most_frequent_token", "without_target", "log_probability_gain"),
+    layer_page=("agreement", "shuffled_targets"),
+    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: agreement, its baselines, the gain in log probability, memories without target.
+
+    Own column: `best_layer`, where `agreement_best_layer` is. Raises AtlasUnfinished if values, triggers or tokens are
+    missing.
+    """
+    tokens = require_table(atlas, "tokens").sort("token")
+    frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
+    rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
+    found = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
+    chance = 1 / atlas.manifest.model.sizes.vocabulary
+    by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
+    for layer, estimates in by_layer.items():
+        found.add_named(layer, estimates)
+        found.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
+    found.add_named(None, _estimates(rows, frequent, chance))
+    upper = pl.col("layer").is_in(list(atlas.upper_layers))
+    found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
+    found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
+    best, _ = _greatest({layer: one["agreement"] for layer, one in by_layer.items()})
+    found.add(None, "agreement_best_layer", NOTHING if best is None else by_layer[best]["agreement"], best_layer=best)
+    own = {layer: _above_baseline(estimates, looks=len(by_layer)) for layer, estimates in by_layer.items()}
+    where, most = _greatest(own)
+    found.add(None, "agreement_best_above_baseline", most, best_layer=where)
+    looks = len(by_layer) + 1
+    _, greatest = _greatest({layer: _exact(one["agreement"], looks) for layer, one in by_layer.items()})
+    below = _exact(_agreement(rows.filter(~upper)), looks)
+    found.add(None, "agreement_lower_above_third", _above_third(below, greatest))
+    return found.frame()
+
+
+def _exact(agreement: Estimate, looks: int) -> Estimate:
+    """The same share with its exact interval, for so many shares at once."""
+    if agreement.value is None:
+        return NOTHING
+    return exact_share(round(agreement.value * agreement.count), agreement.count, looks=looks)
+
+
+def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
+    """How far the agreement is above its layer's own baseline: shuffled targets, or chance where that is more.
+
+    Targets dealt anew agree as often as so many independent memories would, or less unevenly; so the baseline is taken
+    as known, and the interval is the exact one of the agreement.
+    """
+    shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
+    if shuffled is None or chance is None:
+        return NOTHING
+    found, baseline = _exact(estimates["agreement"], looks), max(shuffled, chance)
+    value, low, high = (None if end is None else end - baseline for end in (found.value, found.low, found.high))
+    return Estimate(value, found.count, low, high)
+
+
+def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
+    """The layer with the greatest number, the lower of equal ones, and that number.
+
+    Its interval holds the greatest of the true numbers, whichever layer's it is, as all intervals hold at once.
+    """
+    known = [(one.value, -layer, one) for layer, one in found.items() if one.value is not None]
+    if not known:
+        return None, NOTHING
+    value, minus, most = max(known, key=lambda one: one[:2])
+    low, high = (max(getattr(one, end) for *_, one in known) for end in ("low", "high"))
+    return -minus, Estimate(value, most.count, low, high)
+
+
+def _above_third(lower: Estimate, best: Estimate) -> Estimate:
+    """The agreement in the lower layers minus a third of the best layer's; both intervals hold at once."""
+    if lower.value is None or lower.low is None or lower.high is None:
+        return NOTHING
+    if best.value is None or best.low is None or best.high is None:
+        return NOTHING
+    low, high = lower.low - best.high / 3, lower.high - best.low / 3
+    return Estimate(lower.value - best.value / 3, lower.count, low, high)
+
+
+def _estimates(rows: pl.DataFrame, frequent: int, chance: float) -> dict[str, Estimate]:
+    with_target = rows.filter(pl.col("target").is_not_null())
+    count = with_target.height
+    gain = (rows["log_probability"].cast(pl.Float64) - rows["unigram"]).drop_nulls()
+    return {
+        "agreement": _agreement(rows),
+        "shuffled_targets": _shuffled_agreement(with_target),
+        "most_frequent_token": share(int((with_target["target"] == frequent).sum()), count),
+        "chance": Estimate(chance, count),
+        "log_probability_gain": mean(gain),
+        "without_target": share(rows.height - count, rows.height),
+    }
+
+
+def _agreement(rows: pl.DataFrame) -> Estimate:
+    agrees = rows["agrees"].drop_nulls()
+    return share(int(agrees.sum()), len(agrees))
+
+
+def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
+    """The agreement to be expected if the targets were dealt anew among these memories, in closed form."""
+    if rows.is_empty():
+        return NOTHING
+    tops, targets = (rows[name].value_counts(name="count").rename({name: "token"}) for name in ("top", "target"))
+    both = tops.join(targets, on="token")
+    pairs = (both["count"].cast(pl.Int64) * both["count_right"].cast(pl.Int64)).sum()
+    return Estimate(int(pairs) / rows.height**2, rows.height)
+
+
+def _unigram(atlas: Atlas, tokens: pl.DataFrame) -> pl.DataFrame:
+    """layer, memory, unigram: the mean log probability of its triggers' next tokens by how often each token follows."""
+    counts = tokens["next_count"].to_numpy().astype(np.float64)
+    # A trigger's next token occurs as a next token, so that no logarithm of 0 is ever looked up.
+    log_p = np.log(np.maximum(counts, 1.0)) - np.log(max(counts.sum(), 1.0))
+    frames = []
+    for layer in atlas.layers:
+        following = next_tokens(atlas, layer).drop_nulls()
+        memory = following["memory"].to_numpy()
+        found = np.bincount(memory, minlength=atlas.memories(layer))
+        sums = np.bincount(memory, weights=log_p[following["next_token"].to_numpy()], minlength=len(found))
+        some = np.flatnonzero(found)
+        columns = {"memory": some.astype(np.int32), "unigram": sums[some] / found[some]}
+        frames.append(pl.DataFrame(columns).with_columns(layer=pl.lit(layer, pl.Int16)))
+    return pl.concat(frames)

@@ -1,0 +1,192 @@
+"""Figure 6, Table 2: are confident values right more often? Agreement by the value's largest probability.
+
+A value's largest probability grows with its length, so the norm is reported beside it, and everything is also asked of
+the value at work: times its memory's usual coefficient, over what the norms divide by (definitions.md section 2).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import Estimate, mean, share
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
+from mnemoscope.questions.sources import next_tokens, values
+from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
+
+DECILES = tuple(
+    Number(f"decile_{decile}", "share", table="by tenth of the memories, least confident first") for decile in range(10)
+)
+WORKING_DECILES = tuple(
+    Number(f"working_{one.name}", "share", table="by tenth of the memories, least confident at work first")
+    for one in DECILES
+)
+MOST = 100
+TRIGGERS = 50
+CONFIDENT = 0.1
+"""From which largest probability on a value at work counts as confident."""
+
+
+def _more_than_their_part(answer: Answer, row: Row) -> Verdict | None:
+    """More than the share of all memories that lie in the upper layers."""
+    memories = {found.layer: found.count for found in answer.rows("max_probability")}
+    upper = sum(memories.get(layer, 0) for layer in answer.upper)
+    whole = sum(memories.values())
+    return is_above(row, upper / whole) if 0 < upper < whole else None
+
+
+def _grows(answers: Mapping[str, Answer]) -> Outcome:
+    """Whether the most confident tenth agrees more often than the least confident one."""
+    answer = answers["value_confidence"]
+    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
+    if first is None or last is None:
+        return NOTHING_FOUND
+    more = difference(last, first)
+    return f"{first.text} to {last.text}: {more.text} more", more.interval, is_above(more, 0)
+
+
+QUESTION = Question(
+    "value_confidence",
+    title="whether confident values are right",
+    paper=Paper(
+        figure="Figure 6, Table 2", section="4",
+        question="Do values that are sure of a token agree with the triggers of their memory more often?",
+        claims=(
+            Claim(
+                "of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share",
+                "more than these layers' part of all memories", _more_than_their_part,
+            ),
+            Claim(
+                "of the 100 most confident values, right after at least one of their 50 triggers",
+                "46 of 100", "top100_with_trigger", "share",
+            ),
+        ),
+    ),
+    finding=Finding(
+        "agreement grows with the value's largest probability",
+        "yes",
+        "in the most confident tenth minus in the least confident: above 0",
+        _grows,
+    ),
+    numbers=(
+        Number("max_probability", "share", "largest probability, mean", terminal="number"),
+        Number("max_probability_best", "share", "largest probability, best memory", terminal="number"),
+        Number("value_norm", "number", "norm of the value, mean"),
+        Number("working_probability", "share", "largest probability at work, mean", terminal="number"),
+        Number("working_probability_best", "share", "largest probability at work, best memory", terminal="number"),
+        Number("working_confident", "share", f"values with a probability at work of {CONFIDENT} or more"),
+        *DECILES,
+        *WORKING_DECILES,
+        Number("top100_upper_layers", "share", "of the 100 most confident values, in the upper layers"),
+        Number("top100_with_trigger", "share", "of the 100, right after at least one trigger"),
+        Number("top100_trigger_share", "share", "of the 100, share of triggers they are right after, mean"),
+        Number("top100_agreement", "share", "of the 100, agreement"),
+        Number("top100_value_norm", "number", "of the 100, norm of the value, mean"),
+        Number("working_top100_upper_layers", "share", "of the 100 most confident at work, in the upper layers"),
+        Number("working_top100_with_trigger", "share", "of these 100, right after at least one trigger"),
+        Number("working_top100_trigger_share", "share", "of these 100, share of triggers they are right after, mean"),
+        Number("working_top100_agreement", "share", "of these 100, agreement"),
+        Number("all_value_norm", "number", "norm of all values, mean"),
+    ),
+    main="max_probability",
+    headline=(
+        *("max_probability", "max_probability_best", "working_probability", "working_probability_best"),
+        *("working_confident", "value_norm"),
+    ),
+    layer_page=("max_probability", "working_probability", "working_confident"),
+    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer how sure the values are; in all agreement by decile of confidence, and the 100 most confident values.
+
+    All of it of the values as they are, and of those whose probability at work is known. Own columns of the deciles:
+    `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises AtlasUnfinished if values or triggers
+    are missing.
+    """
+    rows = values(atlas)
+    own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
+    found = AnswerBuilder(QUESTION, own)
+    for layer in atlas.layers:
+        here = rows.filter(pl.col("layer") == layer)
+        probability = here["max_probability"].cast(pl.Float64)
+        found.add(layer, "max_probability", mean(probability))
+        best = float(probability.to_numpy().max()) if here.height else None
+        found.add(layer, "max_probability_best", Estimate(best, here.height))
+        found.add(layer, "value_norm", mean(here["value_norm"]))
+    _add_deciles(found, rows, DECILES, by="max_probability")
+    _add_most_confident(found, atlas, rows, by="max_probability")
+    found.add(None, "all_value_norm", mean(rows["value_norm"]))
+    known = rows.filter(pl.col("working_probability").is_not_null())
+    if known.height:
+        _add_layers_at_work(found, atlas, rows)
+        _add_deciles(found, known, WORKING_DECILES, by="working_probability")
+        _add_most_confident(found, atlas, known, by="working_probability", prefix="working_")
+    return found.frame()
+
+
+def _add_layers_at_work(found: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
+    """How sure the values of each layer are at work. A memory that never fires is not confident, and has no number."""
+    for layer in (*atlas.layers, None):
+        here = rows if layer is None else rows.filter(pl.col("layer") == layer)
+        probability = here["working_probability"].cast(pl.Float64)
+        if layer is not None:
+            known = probability.drop_nulls()
+            found.add(layer, "working_probability", mean(known))
+            best = float(known.to_numpy().max()) if len(known) else None
+            found.add(layer, "working_probability_best", Estimate(best, len(known)))
+        confident = int((probability >= CONFIDENT).fill_null(False).sum())
+        found.add(layer, "working_confident", share(confident, here.height))
+
+
+def _add_deciles(found: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
+    """Agreement within ten classes of equal size, by rising probability.
+
+    Row i of n goes to decile 10 i / n, rounded down; equal probabilities are kept in order of layer and memory.
+    """
+    ordered = rows.filter(pl.col("target").is_not_null()).sort(by, "layer", "memory")
+    place = np.arange(ordered.height) * len(numbers) // max(1, ordered.height)
+    for decile, number in enumerate(numbers):
+        part = ordered.filter(place == decile)
+        limits = part[by].cast(pl.Float64).to_list()
+        found.add(
+            None,
+            number.name,
+            share(int(part["agrees"].sum()), part.height),
+            decile=decile,
+            lowest=limits[0] if limits else None,
+            highest=limits[-1] if limits else None,
+            value_norm=mean(part["value_norm"]).value,
+        )
+
+
+def _add_most_confident(
+    found: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
+) -> None:
+    """The 100 values with the largest probability of all layers; of equal ones the lower layer, then memory."""
+    best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
+    hits, triggers = [], []
+    for layer in best["layer"].unique().sort().to_list():
+        here = best.filter(pl.col("layer") == layer).select("memory", "top")
+        following = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
+        each = (
+            following.group_by("memory")
+            .agg(hits=(pl.col("next_token") == pl.col("top")).fill_null(False).sum(), triggers=pl.len())
+            .sort("memory")
+        )
+        hits += each["hits"].to_list()
+        triggers += each["triggers"].to_list()
+    agrees = best["agrees"].drop_nulls()
+    upper = best["layer"].is_in(list(atlas.upper_layers))
+    estimates = {
+        "top100_upper_layers": share(int(upper.sum()), best.height),
+        "top100_with_trigger": share(sum(hit > 0 for hit in hits), best.height),
+        "top100_trigger_share": mean([hit / most for hit, most in zip(hits, triggers, strict=True)]),
+        "top100_agreement": share(int(agrees.sum()), len(agrees)),
+    }
+    found.add_named(None, estimates, prefix=prefix)
+    if not prefix:
+        found.add(None, "top100_value_norm", mean(best["value_norm"]))

@@ -1,0 +1,96 @@
+"""Figure 5: how high does a value rank what follows its best trigger? The distribution of the target's rank."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.formatting import format_interval, format_value
+from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
+from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
+from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
+from mnemoscope.questions.sources import values
+from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
+
+QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
+WITHIN = (10, 100)
+
+
+def _higher(answers: Mapping[str, Answer]) -> Outcome:
+    """Whether values of the upper layers rank their targets higher than those of the lower ones."""
+    answer = answers["value_rank"]
+    lower, upper = answer.mean("q50", answer.lower), answer.mean("q50", answer.upper)
+    row = answer.total("upper_ranks_higher")
+    if row is None or lower is None or upper is None:
+        return NOTHING_FOUND
+    ours = f"higher in {format_value(row.value, 'share')} of pairs; median rank {lower:,.0f} below, {upper:,.0f} above"
+    return ours, format_interval(row.low, row.high, "share"), is_above(row, 0.5)
+
+
+QUESTION = Question(
+    "value_rank",
+    title="how high values rank it",
+    paper=Paper(
+        figure="Figure 5", section="4",
+        question="How high does a value rank the token that follows the memory's best trigger?",
+    ),
+    finding=Finding(
+        "values rank the target higher in the upper layers",
+        "yes",
+        "of pairs of an upper and a lower layer's memory, the upper one ranks its target higher in more than half",
+        _higher,
+    ),
+    numbers=(
+        *(Number(name, "rank", alone="median rank of the target" if name == "q50" else "") for name in QUANTILES),
+        *(Number(f"within_{bound}", "share", f"target among the first {bound}") for bound in WITHIN),
+        Number(
+            "upper_ranks_higher",
+            "share",
+            "pairs of an upper and a lower memory in which the upper one ranks its target higher",
+        ),
+    ),
+    main="q50",
+    headline=("q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
+    layer_page=("q50", "within_100"),
+    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+)
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Per layer and in all: quantiles of the target's rank (0 is the top), and shares of ranks below 10 and 100.
+
+    In all, too: how often an upper layer's memory ranks its target higher than a lower layer's.
+
+    Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing.
+    """
+    rows = values(atlas).filter(pl.col("target_rank").is_not_null())
+    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    for layer in (*atlas.layers, None):
+        ranks = (rows if layer is None else rows.filter(pl.col("layer") == layer))["target_rank"].sort().to_numpy()
+        for name, level in QUANTILES.items():
+            found.add(layer, name, order_statistic(ranks, level), quantile=level)
+        for bound in WITHIN:
+            found.add(layer, f"within_{bound}", share(int((ranks < bound).sum()), len(ranks)))
+    upper = rows["layer"].is_in(list(atlas.upper_layers))
+    above, below = (rows.filter(half)["target_rank"] for half in (upper, ~upper))
+    found.add(None, "upper_ranks_higher", ranks_higher(above, below))
+    return found.frame()
+
+
+def ranks_higher(ranks: ArrayLike, others: ArrayLike) -> Estimate:
+    """How often one of `ranks` is higher (a smaller number) than one of `others`, of all pairs; equal ones count half.
+
+    A half where the two are alike (Mann and Whitney). The interval is Wilson's, of as many independent cases as have
+    the variance of that share (DeLong 1988); where every pair says the same, of as many as the fewer of the two.
+    """
+    one, two = np.sort(np.asarray(ranks, np.float64)), np.sort(np.asarray(others, np.float64))
+    if not len(one) or not len(two):
+        return NOTHING
+    behind = 1 - (np.searchsorted(two, one) + np.searchsorted(two, one, side="right")) / (2 * len(two))
+    ahead = (np.searchsorted(one, two) + np.searchsorted(one, two, side="right")) / (2 * len(one))
+    value, fewer = float(behind.mean()), float(min(len(one), len(two)))
+    if fewer > 1 and 0 < value < 1 and (variance := behind.var(ddof=1) / len(one) + ahead.var(ddof=1) / len(two)) > 0:
+        fewer = min(float(len(one) + len(two)), value * (1 - value) / float(variance))
+    return Estimate(value, len(one) + len(two), *wilson(value, fewer))

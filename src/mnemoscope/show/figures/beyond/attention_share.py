@@ -1,0 +1,104 @@
+"""B1: attention beside the memories (beyond the paper; its Figure 11 for the other key-value memory)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.answer_builder import complement
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import (
+    BLUE,
+    DASHED,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    Cell,
+    Figure,
+    Series,
+    Table,
+    cell,
+    over_all,
+)
+from mnemoscope.show.figures.panels import lines, stack_shares
+
+SHARES = (
+    Series("attention_share", ORANGE, title="attention"),
+    Series("ffn_share", BLUE, title="feed-forward"),
+    Series("attention_control", ORANGE, DASHED, "attention, to another's token"),
+    Series("ffn_control", BLUE, DASHED, "feed-forward, to another's token"),
+)
+MOVES = (
+    Series("attention_moves", ORANGE, title="attention"),
+    Series("ffn_moves", BLUE, title="feed-forward"),
+    Series("attention_moves_control", ORANGE, DASHED, "attention, to another's token"),
+    Series("ffn_moves_control", BLUE, DASHED, "feed-forward, to another's token"),
+)
+USED = (
+    Series("attended_of_positions", ORANGE, title="attended positions, of those there are"),
+    Series("effective_of_memories", BLUE, title="memories, of those of the layer"),
+)
+NUMBERS = (
+    Series("attended", ORANGE, title="attended positions"),
+    Series("effective", BLUE, title="memories"),
+)
+NORMS = (Series("attention_norm", ORANGE, title="attention"), Series("ffn_norm", BLUE, title="feed-forward"))
+WHOLE = ("embedding", "attention", "ffn", "bias", "rest")
+
+
+def _events(name: str, own: str) -> tuple[Series, ...]:
+    return (
+        Series(f"{name}_residual", GREY, title="residual: the stream's token stays"),
+        Series(f"{name}_agreement", GREEN, title="agreement: both say it"),
+        Series(f"{name}_composition", ORANGE, title="composition: a third token"),
+        Series(f"{name}_own", PURPLE, title=own),
+    )
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """B1: shares of the final token's logit, Figure 11's events of both, attended positions beside memories."""
+    answer, name = answers["attention_share"], "attention_share"
+    stacks = [
+        stack_shares(
+            answer, _events(one, f"{title}: its own token"),
+            answer.rows(f"{one}_residual") + [complement(row) for row in answer.rows(f"{one}_changed")],
+            name=f"{name}_{one}_events", title=f"what the prediction after {title} comes from",
+        )
+        for one, title in (("attention", "attention"), ("ffn", "the feed-forward layer"))
+        if answer.rows(f"{one}_changed")
+    ]  # fmt: skip
+    shares = "what each layer gives the final token's logit above the mean logit"
+    return Figure(
+        (
+            *lines(answer, SHARES, name=name, title=shares, y="share of the logit", zero=True, dodge=True),
+            *stacks,
+            *lines(answer, MOVES, name=f"{name}_moves", title="alone, it moves the top token to the final one",
+                   y="share of prefixes", dodge=True),
+            *lines(answer, NUMBERS, name=f"{name}_numbers", title="effective number of what is used", y="number",
+                   format=",~r", log=True),
+            *lines(answer, USED, name=f"{name}_used", title="effective number, as a share of what there is",
+                   y="share"),
+            *lines(answer, NORMS, name=f"{name}_norms", title="length of what is added to the stream", y="norm",
+                   format=",~r"),
+        ),
+        "Every norm's scale frozen, the final token's logit is a sum of what embedding, attention, feed-forward layers"
+        " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes."
+        " Baseline: what the same vectors give the final token of another prefix. Events are those of Figure 11.",
+        f"Of the final token's logit above the mean logit {over_all(answer, 'embedding_share')} is the embedding's,"
+        f" {over_all(answer, 'attention_share')} attention's, {over_all(answer, 'ffn_share')} the feed-forward layers'."
+        f" Attention changes the prediction in {over_all(answer, 'attention_changed')} of cases, a feed-forward layer"
+        f" in {over_all(answer, 'ffn_changed')}.",
+        tables=(_whole(answer),),
+    )  # fmt: skip
+
+
+def _whole(answer: Answer) -> Table:
+    """The whole logit in parts."""
+    titles = {"attention": "attention, all layers", "ffn": "feed-forward, all layers", "rest": "all else"}
+    rows = tuple(
+        (
+            Cell(titles.get(part, part)),
+            *(cell(answer.total(f"{part}_{kind}")) for kind in ("share", "control", "logit_share")),
+        )
+        for part in WHOLE
+    )
+    header = ("part", "of the logit above the mean", "given to another's token", "of the logit as it is")
+    return Table("The final token's logit in parts, over all prefixes", header, rows)

@@ -1,0 +1,35 @@
+"""B2: whether keys look for words (beyond the paper; the mirror of its Figure 4)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.panels import lines
+
+AGREEMENT = (
+    Series("agreement", BLUE, title="the key's first word is its best trigger's last"),
+    Series("control", ORANGE, DASHED, title="another memory's trigger"),
+    Series("chance", PURPLE, DOTTED),
+)
+FOUND = (
+    Series("found", GREEN, title="last tokens of its 25 best triggers"),
+    Series("control_found", ORANGE, DASHED, title="of another memory's"),
+)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """B2: how often a key ranks its best trigger's last token first, and how many of 25 it has among its first 25."""
+    answer, name = answers["key_agreement"], "key_agreement"
+    title = "word that the key is closest to = last token of the best trigger"
+    beyond = "beyond the first word: among the 25 words that the key is closest to"
+    return Figure(
+        (
+            *lines(answer, AGREEMENT, name=name, title=title, y="share of memories", dodge=True),
+            *lines(answer, FOUND, name=f"{name}_found", title=beyond, y="share of last tokens"),
+        ),
+        "Share of memories whose key is closer to the embedding of their best trigger's last token than to that of any"
+        " other token (centred cosine; the gain of the norm before the layer folded in). Baselines: the same keys with"
+        " another memory's triggers, and 1 over the size of the vocabulary.",
+        f"Agreement is {ends(answer, 'agreement')}; over all layers {over_all(answer, 'agreement')}, against"
+        f" {over_all(answer, 'control')} with another memory's triggers.",
+    )

@@ -1,0 +1,67 @@
+"""What is worth looking at: the most striking memories, and what people say of the last layer's compositions."""
+
+from functools import partial
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.formatting import format_interval, percent, pluralise
+from mnemoscope.questions.question import Answer
+
+FEWEST_PREFIXES = 5
+"""Different prefixes that a memory's best triggers must have."""
+
+
+def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
+    """The `count` memories that show best what a memory is, the most striking first: its value comes true.
+
+    score = largest probability of the value at work (of the bare value where that is not known) x share of its best
+    triggers that the value's top token follows; a trigger at the end of its sentence is one that it does not follow.
+    Only memories whose best triggers have enough different prefixes, and one memory for each top token.
+
+    Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
+    top token follows), prefixes (different ones among the best triggers), top_token.
+    """
+    found = pl.concat(atlas.each_layer(partial(_scores, atlas)))
+    ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
+    return ordered.unique("top_token", keep="first", maintain_order=True).head(count)
+
+
+def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
+    numbers = ("memory", "max_probability", "working_probability")
+    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
+        *numbers, top_token=pl.col("top_tokens").list.first()
+    )
+    shares = (
+        atlas.best_triggers(layer, columns=["memory", "prefix_group", "next_token"])
+        .join(values, on="memory")
+        .group_by("memory")
+        .agg(
+            prefixes=pl.col("prefix_group").n_unique(),
+            agreement=(pl.col("next_token") == pl.col("top_token")).fill_null(False).mean(),
+        )
+        .filter(pl.col("prefixes") >= FEWEST_PREFIXES)
+    )
+    confidence = pl.coalesce("working_probability", "max_probability")
+    return (
+        values.join(shares, on="memory")
+        .with_columns(
+            layer=pl.lit(layer, pl.Int32),
+            score=(confidence * pl.col("agreement")).fill_null(0.0).cast(pl.Float64),
+        )
+        .filter(pl.col("score") > 0)
+        .select(
+            *("layer", "memory", "score", "max_probability", "working_probability"),
+            *("agreement", "prefixes", "top_token"),
+        )
+    )
+
+
+def judged_sentence(answer: Answer) -> str:
+    """What people call the last layer's compositions, by the answer to refinement_events; or that nobody judged any."""
+    row = answer.total("composition_distant")
+    if row is None:
+        return "Nobody has judged these."
+    between = format_interval(row.low, row.high, "share")
+    cases = pluralise(row.count, "case", "cases")
+    return f"Here people have judged {cases}: they call the new token unlike both in {percent(row.value)} {between}."

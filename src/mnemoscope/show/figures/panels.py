@@ -1,0 +1,285 @@
+"""The panels of figures: lines with intervals over the layers, stacked shares, their legends, and how panels join."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any
+
+import altair as alt
+
+from mnemoscope.foundation.formatting import show_controls
+from mnemoscope.questions.question import Answer, Row
+from mnemoscope.show.figures.chart import (
+    HEIGHT,
+    PERCENT,
+    STYLE,
+    WIDTH,
+    Drawing,
+    Figure,
+    Panel,
+    Series,
+    chart,
+    layer_axis,
+    record,
+    round_significant,
+    tooltip,
+)
+
+TITLE = 72
+"""Characters of a line of a figure's title: as wide as its panels."""
+SMALL_WIDTH, SMALL_HEIGHT = 280, 120
+"""Of a panel on a card."""
+
+
+def lines(
+    answer: Answer,
+    series: Sequence[Series],
+    *,
+    name: str,
+    title: str,
+    y: str,
+    format: str = PERCENT,
+    log: bool = False,
+    bands: Mapping[str, tuple[str, str]] | None = None,
+    zero: bool = False,
+    dodge: bool = False,
+) -> tuple[Panel, ...]:
+    """A panel with a line per series over the layers, its points, and its 95 % intervals as bars.
+
+    There is none where the answer has no number of any of the series.
+
+    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
+    `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
+    """
+    if not (shown := _available(answer, series)):
+        return ()
+    rows = [record(row, one.title) for one in shown for row in answer.rows(one.name)] + _gaps(answer, shown)
+    if log:
+        rows = [_above_zero(row) for row in rows]
+    _add_bands(rows, answer, shown, {} if dodge else bands)
+
+    def vertical(field: str) -> alt.Y:
+        scaled = {"type": "log"} if log else {"zero": True}
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format})
+
+    def draw() -> Drawing:
+        picked = _selection(name)
+        faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
+        place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
+        if dodge:
+            place = place.encode(xOffset=_beside(shown, len(answer.layers)))
+        bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
+        points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
+        layers = [
+            line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
+            points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
+        ]
+        # A mark without data would take the scale away from the others.
+        if any(row["low"] is not None and row["high"] is not None for row in rows):
+            rule = bars.mark_rule(strokeWidth=1.5)
+            layers.insert(0, rule.encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
+        if any(row["from"] is not None and row["to"] is not None for row in rows):
+            area = place.mark_area(invalid="break-paths-show-domains")
+            layers.insert(0, area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), opacity=faint))
+        if zero:
+            level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
+            layers.insert(0, level.encode(y=vertical("zero")))
+        return alt.layer(*layers)
+
+    return (panel(draw, {name: rows, "zero": [{"zero": 0}]}, title=title),)
+
+
+def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
+    """Those of the series that the answer has numbers for, each with a title for the legend."""
+    return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
+
+
+def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
+    """The colour of each series, with a legend of squares or of strokes."""
+    return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
+
+
+def _dashes(series: Sequence[Series]) -> alt.StrokeDash:
+    """The dashes of each series, in the same legend as its colour."""
+    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
+
+
+def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
+    """One of the values for each series; the legend stands above the chart, in one row where that fits."""
+    labels = [one.title for one in series]
+    # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
+    legend = {
+        "orient": "top",
+        "title": None,
+        "columns": 4 if sum(len(one) + 6 for one in labels) <= 90 else 2,
+        "labelLimit": 0,
+        "symbolType": "stroke" if stroke else "square",
+        "symbolOpacity": 1,
+        "offset": 8,
+    }
+    return {"scale": {"domain": labels, "range": values}, "legend": legend, "sort": labels}
+
+
+def _selection(name: str) -> Any:
+    """A click on the legend dims the other series; `name` is the chart's own name for it."""
+    return alt.selection_point(name=name, fields=["series"], bind="legend")
+
+
+def _highlight(picked: Any, normal: float, dimmed: float) -> alt.OpacityValue:
+    """The opacity of a series, and of the others once one was picked in the legend."""
+    return alt.OpacityValue(**alt.condition(picked, alt.value(normal), alt.value(dimmed)))
+
+
+def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
+    """The series' places around the middle of a layer's band: at most 18 units and 40 % of the band apart in all."""
+    reach = min(0.4, 18 * max(1, layers) / WIDTH)
+    # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
+    padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
+    scale = {"type": "point", "domain": [one.title for one in series], "padding": padding}
+    return alt.XOffset("series:N", scale=scale)
+
+
+def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
+    """A row without a number where a series has none, so that no line is drawn across that layer."""
+    return [
+        {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
+        for one in series
+        for layer in answer.layers
+        if answer.at(one.name, layer) is None
+    ]
+
+
+def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without what a logarithmic scale cannot show."""
+    if row["value"] is None or row["value"] <= 0:
+        return {**row, "value": None, "low": None, "high": None}
+    return row if row["low"] is None or row["low"] > 0 else {**row, "low": None, "high": None}
+
+
+def _add_bands(
+    rows: Sequence[dict[str, Any]],
+    answer: Answer,
+    series: Sequence[Series],
+    bands: Mapping[str, tuple[str, str]] | None,
+) -> None:
+    """Gives every row the ends of the band around its line."""
+    names = {one.title: one.name for one in series}
+    for row in rows:
+        row["from"], row["to"] = row["low"], row["high"]
+        if bands is not None:
+            ends = bands.get(names[row["series"]])
+            found = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
+            row["from"], row["to"] = (None if end is None else round_significant(end.value) for end in found)
+
+
+def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
+    """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
+    shown = _available(answer, series)
+    rows, height = [], dict.fromkeys(answer.layers, 0.0)
+    for one in shown:
+        for row in answer.rows(one.name):
+            assert row.layer is not None
+            below = height[row.layer]
+            height[row.layer] = below + row.value
+            place = {"from": round_significant(below), "to": round_significant(below + row.value)}
+            rows.append(record(row, one.title) | place)
+    names = list(dict.fromkeys(row.name for row in edges if row.low is not None))
+    borders = {
+        f"{name}_{border}": [record(row, answer.label(border)) for row in edges if row.name == border]
+        for border in names
+    }
+
+    def draw() -> Drawing:
+        bars = (
+            chart(name)
+            .mark_bar()
+            .encode(
+                x=layer_axis(),
+                y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
+                y2=alt.Y2("to:Q"),
+                color=_colours(shown),
+                opacity=_highlight(picked := _selection(name), 1.0, 0.15),
+                tooltip=tooltip(),
+            )
+            .add_params(picked)
+        )
+        # Beside one another: the borders may lie close together.
+        places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
+        marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+        return alt.layer(bars, *marks)
+
+    return panel(draw, {name: rows, **borders}, title=title)
+
+
+def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
+    """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
+    place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
+    ends = [
+        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=alt.Y(f"{end}:Q"))
+        for end in ("low", "high")
+    ]
+    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(
+        y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
+    )
+    return alt.layer(middle, *ends)
+
+
+def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
+    """The drawing as one part of a figure; the page may give it another width."""
+    return Panel(lambda: draw().properties(width=WIDTH, height=HEIGHT, title=title), rows)
+
+
+def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
+    """The figure's first panel, as small as a card, without titles: to be recognised, not to be read off."""
+    first = figure.panels[0]
+    small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
+    whole = specification(answer, replace(figure, panels=(small,)), about="")
+    axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
+    legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
+    config = whole["config"] | {"axis": axis, "axisY": {"minExtent": 30}, "legend": legend}
+    narrow: dict[str, Any] = _with_narrow_axes({name: whole[name] for name in whole if name != "datasets"})
+    return narrow | {"config": config, "datasets": whole["datasets"]}
+
+
+def _with_narrow_axes(part: Any) -> Any:
+    """A specification, or a part of one, whose axes have no titles and whose legends at most two columns."""
+    if isinstance(part, list):
+        return [_with_narrow_axes(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _with_narrow_axes(one) for name, one in part.items()}
+    for name, one in found.get("encoding", {}).items():
+        if name in ("x", "y"):
+            found["encoding"][name] = one | {"title": None}
+        elif isinstance(one, dict) and one.get("legend"):
+            found["encoding"][name] = one | {"legend": one["legend"] | {"columns": 2}}
+    return found
+
+
+def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
+    """The figure as Vega-Lite, for the page and for the files: its panels below one another, in one style.
+
+    `about` (model, text) stands below its title.
+    """
+    whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
+    apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
+    bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
+    title = {
+        "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),
+        # The renderer dies, and the process with it, on a control code, which the name of a model or a text may hold.
+        "subtitle": [show_controls(line) for line in (about, f"layers counted from 0{bars}")],
+        "fontSize": 17,
+        "subtitleFontSize": 12,
+        "offset": 14,
+    }
+    return {
+        # Its parts were checked one by one; a check of the whole takes as long as all else, and a test does it.
+        **apart.to_dict(validate=False),
+        "title": title,
+        "description": figure.reading,
+        "background": "white",
+        "padding": 10,
+        "config": STYLE,
+        "datasets": {name: list(rows) for panel in figure.panels for name, rows in panel.rows.items()},
+    }

@@ -1,0 +1,40 @@
+"""Figure 2: what keys detect, shallow or semantic patterns (section 3.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer, Row
+from mnemoscope.show.figures.chart import BLUE, GREY, ORANGE, PURPLE, Figure, Panel, Series, ends, over_all
+from mnemoscope.show.figures.panels import stack_shares
+
+STACK = (
+    Series("shallow_only", BLUE),
+    Series("both", PURPLE),
+    Series("semantic_only", ORANGE),
+    Series("none", GREY),
+)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 2: shares of the top triggers under shallow, semantic, both or no patterns, stacked by layer."""
+    answer = answers["key_patterns"]
+    panels = [_patterns(answer, "", "patterns found automatically")]
+    if answer.rows("people_none"):
+        panels.append(_patterns(answer, "people_", "patterns named by people"))
+    return Figure(
+        tuple(panels),
+        "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
+        " (shallow), a topic (semantic), both, or nothing that could be found. Keys with a pattern, and patterns per"
+        " key, are counted over the memories that have at least one positive trigger: one that never fires has nothing"
+        " to share.",
+        f"{over_all(answer, 'covered')} of triggers fall under a pattern. Shallow patterns: {ends(answer, 'shallow')};"
+        f" semantic ones: {ends(answer, 'semantic')}.",
+    )
+
+
+def _patterns(answer: Answer, prefix: str, title: str) -> Panel:
+    series = [Series(prefix + one.name, one.colour, title=answer.label(one.name)) for one in STACK]
+    # In this order of slices the borders are shallow only, shallow at all, and covered: each has its own interval.
+    edges: list[Row] = [
+        row for name in ("shallow_only", "shallow", "covered") for row in answer.rows(prefix + name) if row.value > 0
+    ]
+    return stack_shares(answer, series, edges, name=f"key_patterns_{prefix}kinds", title=title)

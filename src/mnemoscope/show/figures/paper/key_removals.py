@@ -1,0 +1,33 @@
+"""Figure 3: which tokens of a prefix keys need (section 3.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.foundation.formatting import join_words
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, KINDS, ORANGE, Figure, Series, over_all
+from mnemoscope.show.figures.panels import lines
+
+REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random", GREY, DOTTED))
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 3: the change of the coefficient when the first, the last or a random token is taken away."""
+    answer = answers["key_removals"]
+    bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
+    medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]
+    kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in KINDS]
+    token = "one token of the prefix removed: median and middle half"
+    kind = "the last token removed, by the pattern that the trigger falls under (median)"
+    y = "change of the coefficient"
+    tokens = ("first", "the first"), ("last", "the last"), ("random", "a random")
+    changes = [f"{over_all(answer, f'{name}_median')} without {token} token" for name, token in tokens]
+    return Figure(
+        (
+            *lines(answer, medians, name="key_removals_tokens", title=token, y=y, bands=bands, zero=True),
+            *lines(answer, kinds, name="key_removals_kinds", title=kind, y=y, zero=True, dodge=True),
+        ),
+        "Relative change (m' - m) / m of a trigger's coefficient when one token of its prefix is taken away: median"
+        " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where no"
+        " trigger in the sample falls under that kind of pattern.",
+        f"Median change of the coefficient over all layers: {join_words(changes)}.",
+    )

@@ -1,0 +1,39 @@
+"""Figure 7: how many memories fire at once (section 5.1 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.panels import lines
+
+BESIDES = ("key_patterns",)
+"""The other questions whose answers the figure draws."""
+ACTIVE = (Series("active", GREEN),)
+SPREAD = (
+    Series("effective_share", GREEN),
+    Series("dominated", PURPLE, DASHED),
+)
+KINDS = (
+    Series("shallow", BLUE, DASHED, "triggers under a shallow pattern"),
+    Series("semantic", ORANGE, DASHED, "triggers under a semantic pattern"),
+)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 7: the share of memories that fire at a prefix, with the curves of shallow and semantic patterns."""
+    answer = answers["layer_activity"]
+    active = "memories with a coefficient above zero"
+    spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"
+    kinds = "what the keys detect in the same layers (from Figure 2)"
+    return Figure(
+        (
+            *lines(answer, ACTIVE, name="layer_activity", title=active, y="share"),
+            *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
+            *lines(answers["key_patterns"], KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers"),
+        ),
+        "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
+        " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
+        " as a share of the layer; a prefix is dominated where one memory holds more than half of sum c.",
+        f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
+        f" memories behind the layer's output is {ends(answer, 'effective')}.",
+    )

@@ -1,0 +1,38 @@
+"""Figure 8: whether a layer says what one of its memories says (section 5.1 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.panels import lines
+
+ZERO = (
+    Series("zero_agreement", BLUE, title="no firing memory says it"),
+    Series("zero_agreement_major", ORANGE, DASHED, "none of those with 90 % of the weight"),
+    Series("zero_agreement_output", GREY, DOTTED, "no memory says the block's output (lens)"),
+)
+AGREEING = (
+    Series("agreeing_stop_word", BLUE, title="next token is a stop word"),
+    Series("agreeing_stop_word_top", PURPLE, DASHED, "layer's top token is a stop word"),
+    Series("agreeing_short", ORANGE, title="prefix under 5 tokens"),
+)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
+    answer = answers["layer_composition"]
+    zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory does say it"
+    name = "layer_composition"
+    return Figure(
+        (
+            *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True),
+            *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share of those", dodge=True),
+        ),
+        "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
+        " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
+        " fewest that hold 90 % of the weight) are asked, too. The paper's released code looks at the block's output.",
+        f"No firing memory says it: {ends(answer, 'zero_agreement')}; no major one:"
+        f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the next token is a stop word in"
+        f" {over_all(answer, 'agreeing_stop_word')} (of all prefixes: {over_all(answer, 'all_stop_word')}), and the"
+        f" prefix has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
+    )

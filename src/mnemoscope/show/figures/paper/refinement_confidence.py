@@ -1,0 +1,29 @@
+"""Figure 10: how sure the residual is of what the model ends with (section 5.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, DASHED, ORANGE, Figure, Series, ends
+from mnemoscope.show.figures.panels import lines
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 10: the probability that the residual gives to the token the model ends with."""
+    answer = answers["refinement_confidence"]
+    series = [
+        Series("probability", BLUE, title="all prefixes: mean, with the middle half"),
+        Series("probability_matching", ORANGE, DASHED, "where the residual already ranks it first: mean"),
+    ]
+    panels = lines(
+        answer,
+        series,
+        name="refinement_confidence",
+        title="probability of the model's final token",
+        y="probability",
+        bands={"probability": ("probability_q25", "probability_q75")},
+    )
+    return Figure(
+        panels,
+        "Probability that the residual entering the layer gives to the token that the whole model ranks first.",
+        f"Mean probability of the final token: {ends(answer, 'probability')}.",
+    )

@@ -1,0 +1,31 @@
+"""Figure 11: what a prediction after a layer comes from (section 5.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.answer_builder import complement
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series, over_all
+from mnemoscope.show.figures.panels import stack_shares
+
+EVENTS = (
+    Series("residual", BLUE, title="residual: the stream's token stays"),
+    Series("agreement", GREEN, title="agreement: both say it"),
+    Series("composition", ORANGE, title="composition: a third token"),
+    Series("ffn", PURPLE, title="feed-forward: the layer's token"),
+)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 11: how a layer's output comes about: from the residual, the layer, both, or neither."""
+    answer = answers["refinement_events"]
+    # The intervals of the first border (residual) and of the one below all changes.
+    edges = answer.rows("residual") + [complement(row) for row in answer.rows("changed")]
+    title = "what the prediction after the layer comes from"
+    panel = stack_shares(answer, EVENTS, edges, name="refinement_events", title=title)
+    return Figure(
+        (panel,),
+        "Every prefix in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
+        " output (o): residual o = r, not u; agreement o = r = u; feed-forward o = u, not r; composition: neither.",
+        f"A layer leaves the residual's prediction as it is in all but {over_all(answer, 'changed')} of cases; of"
+        f" those that change {over_all(answer, 'composition_of_changed')} are compositions.",
+    )

@@ -1,0 +1,19 @@
+"""Figure 9: when the residual already says what the model ends with (section 5.2 of the paper)."""
+
+from collections.abc import Mapping
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import BLUE, Figure, Series, ends
+from mnemoscope.show.figures.panels import lines
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 9: how often the residual entering a layer already says what the model ends with."""
+    answer = answers["refinement_match"]
+    match, title = [Series("match", BLUE, title="match")], "the residual's top token is the model's"
+    return Figure(
+        lines(answer, match, name="refinement_match", title=title, y="share of prefixes"),
+        "Share of prefixes where the residual that enters the feed-forward layer, read as a prediction, already ranks"
+        " first the token that the whole model ranks first.",
+        f"The residual already says the model's final token in {ends(answer, 'match')} of cases.",
+    )

@@ -1,0 +1,110 @@
+"""Figure 6: whether confident values are right (section 4 of the paper), as they are and at work."""
+
+from collections.abc import Mapping
+
+import altair as alt
+
+from mnemoscope.foundation.formatting import DASH, format_value, number
+from mnemoscope.questions.paper.value_confidence import DECILES, WORKING_DECILES
+from mnemoscope.questions.question import Answer, Row
+from mnemoscope.show.figures.chart import (
+    BLUE,
+    DASHED,
+    GREEN,
+    ORANGE,
+    PERCENT,
+    Cell,
+    Drawing,
+    Figure,
+    Panel,
+    Series,
+    Table,
+    cell,
+    chart,
+    record,
+    tooltip,
+)
+from mnemoscope.show.figures.panels import error_bars, lines, panel
+
+LARGEST = (Series("max_probability", BLUE), Series("max_probability_best", BLUE, DASHED))
+AT_WORK = (Series("working_probability", ORANGE), Series("working_probability_best", ORANGE, DASHED))
+CONFIDENT = (Series("working_confident", GREEN),)
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 6: agreement by decile of the value's largest probability; how confident values are in each layer."""
+    answer = answers["value_confidence"]
+    deciles, at_work = (
+        [row for decile in tenths if (row := answer.total(decile.name)) is not None]
+        for tenths in (DECILES, WORKING_DECILES)
+    )
+    title, y = "largest probability of the values of a layer", "probability (log scale)"
+    layers = (
+        *lines(answer, LARGEST + AT_WORK, name="value_confidence_layers", title=title, y=y, format="~g", log=True),
+        *lines(answer, CONFIDENT, name="value_confidence_share", title="confident values at work", y="of all values"),
+    )
+    reading = "There are no deciles: too few memories have a target."
+    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
+    if first is not None and last is not None:
+        reading = (
+            f"Agreement is {first.text_and_interval} in the least confident tenth of the memories and"
+            f" {last.text_and_interval} in the most confident."
+        )
+    first, last = answer.total(WORKING_DECILES[0].name), answer.total(WORKING_DECILES[-1].name)
+    if first is not None and last is not None:
+        reading += f" By the probability at work: {first.text_and_interval} and {last.text_and_interval}."
+    bars = [
+        _bars(rows, name, what)
+        for rows, name, what in (
+            (deciles, "value_confidence", "largest probability"),
+            (at_work, "value_confidence_at_work", "largest probability at work"),
+        )
+        if rows or name == "value_confidence"
+    ]
+    return Figure(
+        (*bars, *layers),
+        "All memories with a target, sorted by the largest probability of their value and cut into ten equal parts:"
+        " share whose value ranks its target first. Because the largest probability grows with the norm of the value,"
+        " the table below has the norm beside it. At work a value is multiplied by the median coefficient of its"
+        " memory's triggers and divided by what the norms before the head divide by.",
+        reading,
+        tuple(_table(rows) for rows in (deciles, at_work) if rows),
+    )
+
+
+def _probabilities(row: Row) -> str:
+    """The bounds of the largest probability in a decile."""
+    return " to ".join(number(end) for end in (row.own.get("lowest"), row.own.get("highest")) if end is not None)
+
+
+def _table(deciles: list[Row]) -> Table:
+    """Agreement by tenth of the memories, with the bounds of the largest probability and the mean norm."""
+    header = ("tenth", "largest probability", "agreement", "norm of the value, mean", "memories")
+    rows = []
+    for tenth, row in enumerate(deciles, 1):
+        norm = Cell(format_value(row.own.get("value_norm"), "number"))
+        rows.append((Cell(str(tenth)), Cell(_probabilities(row)), cell(row), norm, Cell(f"{row.count:,}")))
+    caption = next(one.table for one in DECILES + WORKING_DECILES if one.name == deciles[0].name)
+    return Table(caption, header, tuple(rows))
+
+
+def _bars(deciles: list[Row], name: str, what: str) -> Panel:
+    """Agreement by tenth of the memories, ordered by `what`."""
+    title = f"tenth of the memories by {what} (10: most confident)"
+    rows = [
+        {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}
+        for row in deciles
+    ]
+
+    def draw() -> Drawing:
+        place = chart(name).encode(x=alt.X("decile:O", title=title, axis={"labelAngle": 0}))
+        bars = place.mark_bar(color=BLUE).encode(
+            y=alt.Y("value:Q", title="agreement", axis={"format": PERCENT}),
+            tooltip=tooltip(
+                {"decile:O": "tenth", "bounds:N": "largest probability", "said:N": "agreement"}
+                | {"interval:N": "95 % interval", "count:N": "memories"}
+            ),
+        )
+        return alt.layer(bars, error_bars(name, x="decile:O"))
+
+    return panel(draw, {name: rows}, title=f"agreement by {what} of the value")

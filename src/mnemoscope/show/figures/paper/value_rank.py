@@ -1,0 +1,72 @@
+"""Figure 5: how high values rank what follows (section 4 of the paper)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+
+from mnemoscope.questions.paper.value_rank import QUANTILES
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import (
+    BLUE,
+    GREY,
+    Drawing,
+    Figure,
+    Panel,
+    chart,
+    ends,
+    layer_axis,
+    over_all,
+    record,
+    tooltip,
+)
+from mnemoscope.show.figures.panels import panel
+
+
+def figure(answers: Mapping[str, Answer]) -> Figure:
+    """Figure 5: the rank that values give to their targets, as a box per layer."""
+    answer = answers["value_rank"]
+    rows: list[dict[str, Any]] = []
+    for layer in answer.layers:
+        found = {name: row for name in QUANTILES if (row := answer.at(name, layer)) is not None}
+        if len(found) < len(QUANTILES):
+            continue
+        ranks = {name: row.value for name, row in found.items()}
+        shown = {f"{name}_drawn": rank + 1 for name, rank in ranks.items()}
+        quartiles = f"{found['q25'].text} to {found['q75'].text}"
+        rows.append({**record(found["q50"], "median"), **ranks, **shown, "quartiles": quartiles})
+    return Figure(
+        (_boxes(rows),),
+        "Rank of the target in the value's distribution (0 is first; drawn as rank + 1 on a logarithmic scale): the box"
+        " holds the middle half of the memories, the line in it is the median, the whiskers hold 90 %, the dots are the"
+        " extremes.",
+        f"Median rank of the target: {ends(answer, 'q50')}. The target is among the first 100 tokens for"
+        f" {over_all(answer, 'within_100')} of memories.",
+    )
+
+
+def _boxes(rows: list[dict[str, Any]]) -> Panel:
+    name = "value_rank"
+    scale = {"type": "log"}
+    axis = {"format": "~s", "values": [10**power for power in range(7)]}
+
+    def vertical(quantile: str) -> alt.Y:
+        return alt.Y(f"{quantile}_drawn:Q", title="rank of the target + 1", scale=scale, axis=axis)
+
+    def draw() -> Drawing:
+        place = chart(name).encode(x=layer_axis(padding=0.45))
+        said = tooltip(
+            {"layer:N": "layer", "said:N": "median rank", "quartiles:N": "middle half", "count:N": "memories"}
+        )
+        dots = [
+            place.mark_point(size=12, filled=True, color=GREY).encode(y=vertical(quantile), tooltip=said)
+            for quantile in ("q00", "q100")
+        ]
+        return alt.layer(
+            place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2=alt.Y2("q95_drawn:Q")),
+            place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2=alt.Y2("q75_drawn:Q"), tooltip=said),
+            place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=said),
+            *dots,
+        )
+
+    return panel(draw, {name: rows}, title="rank that the value gives to the memory's target")

@@ -1,0 +1,165 @@
+"""How a model of experts shares its tokens out: which experts are chosen, how evenly, on what, what is alike inside.
+
+Reads the tables of an atlas (definitions.md section 7.1): `routing` counts every mined prefix; what an expert fires on,
+and what its memories have in common, is read off their best positive triggers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.foundation.intervals import Estimate, mean
+from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.show.figures.chart import STYLE
+
+FIRES_ON = 6
+"""Tokens told of an expert."""
+LEAST = 5
+"""Triggers that must end in a token for it to be told."""
+_LEGEND = alt.Legend(
+    title="x even", titleFontWeight="normal", titleColor="currentColor", labelColor="currentColor",
+    values=[0.25, 0.5, 1, 2, 4],
+)  # fmt: skip
+PAIRS = 2_000
+"""Pairs of memories compared, of one expert and of two."""
+
+
+@dataclass(frozen=True)
+class LayerRouting:
+    """One layer: its experts as rows (expert, name, tokens, share, weight, first_share, fires_on), and what they share.
+
+    `evenness` is the entropy of the routed experts' shares of tokens over that of equal shares: 1 is even, 0 is one
+    expert for all. `same` and `different` are the mean overlap (Jaccard) of the last tokens of two memories' triggers,
+    of one routed expert and of two; null where there are no such pairs.
+    """
+
+    layer: int
+    experts: list[dict[str, Any]]
+    evenness: float | None
+    same: Estimate
+    different: Estimate
+
+
+def routing(atlas: Atlas) -> list[LayerRouting]:
+    """The routing of every mined layer that has experts; raises AtlasUnfinished for an atlas without any."""
+    table = atlas.table("routing")
+    return [_layer(atlas, layer, table.filter(pl.col("layer") == layer)) for layer in table["layer"].unique().sort()]
+
+
+def _layer(atlas: Atlas, layer: int, rows: pl.DataFrame) -> LayerRouting:
+    numbering = atlas.numbering(layer)
+    routed = numbering.routed or 0
+    triggers = atlas.best_triggers(layer, columns=["memory", "token"])
+    total = _prefixes(atlas, layer)
+    fires_on = _fires_on(numbering, triggers)
+    experts = [
+        {
+            "expert": row["expert"],
+            "name": numbering.name_in(layer, row["expert"], 0).expert_text.removeprefix("."),
+            "tokens": row["tokens"],
+            "share": row["tokens"] / total if total else None,
+            "weight": row["weight_sum"] / row["tokens"] if row["tokens"] else None,
+            "first_share": row["first_choice"] / total if total and row["expert"] < routed else None,
+            "fires_on": fires_on.get(row["expert"], []),
+        }
+        for row in rows.to_dicts()
+    ]
+    tokens = rows.filter(pl.col("expert") < routed)["tokens"].to_numpy().astype(float)
+    same, different = _overlaps(numbering, triggers, seed=int(atlas.manifest.plan.get("seed", 0)), layer=layer)
+    return LayerRouting(layer, experts, _evenness(tokens), same, different)
+
+
+def _prefixes(atlas: Atlas, layer: int) -> int:
+    return int(atlas.table("activity", layer=layer, columns=["all_prefixes"])["all_prefixes"][0])
+
+
+def _evenness(tokens: np.ndarray) -> float | None:
+    if len(tokens) < 2 or not tokens.sum():
+        return None
+    p = tokens[tokens > 0] / tokens.sum()
+    return float(-(p * np.log(p)).sum() / np.log(len(tokens)))
+
+
+def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[int]]:
+    """Of each expert the tokens in which its memories' triggers end more often than the layer's, by how much more."""
+    own = triggers.with_columns(expert=pl.Series(numbering.experts(triggers["memory"].to_numpy())))
+    counts = own.group_by("expert", "token").len()
+    of_layer = counts.group_by("token").agg(layer=pl.col("len").sum())
+    of_expert = counts.group_by("expert").agg(all=pl.col("len").sum())
+    lifts = (
+        counts.filter(pl.col("len") >= LEAST)
+        .join(of_layer, on="token")
+        .join(of_expert, on="expert")
+        .with_columns(lift=pl.col("len") / pl.col("all") / (pl.col("layer") / max(1, own.height)))
+        .filter(pl.col("lift") > 1)
+        .sort(["expert", "lift", "len", "token"], descending=[False, True, True, False])
+    )
+    grouped = lifts.group_by("expert", maintain_order=True).agg(pl.col("token").head(FIRES_ON))
+    return dict(grouped.iter_rows())
+
+
+def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer: int) -> tuple[Estimate, Estimate]:
+    """The overlap of pairs of firing memories of one routed expert, and of two: seeded draws."""
+    sets: dict[int, set[int]] = {}
+    for memory, tokens in triggers.group_by("memory", maintain_order=True).agg("token").iter_rows():
+        sets[memory] = set(tokens)
+    numbers = np.array(sorted(sets), np.int64)
+    experts = numbering.experts(numbers) if len(numbers) else numbers
+    routed = experts < (numbering.routed or 0)
+    numbers, experts = numbers[routed], experts[routed]
+
+    def overlap(pairs: Iterator[tuple[int, int]]) -> Estimate:
+        return mean([len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for a, b in pairs])
+
+    if len(numbers) < 2:
+        return mean([]), mean([])
+    drawn = np.random.default_rng((seed, 6, layer)).integers(len(numbers), size=(20 * PAIRS, 2))
+    drawn = drawn[drawn[:, 0] != drawn[:, 1]]
+    alike = experts[drawn[:, 0]] == experts[drawn[:, 1]]
+    chosen = (numbers[drawn[rows][:PAIRS]].tolist() for rows in (alike, ~alike))
+    same, different = (overlap((a, b) for a, b in pairs) for pairs in chosen)
+    return same, different
+
+
+def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
+    """The shares of tokens by layer and expert as Vega-Lite, against an even share: twice as many is as far as half.
+
+    With `about` it has a title that says so, and a legend; a page says both in words.
+    """
+    legend = None if about is None else _LEGEND
+    rows = [
+        {"layer": one.layer, "expert": row["name"], "order": row["expert"], "share": row["share"], "against": against}
+        for one in layers
+        for row in one.experts
+        if (against := _against_even(one, row)) is not None
+    ]
+    names = list(dict.fromkeys(row["expert"] for row in sorted(rows, key=lambda row: row["order"])))
+    drawn = (
+        alt.Chart(alt.NamedData(name="routing"))
+        .mark_rect()
+        .encode(
+            x=alt.X("expert:N", sort=names, title="expert", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("layer:O", title="layer", sort="descending"),
+            color=alt.Color(
+                "against:Q",
+                legend=legend,
+                scale=alt.Scale(type="log", base=2, scheme="blueorange", domain=[0.25, 1, 4], clamp=True),
+            ),
+        )
+        .properties(width=max(120, min(900, 26 * len(names))), height=max(60, 22 * len(layers)), name="routing")
+    )
+    if about is not None:
+        drawn = drawn.properties(title=alt.TitleParams("Tokens of every routed expert", subtitle=about))
+    return {**drawn.to_dict(), "config": STYLE, "datasets": {"routing": rows}}
+
+
+def _against_even(layer: LayerRouting, row: dict[str, Any]) -> float | None:
+    """A routed expert's tokens over the mean of the layer's routed experts; None for a shared one."""
+    tokens = [one["tokens"] for one in layer.experts if one["first_share"] is not None]
+    even = sum(tokens) / max(1, len(tokens))
+    return None if row["first_share"] is None or not even else max(2.0**-10, row["tokens"] / even)

@@ -1,0 +1,233 @@
+"""The atlas as its folder was at one moment, and the tables of it that many pages need, kept in memory.
+
+A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again: each
+such state is an edition with caches of its own. What was made from the mined tables alone, the large part, goes over to
+the next edition where only answers or patterns are new. For a model of GPT-2's size it is some 100 MB; triggers, and
+more sentences than a million and a half, are larger and read for each page.
+"""
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.errors import AtlasBusy, AtlasDamaged
+from mnemoscope.foundation.cache import Cache
+from mnemoscope.foundation.memory_names import MemoryId
+
+PAGES = 64 << 20
+"""Bytes of pages and views kept of one edition, the most recent ones: a thousand pages of memories, about."""
+SENTENCES = 1_500_000
+"""Sentences whose tokens are kept in memory; to decode those of one memory's triggers anew takes 40 ms."""
+UNSORTED = 2
+"""Pages that look through the triggers of all layers before these are sorted once for all others."""
+_SPAN = 1 << 24
+"""More than any layer has memories, and any sentence positions."""
+
+Footprint = tuple[tuple[int, int, int] | None, ...]
+T = TypeVar("T")
+_MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
+_MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
+
+
+@dataclass(frozen=True)
+class Edition:
+    """One state of an atlas; `footprint` tells it from others of the same folder.
+
+    `pages` holds the most recent pages and views, `tables` the few large things that many pages need, `mined` those of
+    them that were made from the mined tables alone.
+    """
+
+    atlas: Atlas
+    footprint: Footprint = ()
+    pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
+    tables: Cache = field(default_factory=Cache)
+    mined: Cache = field(default_factory=Cache)
+    _asked: Iterator[int] = field(default_factory=itertools.count)
+    """How many pages wanted to know which memories share triggers."""
+
+    @property
+    def state(self) -> str:
+        """What names this state of the atlas for readers."""
+        later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
+        return "".join((self.atlas.manifest_hash[:16], *later))
+
+    def followed_by(self, footprint: Footprint) -> "Edition":
+        """The next edition, of other answers or patterns to the same mined tables."""
+        return Edition(self.atlas, footprint, mined=self.mined, _asked=self._asked)
+
+    @property
+    def mined_files(self) -> Footprint:
+        """What tells the mined tables, and those that were made later with the model, from others of the folder."""
+        return self.footprint[: len(_MINED)]
+
+    @property
+    def searched_files(self) -> Footprint:
+        """What tells everything that is searched from others of the folder: the mined tables and the patterns."""
+        return self.footprint[: len(_MINED) + 1]
+
+    def is_current(self) -> bool:
+        """Whether the folder still is as it was; always where no footprint was taken."""
+        return not self.footprint or footprint_of(self.atlas.path) == self.footprint
+
+    def check_current(self) -> None:
+        """Raises AtlasBusy where the folder is not as it was."""
+        if not self.is_current():
+            raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
+
+    def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` gives of answers or patterns, kept; raises AtlasBusy where they have been made again since."""
+
+        def read_and_check() -> T:
+            found = read()
+            self.check_current()
+            return found
+
+        return self.tables.get(key, read_and_check)
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether the edition has patterns; raises AtlasBusy where they have been made again since."""
+        return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
+
+    def table(self, name: str, layer: int) -> pl.DataFrame:
+        """The rows of `values` or `activity` of one layer, by memory."""
+        return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
+
+    def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
+        """The one row of a memory in `values` or `activity`; raises AtlasDamaged."""
+        rows, number = self.table(name, memory.layer), self.atlas.number(memory)
+        found = rows.row(number, named=True) if number < rows.height else None
+        if found is None or found["memory"] != number:
+            where = f"each memory of layer {memory.layer}"
+            raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
+        return found
+
+    def top_token(self, memory: MemoryId) -> int:
+        """The token that the memory's value ranks first; raises AtlasDamaged."""
+        tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
+        number = self.atlas.number(memory)
+        if number >= len(tops):
+            self.row("values", memory)  # says what is missing
+        return int(tops[number])
+
+    def _top_tokens(self, layer: int) -> np.ndarray:
+        """The token that each value of a layer ranks first; one column of the table, which is read in less time."""
+        rows = self.mined.find(("values", layer), None)
+        if rows is None:
+            rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
+        return rows["top_tokens"].list.first().to_numpy()
+
+    def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
+        """The memory's patterns in their order; None where patterns were not made."""
+        if not self.has_patterns:
+            return None
+
+        def make() -> pl.DataFrame:
+            of_layer = self.atlas.rows_where("patterns", column="layer", ids=[memory.layer])
+            return of_layer.sort("memory", "pattern")
+
+        rows = self.read_current(("patterns", memory.layer), make)
+        number = self.atlas.number(memory)
+        first, last = (rows["memory"].search_sorted(number, side) for side in ("left", "right"))
+        return rows.slice(first, last - first).to_dicts()
+
+    def read_ahead(self) -> None:
+        """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
+
+        Until that is done, pages read what they need of the sentences, and the first two do so of the triggers.
+        """
+        self.mined.get("sentences", self._sentences)
+        self.mined.get("places", self._places)
+
+    def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
+        """How many of these prefixes (sentence, position) are positive triggers of each memory."""
+        asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
+        kept = self.mined.find("places", None)
+        # To look through all layers takes half as long as to sort all triggers for all pages to come.
+        if kept is None and next(self._asked) >= UNSORTED:
+            kept = self.mined.get("places", self._places)
+        if kept is None:
+            sentences = sorted({sentence for sentence, _ in prefixes})
+            found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
+            pieces = [memories[np.isin(places, asked)] for places, memories in found_in]
+        else:
+            places, memories = kept
+            ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
+            pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
+        found = Counter(np.concatenate(pieces).tolist())
+        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in found.items()}
+
+    def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the
+        memory as another.
+        """
+        rows = self.atlas.best_triggers(layer, None, columns=["sentence", "position", "memory"])
+        if sentences is not None:
+            rows = rows.filter(pl.col("sentence").is_in(sentences))
+        sentence, position, memory = (rows[name].to_numpy().astype(np.int64) for name in rows.columns)
+        return sentence * _SPAN + position, layer * _SPAN + memory
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """All positive triggers, sorted by prefix."""
+        prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
+        whole = np.concatenate(prefixes)
+        order = np.argsort(whole, kind="stable")
+        return whole[order], _narrow(np.concatenate(memories)[order])
+
+    def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
+        """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
+        kept = self.mined.find("sentences", None)
+        if kept is None:
+            stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
+            return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
+        ids, starts, tokens = kept
+        found = {}
+        for sentence, place in zip(sentences, np.searchsorted(ids, np.asarray(sentences, dtype=np.int64)), strict=True):
+            if place == len(ids) or ids[place] != sentence:
+                raise AtlasDamaged(f"{self.atlas.path}: sentence {sentence} is named by a table but not stored")
+            found[sentence] = tokens[starts[place] : starts[place + 1]].tolist()
+        return found
+
+    def _sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """All sentences: their ids in order, where each one's tokens begin, the tokens of all; None for too many."""
+        ids = self.atlas.table("sentences", columns=["sentence"])["sentence"]
+        if len(ids) > SENTENCES or not ids.is_sorted():
+            return None
+        tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
+        starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
+        return ids.to_numpy(), starts, _narrow(tokens.explode().drop_nulls().to_numpy())
+
+
+def footprint_of(directory: Path) -> Footprint:
+    """Of each file that tells what the folder holds its inode, time and size; None where there is none."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in (*_MINED, *_MADE_AGAIN):
+        try:
+            status = (directory / name).stat()
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """The numbers in as few bytes as the smallest and the largest of them need."""
+    ends = (np.min_scalar_type(int(end)) for end in (numbers.min(initial=0), numbers.max(initial=0)))
+    return numbers.astype(np.promote_types(*ends))
+
+
+def _bytes_of(kept: object) -> int:
+    """About how many bytes a page or a view takes."""
+    if isinstance(kept, pl.DataFrame):
+        return int(kept.estimated_size())
+    return sum(map(_bytes_of, kept)) if isinstance(kept, list | tuple) else sys.getsizeof(kept)

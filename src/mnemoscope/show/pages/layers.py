@@ -1,0 +1,275 @@
+"""The pages of layers: all of them, each in a line; and one layer's memories as a table and a picture.
+
+A layer's memories are rows, put together once and kept; its address says which are shown and in which order.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode
+
+import polars as pl
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.formatting import format_value, show_token
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.questions import layer_numbers
+
+if TYPE_CHECKING:
+    from mnemoscope.show.figures.layer_picture import Frame
+
+ROWS = 100
+"""Memories on one page."""
+COLUMNS = {
+    "memory": "memory",
+    "rate": "rate",
+    "confidence": "max_probability",
+    "work": "working_probability",
+    "norm": "value_norm",
+    "rank": "target_rank",
+    "agreement": "agrees",
+    "kind": "kind",
+    "token": "top_text",
+}
+"""What rows are sorted by, and the column behind it."""
+Sort = Literal["memory", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
+DOWN_FIRST = ("rate", "confidence", "work", "norm", "agreement")
+"""Columns whose largest values are looked for first."""
+Bound = Annotated[
+    Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
+    AfterValidator(lambda bound: None if bound == "" else bound),
+]
+"""A number, or nothing where a form's field was left empty."""
+
+
+class Choice(BaseModel, frozen=True):
+    """Which memories of a layer are shown, and in which order; everything that its address says.
+
+    Shares are between 0 and 1.
+    """
+
+    sort: Sort = "memory"
+    order: Literal["up", "down"] = "up"
+    fires: Literal["any", "never", "some"] = "any"
+    agreement: Literal["any", "yes", "no", "none"] = "any"
+    kind: Literal["any", "shallow", "semantic", "both", "none"] = "any"
+    token: Annotated[str, Field(max_length=200, description="Part of the value's top token")] = ""
+    memories: Annotated[str, Field(max_length=8_000, description="Numbers of memories, apart by commas")] = ""
+    rate_from: Bound = None
+    rate_to: Bound = None
+    confidence_from: Bound = None
+    confidence_to: Bound = None
+    norm_from: Bound = None
+    norm_to: Bound = None
+    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+    def query(self, **changes: Any) -> str:
+        """The address's query with these changes, from the first page on, without what goes without saying."""
+        changed = self.model_copy(update={"page": 1} | changes).model_dump()
+        usual = Choice().model_dump()
+        said = {name: f"{value:g}" if isinstance(value, float) else value for name, value in changed.items()}
+        told = {name: said[name] for name in said if changed[name] != usual[name]}
+        return f"?{urlencode(told)}" if told else ""
+
+    def heading(self, sort: Sort) -> str:
+        """The address of the same memories in this order, turned round where it is the page's own."""
+        usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
+        turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
+        return self.query(sort=sort, order=turned if self.sort == sort else usual) or "?sort=memory"
+
+    def at_page(self, number: int) -> str:
+        """The address of another page of the same memories."""
+        return self.query(page=number) or "?page=1"
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether any memory may be left out."""
+        return self.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
+
+    def numbers(self) -> list[int] | None:
+        """The memories named, None where none is; raises OptionError for what is not a number."""
+        if not self.memories.strip():
+            return None
+        parts = [part.strip() for part in self.memories.split(",")]
+        if wrong := [part for part in parts if not (part.isascii() and part.isdigit() and len(part) < 10)]:
+            raise OptionError(f"memories {wrong[0]!r} is not a memory's number; write them like 12,45,77")
+        return [int(part) for part in parts]
+
+
+def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
+    """The rows that the choice leaves, in its order; equal ones by number, and those without a value last."""
+    tests: list[pl.Expr] = []
+    if choice.fires != "any":
+        tests.append(pl.col("positive") == 0 if choice.fires == "never" else pl.col("positive") > 0)
+    if choice.agreement != "any":
+        agrees = pl.col("agrees")
+        tests.append(agrees.is_null() if choice.agreement == "none" else agrees == (choice.agreement == "yes"))
+    if choice.kind != "any":
+        tests.append(pl.col("kind") == choice.kind)
+    if choice.token:
+        text = pl.col("top_text").str.to_lowercase()
+        tests.append(text.str.contains(choice.token.lower(), literal=True))
+    if (numbers := choice.numbers()) is not None:
+        tests.append(pl.col("memory").is_in(numbers))
+    for name, column in (("rate", "rate"), ("confidence", "max_probability"), ("norm", "value_norm")):
+        low, high = getattr(choice, f"{name}_from"), getattr(choice, f"{name}_to")
+        tests += [] if low is None else [pl.col(column) >= low]
+        tests += [] if high is None else [pl.col(column) <= high]
+    found = rows.filter(*tests) if tests else rows
+    column = COLUMNS[choice.sort]
+    if column == "memory":
+        return found.sort("memory", descending=choice.order == "down")
+    return found.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
+
+
+def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
+    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: no patterns made)."""
+    edition.atlas.memories(layer)
+    return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
+
+
+def _rows(edition: Edition, layer: int) -> pl.DataFrame:
+    atlas = edition.atlas
+    activity = atlas.table("activity", layer=layer, columns=["memory", "positive", "prefixes", "max"]).select(
+        "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
+    )
+    numbers = ("memory", "max_probability", "working_probability", "value_norm", "target", "target_rank")
+    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
+        *numbers, top_token=pl.col("top_tokens").list.first()
+    )
+    rows = activity.join(values, on="memory", how="full", coalesce=True).join(
+        _kinds(edition, layer), on="memory", how="left"
+    )
+    texts = [atlas.token_text(rows[name].to_list()) for name in ("top_token", "target")]
+    return rows.with_columns(
+        pl.Series("top_text", texts[0], dtype=pl.String),
+        pl.Series("target_text", texts[1], dtype=pl.String),
+        agrees=pl.col("top_token") == pl.col("target"),
+        kind=pl.col("kind").fill_null("none") if edition.has_patterns else pl.col("kind"),
+        patterns=pl.col("patterns").fill_null(0) if edition.has_patterns else pl.col("patterns"),
+    ).sort("memory")
+
+
+def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
+    """What the triggers of each memory share: shallow, semantic or both; and how many patterns there are."""
+    if not edition.has_patterns:
+        return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
+    found = edition.read_current(
+        "pattern kinds", lambda: edition.atlas.table("patterns", columns=["layer", "memory", "kind"]).rechunk()
+    )
+    several = pl.col("kind").n_unique() > 1
+    return (
+        found.filter(pl.col("layer") == layer)
+        .group_by("memory")
+        .agg(pl.when(several).then(pl.lit("both")).otherwise(pl.col("kind").first()).alias("kind"), patterns=pl.len())
+    )
+
+
+def layers_page(edition: Edition) -> Page:
+    """Every layer in a line: how many memories, how many never fire, how many agree, and the headline numbers."""
+    found = []
+    for layer in edition.atlas.layers:
+        rows = layer_rows(edition, layer)
+        found.append(
+            {
+                "layer": layer,
+                **_counts(rows),
+                "rate": rows["rate"].mean(),
+                "max_probability": rows["max_probability"].mean(),
+                "working_probability": rows["working_probability"].mean(),
+                "shallow": _share(rows, ("shallow", "both")),
+                "semantic": _share(rows, ("semantic", "both")),
+            }
+        )
+    return Page("layers.html", "Layers", {"layers": found})
+
+
+def _counts(rows: pl.DataFrame) -> dict[str, int]:
+    """How many memories there are, never fire, agree with their target, and have one."""
+    return {
+        "memories": rows.height,
+        "never": int((rows["positive"] == 0).sum()),
+        "agreeing": int(rows["agrees"].sum()),
+        "with_target": int(rows["agrees"].is_not_null().sum()),
+    }
+
+
+def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
+    """The share of memories with such a pattern; None where no patterns were made."""
+    return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)
+
+
+def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
+    """One page of the layer's memories, how many there are, and the headline numbers.
+
+    Raises MemoryIdError for a layer that was not mined, OptionError.
+    """
+    rows = layer_rows(edition, layer)
+    found = choose(rows, choice)
+    place = edition.atlas.layers.index(layer)
+    columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
+    columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
+    columns += ["kind", "patterns"]
+    listed = found.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
+    data = {
+        "layer": layer,
+        **_counts(rows),
+        "total": found.height,
+        "page": choice.page,
+        "pages": max(1, -(-found.height // ROWS)),
+        "choice": choice.model_dump(exclude={"page"}),
+        "rows": [{"name": str(edition.atlas.name(layer, row["memory"])), **row} for row in listed],
+        "previous": edition.atlas.layers[place - 1] if place else None,
+        "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
+        "numbers": layer_numbers(edition, layer),
+    }
+    return Page(
+        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, choice), "address": choice}
+    )
+
+
+def _picture(edition: Edition, layer: int, choice: Choice) -> str:
+    """The layer's picture with the chosen memories as points; that of all memories is kept."""
+
+    def draw() -> str:
+        from mnemoscope.show.figures.layer_picture import picture
+
+        rows = layer_rows(edition, layer)
+        shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
+        titles = _titles(edition, layer)
+        links = [f"/{name}" for name in _names(edition, layer)]
+        return picture(layers_frame(edition), rows, shown=shown, titles=titles, links=links)
+
+    return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
+
+
+def layers_frame(edition: Edition) -> "Frame":
+    """The axes that the pictures of all layers share."""
+
+    def make() -> "Frame":
+        # The room of figures loads the drawing library.
+        from mnemoscope.show.figures.layer_picture import frame
+
+        return frame(edition.atlas, patterns=edition.has_patterns)
+
+    return edition.tables.get("layers frame", make)
+
+
+def _names(edition: Edition, layer: int) -> list[str]:
+    """The memories of the layer's rows."""
+    return [str(edition.atlas.name(layer, memory)) for memory in layer_rows(edition, layer)["memory"].to_list()]
+
+
+def _titles(edition: Edition, layer: int) -> list[str]:
+    """What each memory's point in the picture says."""
+
+    def make() -> list[str]:
+        rows = layer_rows(edition, layer).select("top_text", "rate", "max_probability")
+        return [
+            f"{name} {'' if text is None else show_token(text)}: fires at {format_value(rate, 'share')},"
+            f" largest probability {format_value(most, 'share')}"
+            for name, (text, rate, most) in zip(_names(edition, layer), rows.iter_rows(), strict=True)
+        ]
+
+    return edition.pages.get(("titles", layer), make)

@@ -1,0 +1,215 @@
+"""A memory's page: everything that the atlas holds about it, what people say of it, and the memories most like it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.trace import TraceAddress
+from mnemoscope.show.pages.triggers import group_triggers, triggers_view
+
+NEIGHBOURS = 10
+READ = 8
+"""Top tokens that are shown of a value through a lens."""
+NOTHING = TraceAddress()
+"""No trace to carry along."""
+PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
+"""What is told of a pattern."""
+
+
+def memory_page(
+    edition: Edition,
+    wanted: MemoryId,
+    *,
+    pattern: int | None = None,
+    people: Sequence[dict[str, Any]] = (),
+    changes: Sequence[str] = (),
+    carried: TraceAddress = NOTHING,
+    traces: bool = False,
+) -> Page:
+    """The page; its links carry a trace's prompt and `changes` along, and lead to traces where there is a model.
+
+    `pattern` is the number of the one whose triggers are to be marked. Raises MemoryIdError for a memory that the atlas
+    does not have, OptionError for a pattern that it does not have.
+    """
+    found = edition.patterns(edition.atlas[wanted].id)
+    numbers = [one["pattern"] for one in found or []]
+    if pattern is not None and pattern not in numbers:
+        said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
+        raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
+    triggers = triggers_view(edition, wanted, patterns=found or [])
+    value, lenses = edition.row("values", wanted), edition.atlas[wanted].through_lenses()
+    data: dict[str, Any] = {
+        "memory": str(wanted),
+        "layer": wanted.layer,
+        "previous": _beside(edition, wanted, -1),
+        "next": _beside(edition, wanted, 1),
+        "triggers": triggers,
+        "value": _value(edition, value),
+        "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
+        "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
+        "follows": _follows(edition, value, triggers),
+        "activity": _activity(edition.row("activity", wanted)),
+        "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
+        "pattern": pattern,
+        "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
+        "reference": reference(edition, wanted),
+        "people": list(people),
+        "set": list(changes),
+    }
+
+    def extra() -> dict[str, Any]:
+        carry = carried.query()
+        return {
+            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0]),
+            "negative": group_triggers(triggers, -1, says=None),
+            "bars": bars(data["activity"]),
+            "carry": f"&{carry}" if carry else "",
+            "add": carried.with_change(f"{wanted}=0") if traces else "",
+        }
+
+    return Page("memory.html", str(wanted), data, extra)
+
+
+def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
+    """What names this memory for good: the weights and the atlas by their hashes."""
+    model = edition.atlas.manifest.model
+    revision = f", revision {model.revision}" if model.revision else ""
+    line = (
+        f"Memory {wanted} of {model.spec}{revision} (model sha256 {model.fingerprint}), as mined from"
+        f" {edition.atlas.manifest.corpus.spec} (atlas sha256 {edition.atlas.manifest_hash})."
+    )
+    return {
+        "text": line,
+        "memory": str(wanted),
+        "model": model.spec,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
+        "atlas": edition.atlas.manifest_hash,
+    }
+
+
+def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
+    """The memory before or after, also in the next layer that was mined; None at the atlas's ends."""
+    atlas, layers = edition.atlas, edition.atlas.layers
+    memory = atlas.number(wanted) + step
+    if 0 <= memory < atlas.memories(wanted.layer):
+        return str(atlas.name(wanted.layer, memory))
+    at = layers.index(wanted.layer) + step
+    if not 0 <= at < len(layers):
+        return None
+    return str(atlas.name(layers[at], 0 if step > 0 else atlas.memories(layers[at]) - 1))
+
+
+def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
+    """Top and bottom tokens with their probabilities under the softmax of the value's scores.
+
+    The bottom tokens' scores are those of -v; only under a linear head do they tell the probability under v.
+    """
+    vocabulary = edition.atlas.vocabulary
+    best, most = value["top_scores"][0], value["max_probability"]
+    linear = edition.atlas.manifest.model.head == "linear"
+
+    def tokens_at(end: str, sign: int) -> list[dict[str, Any]]:
+        pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
+        return [
+            vocabulary.token(token)
+            | {
+                "score": score,
+                "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None,
+            }
+            for token, score in pairs
+        ]
+
+    names = (
+        *("max_probability", "entropy", "value_norm", "key_norm", "up_norm"),
+        *("working_logit", "working_probability"),
+    )
+    return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
+
+
+def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[dict[str, Any]]:
+    """What the value says, or the key looks for, by lens; none where the atlas does not tell."""
+    vocabulary = edition.atlas.vocabulary
+    return [
+        {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
+        for row in ([] if rows is None else rows.to_dicts())
+    ]
+
+
+def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the value says what follows the memory's own triggers."""
+    best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST_TRIGGERS]
+    says = value["top_tokens"][0]
+    target = value["target"]
+    return {
+        "target": None if target is None else edition.atlas.vocabulary.token(target),
+        "target_rank": value["target_rank"],
+        "trigger_log_probability": value["trigger_log_probability"],
+        "followed": sum(one["next"] is not None and one["next"]["token"] == says for one in best),
+        "best": len(best),
+        "vocabulary": len(edition.atlas.vocabulary.texts),
+    }
+
+
+def _activity(found: dict[str, Any]) -> dict[str, Any]:
+    edges = [None, *HISTOGRAM_EDGES, None]
+    bins = [
+        {"low": low, "high": high, "count": count}
+        for low, high, count in zip(edges, edges[1:], found["histogram"], strict=False)
+    ]
+    names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
+    share = found["positive"] / found["prefixes"] if found["prefixes"] else None
+    every = found.get("all_prefixes", found["prefixes"])
+    return {**{name: found[name] for name in names}, "all_prefixes": every, "share": share, "bins": bins}
+
+
+def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
+    """The histogram's bins from the first that is not empty to the last, with heights of 0 to 100 (logarithmic)."""
+    bins = activity["bins"]
+    filled = [index for index, one in enumerate(bins) if one["count"]]
+    if not filled:
+        return []
+    most = math.log1p(max(one["count"] for one in bins))
+    return [
+        {**one, "height": round(100 * math.log1p(one["count"]) / most, 1)} for one in bins[filled[0] : filled[-1] + 1]
+    ]
+
+
+def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
+    """The stored neighbours: memory, cosine, and the token that its value ranks first; raises AtlasDamaged."""
+    atlas = edition.atlas
+    rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
+    try:
+        return [
+            memory_token(edition, atlas.name(row["other_layer"], row["other_memory"])) | {"cosine": row["cosine"]}
+            for row in rows.sort("rank").to_dicts()
+        ]
+    except MemoryIdError as error:
+        raise AtlasDamaged(f"{atlas.path}: the table of neighbours names what is not there ({error})") from error
+
+
+def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The memories that share the most positive triggers: memory, how many, of how many, and its top token.
+
+    Equal prefixes count once.
+    """
+    prefixes: dict[int, tuple[int, int]] = {}
+    for trigger in triggers:
+        if trigger["sign"] == 1:
+            prefixes.setdefault(trigger["prefix_group"], (trigger["sentence"], trigger["position"]))
+    shared = edition.sharing(list(prefixes.values()))
+    shared.pop(wanted, None)
+    best = sorted(shared, key=lambda other: (-shared[other], other))[:NEIGHBOURS]
+    return [memory_token(edition, other) | {"shared": shared[other], "of": len(prefixes)} for other in best]
+
+
+def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
+    """A memory by its name, with the token that its value ranks first."""
+    return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}

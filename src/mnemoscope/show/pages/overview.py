@@ -1,0 +1,111 @@
+"""The overview: four small figures, memories to begin with, the answers in plain sentences, what was mined and how."""
+
+import json
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.atlas.manifest import RUN
+from mnemoscope.atlas.tables import model_words
+from mnemoscope.foundation.formatting import format_blocks
+from mnemoscope.questions.answers import lacks_tables
+from mnemoscope.questions.registry import THE_PAPERS
+from mnemoscope.show.figures.examples import best_examples
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.questions import answers_of, draw_small
+from mnemoscope.show.pages.triggers import group_triggers, triggers_view
+
+STRIKING = 10
+GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
+"""The questions whose figures the overview shows in small: patterns, agreement, activity, refinement."""
+
+
+def overview_page(edition: Edition) -> Page:
+    """The page; its data and its sentences are made once."""
+    data = edition.tables.get("overview", lambda: overview_view(edition))
+    return Page(
+        "overview.html", "", data, lambda: edition.tables.get("overview words", lambda: overview_words(edition, data))
+    )
+
+
+def overview_view(edition: Edition) -> dict[str, Any]:
+    """Model, text, plan, run, the totals of every question, warnings, and the most striking memories."""
+    manifest = edition.atlas.manifest
+    mined, corpus = manifest.model, manifest["corpus"]
+    blocks = format_blocks(mined.layer_blocks, mined.other_blocks) if mined.other_blocks else None
+    answers = answers_of(edition)
+    # An answer may lie in the atlas and have nothing to draw.
+    there = {question: found for question, found in answers.items() if not found.table.is_empty()}
+    return {
+        "model": {
+            name: getattr(mined, name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
+        }
+        | {"sizes": manifest["model"]["sizes"], "blocks": blocks},
+        "text": {"spec": manifest.corpus.spec}
+        | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
+        "plan": manifest.plan,
+        "finished": _run(edition).get("finished"),
+        "package": manifest.get("package"),
+        "atlas": edition.atlas.manifest_hash,
+        "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
+        "memories": sum(edition.atlas.memories(layer) for layer in edition.atlas.layers),
+        "answers": {
+            question: found.table.filter(pl.col("layer").is_null()).drop("layer").to_dicts()
+            for question, found in there.items()
+        },
+        "unanswered": [question for question in answers if question not in there],
+        "striking": edition.mined.get("striking", lambda: striking_memories(edition)),
+    }
+
+
+def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
+    """What the template needs besides: small figures; sentences as soon as one of the paper's ten is answered."""
+    # The room of figures loads the drawing library; only this page needs it.
+    from mnemoscope.show.figures.summary import cards, describe_mining, warnings
+
+    manifest = edition.atlas.manifest
+    said = {
+        "warnings": warnings(edition.atlas),
+        "glance": draw_small(edition, *GLANCE),
+        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
+        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
+    }
+    mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
+    # Those beyond the paper need tables that most atlases never get.
+    unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
+    not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
+    waiting = [question for question in unanswered if question not in not_mined]
+    answers = answers_of(edition)
+    found = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
+    left_out = {question: answers[question].question.title for question in not_mined}
+    return {
+        **said, "mined": mined, "cards": found, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
+    }  # fmt: skip
+
+
+def _run(edition: Edition) -> dict[str, Any]:
+    """When it was mined; no hash covers this, so nothing depends on it."""
+    try:
+        said = json.loads((edition.atlas.path / RUN).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def striking_memories(edition: Edition) -> list[dict[str, Any]]:
+    """The most striking memories; `example` is a trigger that the value foretells, if there is one."""
+    found = []
+    for row in best_examples(edition.atlas, STRIKING).to_dicts():
+        memory = edition.atlas.name(row["layer"], row["memory"])
+        says = row["top_token"]
+        (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)
+        found.append(
+            {
+                "memory": str(memory),
+                "says": edition.atlas.vocabulary.token(says),
+                **{name: row[name] for name in ("agreement", "max_probability", "working_probability", "prefixes")},
+                "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
+            }
+        )
+    return found

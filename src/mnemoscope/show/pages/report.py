@@ -1,0 +1,79 @@
+"""The report's one page: the overview's cards, every question's section, and striking memories with their triggers.
+
+What other pages show as well comes from their views; here is what a reader without a server needs besides.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mnemoscope.foundation.formatting import show_text, show_token
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.overview import striking_memories
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.questions import answers_of, question_view
+from mnemoscope.show.pages.routing import routing_views
+from mnemoscope.show.pages.triggers import group_triggers, shorten_start, triggers_view
+
+if TYPE_CHECKING:
+    from mnemoscope.show.figures.routing import LayerRouting
+
+TRIGGERS = 8
+"""Different prefixes of a memory that are shown."""
+PATTERNS = 5
+TOKENS = 6
+
+
+def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence["LayerRouting"] = ()) -> Page:
+    """The page; `compositions` are the cases of the last layer that the analysis lists, None where it lists none."""
+    # The room of figures loads the drawing library; pages that are served without a figure do not need it.
+    from mnemoscope.show.figures.examples import judged_sentence
+    from mnemoscope.show.figures.methods import methods
+    from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
+    from mnemoscope.show.figures.summary import cards, describe_mining, warnings
+
+    atlas, answers = edition.atlas, answers_of(edition)
+    data = {
+        "model": atlas.manifest.model.spec,
+        "text": atlas.manifest.corpus.spec,
+        "warnings": warnings(atlas),
+        "cards": cards(describe_mining(atlas), answers),
+        "comparison": compare_with_paper(answers),
+        "upper": describe_upper_layers(next(iter(answers.values()))),
+        "sections": [
+            question_view(edition, question) | {"csv": csv_link(answer.table)} for question, answer in answers.items()
+        ],
+        "examples": [_example(edition, one) for one in striking_memories(edition)],
+        "cases": [] if compositions is None or compositions.is_empty() else _cases(edition, compositions),
+        "judged": judged_sentence(answers["refinement_events"]),
+        "methods": methods(atlas, answers),
+        "routing": routing_views(edition, routing),
+    }
+    return Page("report.html", f"Memories of {data['model']}", data)
+
+
+def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
+    """A striking memory with its first triggers, patterns, and the tokens that its value ranks first."""
+    memory = MemoryId.parse(found["memory"])
+    top = edition.row("values", memory)["top_tokens"][:TOKENS]
+    triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0])
+    return found | {
+        "triggers": triggers[:TRIGGERS],
+        "patterns": (edition.patterns(memory) or [])[:PATTERNS],
+        "tokens": [edition.atlas.vocabulary.token(token) for token in top],
+    }
+
+
+def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
+    """Each composition: its prefix, and what the residual, the layer, its output and the text say comes next."""
+    atlas, found = edition.atlas, []
+    stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
+    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
+    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
+        said = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
+        token = atlas.vocabulary.token(prefix[-1])
+        found.append({"short_before": shorten_start(show_text(before)), "token": token, "said": said})
+    return found

@@ -1,0 +1,245 @@
+"""The page of a trace: its address, which is its whole state, with its limits; and what is drawn besides its own data.
+
+Torch-free, and pure functions of the trace and its address: no number is worked out here, only chosen, shaded and
+linked. What a change is, and whether the model has the memory, is for the model's side to say.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from mnemoscope.atlas.vocabulary import Vocabulary
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.formatting import format_value
+
+PROMPT = 2_000
+"""Characters of a prompt."""
+TOKENS = 256
+"""Tokens of a prompt."""
+CHANGES = 50
+"""Interventions at one time."""
+LONGEST = 80
+"""Characters of one intervention."""
+WRITTEN = 64
+"""Tokens that the model writes for one address."""
+WIDE = 32
+"""Positions that the heat map shows at one time."""
+SHADES = 10
+RANKS = ("more", "1.6k", "630", "250", "99", "38", "14", "5", "1", "0")
+"""The highest rank of every shade."""
+EVENTS = {
+    "residual": "the residual's prediction stays, against the feed-forward update's",
+    "agreement": "residual and feed-forward update say the same",
+    "ffn": "the feed-forward update's prediction wins",
+    "composition": "the output says what neither of them says",
+}
+STREAMS = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
+Data = dict[str, Any]
+Stream = Literal["residual", "ffn", "output"]
+Cell = Literal["probability", "rank", "token"]
+View = Literal["after", "before"]
+Change = Annotated[str, Field(max_length=LONGEST)]
+Place = Annotated[
+    Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None,
+    AfterValidator(lambda place: None if place == "" else place),
+]
+"""A number, or nothing where a form's field was left empty."""
+
+
+WrittenText = Annotated[
+    str | None,
+    Field(max_length=PROMPT),
+    # As it was written: forms send other line ends.
+    AfterValidator(lambda text: text and text.replace("\r\n", "\n")),
+]
+"""A text of a form, None where none was sent."""
+
+
+class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
+    """What the address asks for, empty fields of a form left out; the page chooses `layer` and `position` itself.
+
+    `at` holds for changes that name no position themselves.
+    """
+
+    prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
+    changes: Annotated[
+        list[Change],
+        # One more than are taken, so that what is refused can be said in words.
+        Field(validation_alias="set", max_length=CHANGES + 1),
+        Field(description="Changes, such as L10.M222=0 or L10.M222*2@last"),
+        AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
+    ] = []
+    at: Annotated[
+        str,
+        Field(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on"),
+        AfterValidator(lambda at: at.strip() or "all"),
+    ] = "all"
+    generate: Annotated[
+        Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)
+    ] = 0
+    layer: Place = None
+    position: Place = None
+    stream: Stream = "residual"
+    cell: Cell = "probability"
+    view: View = "after"
+
+    @property
+    def placed_changes(self) -> tuple[str, ...]:
+        """The changes, each with its position."""
+        if self.at == "all":
+            return tuple(self.changes)
+        return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
+
+    def query(self, **other: Any) -> str:
+        """The query of this address with some parts changed; what is as usual is left out."""
+        wanted, usual = self.model_copy(update=other), TraceAddress()
+        pairs: list[tuple[str, object]] = [] if wanted.prompt is None else [("prompt", wanted.prompt)]
+        pairs += [("set", change) for change in wanted.changes]
+        names = ("at", "generate", "layer", "position", "stream", "cell", "view")
+        pairs += [(name, getattr(wanted, name)) for name in names if getattr(wanted, name) != getattr(usual, name)]
+        return urlencode(pairs)
+
+    def address(self, **other: Any) -> str:
+        """The page with some parts changed."""
+        return f"/trace?{self.query(**other)}"
+
+    def with_change(self, change: str) -> str:
+        """The page with this change, in the place of others of the same memory."""
+        others = [one for one in self.changes if memory_of(one) != memory_of(change)]
+        return self.address(changes=[*others, change], view="after")
+
+    def without(self, index: int) -> str:
+        """The page without the change of this number."""
+        return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
+
+    def with_text(self, text: str) -> str:
+        """The page of the prompt with this text after it, looked at from its new end."""
+        return self.address(prompt=(self.prompt or "") + text, position=None)
+
+    def memory(self, name: str) -> str:
+        """The memory's own page, which carries prompt and changes along."""
+        carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
+        return f"/{name}" + (f"?{carried}" if carried else "")
+
+
+def memory_of(change: str) -> str:
+    """The memory that a change names."""
+    return re.split("[=*@]", change, maxsplit=1)[0].strip()
+
+
+def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
+    """Layer and position to look at: those asked for, else the last position and the layer that decides there.
+
+    Raises OptionError for what is not in the trace.
+    """
+    layers, length = len(trace["layers"]), len(trace["positions"])
+    position = wanted.position if isinstance(wanted.position, int) else length - 1
+    if position >= length:
+        raise OptionError(f"there is no position {position}: the prompt has positions 0 to {length - 1}")
+    decided = trace["positions"][position]["output"]["decided"]
+    layer = wanted.layer if isinstance(wanted.layer, int) else decided
+    if layer is not None and layer >= layers:
+        raise OptionError(f"there is no layer {layer}: the model has layers 0 to {layers - 1}")
+    return layers - 1 if layer is None else layer, position
+
+
+class TraceView:
+    """A trace looked at from one layer and position: what the template asks of it."""
+
+    events, streams = EVENTS, STREAMS
+
+    def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary) -> None:
+        self.wanted, self.trace, self.layer, self.position = wanted, data["trace"], data["layer"], data["position"]
+        self.here = self.trace["positions"][self.position]
+        self.place = self.trace["layers"][self.layer]["positions"][self.position]
+        self.written = self.trace["logits"][self.position]
+        # The heat map shows some positions at one time.
+        length = len(self.trace["positions"])
+        self.windows = [range(first, min(first + WIDE, length)) for first in range(0, length, WIDE)]
+        self.window = self.windows[self.position // WIDE]
+        self._words = words
+
+    def visible_text(self, one: Data) -> str:
+        """A token as it is shown."""
+        return self._words.visible_text(one["id"])
+
+    def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
+        """The page at a layer and a position, this one's unless others are named, from one of its parts on."""
+        layer = self.layer if layer is None else layer
+        return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
+
+    def heat_map(self, heat: Data) -> list[list[Data]]:
+        """A row of cells for each layer, a cell for each position of the window."""
+
+        def cell(layer: int, position: int, place: Data) -> Data:
+            final = self.visible_text(self.trace["positions"][position]["prediction"][0])
+            probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
+            top = self.visible_text(place[heat["stream"]][0])
+            texts = {"probability": short_share(probability), "rank": short_rank(rank), "token": top}
+            return {
+                "position": position,
+                "text": texts[self.wanted.cell],
+                "shade": shade_of_rank(rank) if self.wanted.cell == "rank" else shade(probability),
+                "top": rank == 0,
+                "title": f"layer {layer}, position {position}: {final} has"
+                f" {format_value(probability, 'share')}, rank {rank:,}; on top is {top}",
+            }
+
+        return [
+            [cell(layer, position, found["positions"][position]) for position in self.window]
+            for layer, found in enumerate(self.trace["layers"])
+        ]
+
+    def legend(self) -> Sequence[str]:
+        """What the shades stand for."""
+        return RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
+
+    def shifts(self, comparison: Data) -> list[Data]:
+        """The tokens whose probability the changes moved at the position, the most probable first."""
+        found = comparison["differences"][self.position]["shifts"]
+        return sorted(found, key=lambda one: -max(one["before"], one["after"]))
+
+    def marks(self, layer: int) -> list[str]:
+        """Which streams have the final prediction on top in this layer first, or for good from it on."""
+        return [
+            f"{name} {'for good' if self.here[name]['decided'] == layer else 'first'}"
+            for name in ("residual", "output")
+            if layer in (self.here[name]["first"], self.here[name]["decided"])
+        ]
+
+    def clicks(self, one: Data) -> list[tuple[str, str, str]]:
+        """The changes of a memory that one click makes: label, address and title of each."""
+        name = one["memory"]
+        now = f"{name}={one['coefficient']:.4g}"
+        changes = (
+            ("off", f"{name}=0", f"switch {name} off: coefficient 0"),
+            ("half", f"{name}*0.5", f"halve the coefficient of {name}"),
+            ("double", f"{name}*2", f"double the coefficient of {name}"),
+            ("turn", f"{name}*-1", f"turn the sign of {name}"),
+            ("set", now, f"set {name} to this coefficient everywhere; the number can be edited above"),
+        )
+        return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
+
+
+def shade(probability: float) -> int:
+    """The shade of a probability, 0 to 9: its square root in tenths, so that small ones differ, too."""
+    return min(SHADES - 1, int(SHADES * math.sqrt(max(0.0, probability))))
+
+
+def shade_of_rank(rank: int) -> int:
+    """The shade of a rank, 0 to 9: 9 for the first, and one less for each factor of about 2.5."""
+    return max(0, SHADES - 1 - math.ceil(2.5 * math.log10(rank + 1)))
+
+
+def short_share(probability: float) -> str:
+    """A probability in percent in at most three characters."""
+    return "0" if probability < 0.0005 else "<1" if probability < 0.01 else f"{100 * probability:.0f}"
+
+
+def short_rank(rank: int) -> str:
+    """A rank in at most four characters."""
+    return str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"

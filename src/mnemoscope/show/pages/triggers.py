@@ -1,0 +1,114 @@
+"""A memory's triggers as text: what stands before the trigger token, the token, what came next, and the rest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Edition
+
+BEFORE, AFTER = 160, 100
+"""Characters that are shown of a long sentence on either side of the trigger token."""
+CUT = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def triggers_view(
+    edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
+) -> list[dict[str, Any]]:
+    """Every trigger of both signs, the positive ones first, each by rank.
+
+    `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group). With `foretold`
+    one alone: of the best positive prefix that this token follows, or the first where it follows none.
+    """
+    atlas = edition.atlas
+    table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
+    rows = table.sort(-pl.col("sign").cast(pl.Int32), "rank").to_dicts()
+    if foretold is not None:
+        followed = (row for row in rows if row["sign"] == 1 and row["next_token"] == foretold)
+        rows = sorted(followed, key=lambda row: (row["prefix_group"], row["rank"]))[:1] or rows[:1]
+    explained = _pattern_numbers(rows, patterns)
+    if not rows:
+        return []
+    sentences = edition.tokens_of([row["sentence"] for row in rows])
+    vocabulary = edition.atlas.vocabulary
+    found = []
+    for row in rows:
+        tokens, position = sentences[row["sentence"]], row["position"]
+        if position >= len(tokens):
+            raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+        following = row["next_token"]
+        numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
+        found.append(
+            {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group")}
+            | {
+                "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
+                "token": vocabulary.token(row["token"]),
+                "next": None if following is None else vocabulary.token(following),
+                "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
+                "patterns": numbers,
+            }
+        )
+    return found
+
+
+def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    """Prefix group -> the numbers of the patterns that name any of its ranks."""
+    groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
+    found: dict[int, list[int]] = {}
+    for pattern in patterns:
+        for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
+            found.setdefault(group, []).append(pattern["pattern"])
+    return found
+
+
+def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
+    """The triggers of one sign as a page shows them: equal prefixes once, with their count, long sentences cut.
+
+    Of equal prefixes the first one is shown that is followed by the token `says`, if there is one.
+    """
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for trigger in triggers:
+        if trigger["sign"] == sign:
+            groups.setdefault(trigger["prefix_group"], []).append(trigger)
+    return [_group(members, says) for members in groups.values()]
+
+
+def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
+    def is_predicted(one: dict[str, Any]) -> bool:
+        return one["next"] is not None and one["next"]["token"] == says
+
+    first = members[0]
+    chosen = next((one for one in members if is_predicted(one)), first)
+    before, after = show_text(chosen["before"]), show_text(f"x{chosen['after']}")[1:]
+    short, rest = shorten_start(before), _shorten_end(after)
+    return {
+        **chosen,
+        "rank": first["rank"],
+        "coefficient": first["coefficient"],
+        "ranks": [one["rank"] for one in members],
+        "times": len(members),
+        "foretold": is_predicted(chosen),
+        "before": before,
+        "after": after,
+        "short_before": short,
+        "short_after": rest,
+        "cut": (short, rest) != (before, after),
+    }
+
+
+def shorten_start(text: str) -> str:
+    """The end of the text, from the beginning of a word where there is one near."""
+    if len(text) <= BEFORE:
+        return text
+    first, space, rest = text[-BEFORE:].partition(" ")
+    return CUT + (rest if space and len(first) < 20 else text[-BEFORE:])
+
+
+def _shorten_end(text: str) -> str:
+    if len(text) <= AFTER:
+        return text
+    rest, space, last = text[:AFTER].rpartition(" ")
+    return (rest if space and len(last) < 20 else text[:AFTER]) + CUT

@@ -1,0 +1,1 @@
+"""Addresses that people visit, each beside its JSON."""

@@ -1,0 +1,67 @@
+"""The route that audits one string: how well the model knows it, and which memories carry it.
+
+As traces, the page is its address, runs in the one worker's queue, and exists where a model was given.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.trace import PROMPT, TOKENS
+from mnemoscope.web.error_pages import problem_page
+from mnemoscope.web.page_routes import both
+from mnemoscope.web.site import Site
+from mnemoscope.web.without_model import add_without_model
+
+if TYPE_CHECKING:
+    from mnemoscope.web.model_worker import ModelWorker
+
+NAME = "auditing_pages_audit"
+
+
+def add_pages(routes: APIRouter, site: Site) -> None:
+    """The route that audits, or the one that says how to have it."""
+    worker = site.model
+    if worker is None:
+        add_without_model(
+            routes, site, "/audit", name=NAME, heading="Audit a string", lacking="audit a string",
+            purpose="ask which memories carry a string", command="mnemoscope audit MODEL --secrets FILE",
+        )  # fmt: skip
+        return
+
+    @both(routes, site, "/audit", name=NAME, kept=False)
+    def audit(request: Request, wanted: Annotated[AuditAddress, Query()]) -> Page:
+        """How well the model knows a string, which memories carry it, and what switching them off does."""
+        try:
+            return _audit_page(site, worker, wanted)
+        except MnemoscopeError as problem:
+            extra = {"asked": wanted, "limits": _limits(worker), "audit": None}
+            return problem_page("audit.html", "Audit", problem, extra)
+
+
+def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:
+    """The page of one string; raises PromptError, and what the audit raises."""
+    data: dict[str, Any] = {"limits": _limits(worker), **wanted.model_dump(), "audit": None}
+    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
+    if wanted.text is None:
+        return Page("audit.html", "Audit", data, lambda: extra)
+    from mnemoscope.web.model_answers import audit_script, audit_string
+
+    given = {"alternatives": wanted.alternatives, "vary": wanted.vary, "neighbours": NEIGHBOURS}
+    found = audit_string(worker, site.atlas, site.edition().state, wanted.text, given)
+    data |= {
+        "linear_head": worker.model.linear_head,
+        "audit": found,
+        "python": audit_script(worker, site.atlas, wanted.text, given),
+    }
+    look = AuditView(found["secrets"][0], found["neighbours"])
+    return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
+
+
+def _limits(worker: "ModelWorker") -> dict[str, int]:
+    """How much may be asked for at one time."""
+    return {"characters": PROMPT, "tokens": min(TOKENS, worker.model.longest), "alternatives": MOST}

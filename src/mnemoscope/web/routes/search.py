@@ -1,0 +1,164 @@
+"""The routes of searching; and the search index, opened or made by a thread of its own, for no page to wait."""
+
+import re
+import threading
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Path, Query
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import StoreFailed
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Footprint
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.search import LAST, search_page, token_page, tokens_page
+from mnemoscope.web.page_routes import both
+from mnemoscope.web.site import Site
+
+if TYPE_CHECKING:
+    from mnemoscope.search import Index
+
+TIMEOUT_SECONDS = 1.5
+"""How long a page waits for the index before it says that it is not there yet."""
+
+Text = Annotated[str, Query(max_length=1_000, description='Words, "a phrase", a beginning (par*), or a memory')]
+Fields = Annotated[
+    list[str],
+    Query(alias="in", max_length=8, description="Where: triggers, values, patterns, annotations, bottom; all if none"),
+]
+Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
+Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, from 1")]
+_MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
+
+
+def add_pages(routes: APIRouter, site: Site, background: "BackgroundIndex") -> None:
+    """The routes of searching."""
+
+    @both(routes, site, "/search", name="searching_search", kept=False)
+    def search(
+        request: Request, q: Text = "", fields: Fields = [], layers: Layers = "", page: Number = 1  # noqa: B006
+    ) -> Page | Response:
+        """Memories by what their triggers, values, patterns and annotations say; a memory's name opens it."""
+        if _MEMORY.fullmatch(q):
+            return RedirectResponse(f"/{site.atlas[MemoryId.parse(q.strip().upper())].id}", 303)
+        return search_page(site.edition(), background.index, text=q, fields=fields, layers=layers, page=page)
+
+    @both(routes, site, "/tokens", name="searching_tokens", kept=False)
+    def tokens(
+        request: Request, q: Annotated[str, Query(max_length=200, description="Part of the token's text")] = ""
+    ) -> Page:
+        """Tokens that read like a text; without one, the most frequent."""
+        return tokens_page(site.edition(), background.index, text=q)
+
+    @both(routes, site, "/tokens/{token}", name="searching_token", kept=False)
+    def token(
+        request: Request,
+        token: Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="The token's number")],
+        layers: Layers = "",
+        page: Number = 1,
+    ) -> Page:
+        """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
+        last = len(site.edition().atlas.vocabulary.texts) - 1
+        if token > last:
+            raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
+        return token_page(site.edition(), background.index, token=token, layers=layers, page=page)
+
+
+class BackgroundIndex:
+    """The index of the atlas as it is now; opened again when what is searched has changed."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._now: _Opening | None = None
+
+    def begin(self) -> "_Opening":
+        """Opens the index of the edition in the background, unless that has been begun.
+
+        Raises AtlasBusy for an edition that is read no more, so that its page is made from the one that is.
+        """
+        edition = self._site.edition()
+        with self._lock:
+            if self._now is None or self._now.searched_files != edition.searched_files or self._now.has_failed():
+                edition.check_current()
+                before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
+                if before is not None:
+                    before.unwanted.set()
+                threading.Thread(
+                    target=self._open, args=(self._now, before), name="search index", daemon=True
+                ).start()
+            return self._now
+
+    def index(self) -> "Index":
+        """The open index; raises 503 while it is built, and what went wrong."""
+        opening = self.begin()
+        try:
+            return opening.future.result(TIMEOUT_SECONDS)
+        except (TimeoutError, _Unwanted):
+            raise _try_again(f"The search index is being built{opening.done}") from None
+        except StoreFailed:
+            # The folder is emptied before another atlas is mined in it, the manifest last.
+            atlas = opening.atlas
+            if all((atlas.path / file).exists() for file in atlas.hashes):
+                raise
+            raise _try_again("The search index needs files that are gone; the atlas may be being mined anew") from None
+
+    def close(self) -> None:
+        """Gives back the index's files."""
+        if self._now is not None:
+            self._now.close()
+
+    def _open(self, opening: "_Opening", before: "_Opening | None") -> None:
+        from mnemoscope.search import open_index
+
+        try:
+            published = self._site.judgements.read_published
+            opening.future.set_result(open_index(opening.atlas, progress=opening.progress, annotations=published))
+        except Exception as problem:
+            opening.future.set_exception(problem)
+        if before is not None:
+            # One that is still being built is nobody's once it is there.
+            wait([before.future])
+            before.close()
+        # An exception holds this call's names for as long as its opening lives: each that failed would hold the one
+        # before it, and all their editions would stay in memory.
+        del before
+
+
+class _Unwanted(Exception):
+    """What is searched has changed while its index was made."""
+
+
+def _try_again(sentence: str) -> HTTPException:
+    return HTTPException(503, f"{sentence}; try again in a moment.", headers={"Retry-After": "5"})
+
+
+@dataclass
+class _Opening:
+    """The index of an atlas and its patterns: the promise of it, and how far it is; `unwanted` ends its making."""
+
+    atlas: Atlas
+    searched_files: Footprint
+    unwanted: threading.Event = field(default_factory=threading.Event)
+    future: "Future[Index]" = field(default_factory=Future)
+    done: str = ""
+
+    def has_failed(self) -> bool:
+        """Whether the index could not be opened."""
+        return self.future.done() and self.future.exception() is not None
+
+    def close(self) -> None:
+        """Gives back the files of an index that is open."""
+        if self.future.done() and not self.has_failed():
+            self.future.result().close()
+
+    def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
+        """Remembers how far the index is; raises _Unwanted once another one is wanted."""
+        if self.unwanted.is_set():
+            raise _Unwanted
+        self.done = f" ({done / total:.0%} of its {unit})" if total else ""

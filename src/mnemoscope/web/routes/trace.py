@@ -1,0 +1,126 @@
+"""The routes that run the model: a prompt traced and intervened in, and the causal check of a memory.
+
+The address is the whole state: a page is a link, and the next request knows nothing of it. The routes exist where a
+model was given; without one `/trace` says how to give one. What runs is asked of model_worker.py, one at a time.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.audit import AuditAddress
+from mnemoscope.show.pages.causal import causal_view
+from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.trace import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress, TraceView, chosen_place, shade
+from mnemoscope.web.error_pages import problem_page
+from mnemoscope.web.page_routes import both
+from mnemoscope.web.site import Site
+from mnemoscope.web.without_model import add_without_model
+
+if TYPE_CHECKING:
+    from mnemoscope.web.model_worker import ModelWorker
+
+Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
+
+
+def add_pages(routes: APIRouter, site: Site) -> None:
+    """The routes that run the model, or the one that says how to have them."""
+    worker = site.model
+    if worker is None:
+        add_without_model(
+            routes, site, "/trace", name="tracing_pages_trace", heading="Trace a prompt", lacking="trace a prompt",
+            purpose="follow a prompt through the layers, and to switch memories off",
+            command='mnemoscope trace MODEL "a prompt" --set L0.M0=0',
+        )  # fmt: skip
+        return
+
+    @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
+    def trace(request: Request, wanted: Annotated[TraceAddress, Query()]) -> Page:
+        """A prompt layer by layer, with and without changed memories."""
+        try:
+            return _trace_page(worker, wanted)
+        except MnemoscopeError as problem:
+            extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
+            return problem_page("trace.html", "Trace", problem, extra)
+
+    @routes.get(
+        "/trace.py",
+        summary="The trace as a Python script",
+        operation_id="trace_script",
+        responses={200: {"description": "The script", "content": {"text/x-python": {}}}},
+    )
+    def script(wanted: Annotated[TraceAddress, Query()]) -> Response:
+        from mnemoscope.web.model_answers import parse_changes, trace_script
+
+        if not wanted.prompt:
+            raise PromptError("the prompt is empty; write at least one word")
+        text = trace_script(worker, wanted.prompt, parse_changes(worker, wanted.placed_changes))
+        named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
+        return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
+
+    @both(routes, site, "/{name}/causal", name="tracing_pages_causal", kept=False)
+    def causal(request: Request, name: Name, sign: Literal["1", "-1"] = "1") -> Page:
+        """What switching a memory off does to the predictions at its own triggers."""
+        from mnemoscope.web.model_answers import check_memory
+
+        memory = site.atlas[MemoryId.parse(name)].id
+        data = check_memory(worker, site.atlas, site.edition().state, memory, int(sign))
+        # Without lowest triggers there is nothing on the other side.
+        turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
+        title = f"{memory}: causal check"
+        return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
+
+
+def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
+    """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
+    from mnemoscope.web import model_answers
+
+    if len(wanted.changes) > CHANGES:
+        raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
+    changes = model_answers.parse_changes(worker, wanted.placed_changes)
+    data: dict[str, Any] = {
+        "limits": _limits(worker),
+        "interventions": list(changes),
+        "prompt": wanted.prompt,
+        "trace": None,
+    }
+    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
+    if wanted.prompt is None:
+        return Page("trace.html", "Trace", data, lambda: extra)
+    comparison = model_answers.compare_changes(worker, wanted.prompt, changes) if changes else None
+    shown = changes if wanted.view == "after" else ()
+    trace = comparison[wanted.view] if comparison else model_answers.trace_prompt(worker, wanted.prompt, ())
+    layer, position = chosen_place(wanted, trace)
+    last = tuple(guess["id"] for guess in trace["positions"][-1]["prediction"])
+    data |= {
+        "layer": layer,
+        "position": position,
+        "view": wanted.view,
+        "trace": trace,
+        "heat": model_answers.heat_map(worker, wanted.prompt, shown, wanted.stream),
+        "following": model_answers.next_texts(worker, wanted.prompt, last),
+        "comparison": None
+        if comparison is None
+        else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
+        "generation": None,
+        "python": model_answers.trace_script(worker, wanted.prompt, changes),
+    }
+    if wanted.generate:
+        before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
+        after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
+        data["generation"] = {"before": before, "after": after}
+    look = TraceView(wanted, data, worker.words)
+    # What cannot be audited has no link: one token, or a model that the atlas is not of.
+    can = len(trace["positions"]) > 1 and not worker.differs
+    extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
+    return Page("trace.html", "Trace", data, lambda: extra)
+
+
+def _limits(worker: "ModelWorker") -> dict[str, int]:
+    """How much may be asked for at one time."""
+    tokens = min(TOKENS, worker.model.longest)
+    return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}
