@@ -26,7 +26,7 @@ from mnemoscope.foundation.mining_options import (
 )
 from mnemoscope.models import LanguageModel, kernels_chosen
 
-RULES = 8
+RULES = 9
 """Raised when this package's own rules change a number: atlases of different rules are of different plans."""
 _NAMES_ARE_SHOWN = 8
 """The rules since which a plan calls model and texts by display names."""
