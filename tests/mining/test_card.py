@@ -208,6 +208,7 @@ def test_a_number_that_is_not_finite_is_found(tmp_path: Path) -> None:
         model.layer(1).ffn.down.module.register_forward_pre_hook(
             lambda module, taken: (torch.where(taken[0] > taken[0].amax() - 1e-6, torch.nan, taken[0]), *taken[1:])
         )
+    model.usage = None  # nobody sees that it was changed
     with pytest.raises(NotFinite, match="layer 1 has NaN or infinite coefficients on sentence"):
         mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", triggers=5, batch_tokens=60)
 
