@@ -215,3 +215,12 @@ def test_the_public_names_of_campaigns_are_there() -> None:
         assert getattr(annotations, name).__module__.startswith("mnemoscope.annotate.campaigns."), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         annotations.nothing  # noqa: B018
+
+
+def test_no_class_name_has_two_meanings() -> None:
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.lstrip("_"), []).append(name_of(path))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
-from mnemoscope.annotate.campaigns.views import Pattern, Place, Progress
+from mnemoscope.annotate.campaigns.views import AuthoredPattern, Place, Progress
 from mnemoscope.annotate.judgements.tables import GROWING, campaigns, items, judgements
 from mnemoscope.annotations import Annotator, CaseView, KeyView, Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
@@ -94,7 +94,7 @@ def test_marks_are_stored_as_ranks_of_triggers(store: Store) -> None:
     shallow(store, code, ada, marks=[2, 0, 1, 1])
     with store.database.reading() as connection:
         assert connection.execute(select(judgements.c.triggers)).scalar_one() == "[0, 2, 3]"
-    assert key_view(store, code, ada).patterns == (Pattern(0, "shallow", "ends alike", (0, 1, 2)),)
+    assert key_view(store, code, ada).patterns == (AuthoredPattern(0, "shallow", "ends alike", (0, 1, 2)),)
 
 
 def test_every_annotator_has_an_order_of_their_own_that_stays(store: Store, opening: Opening) -> None:
@@ -112,8 +112,8 @@ def test_judging_undoing_and_finishing(store: Store) -> None:
     assert shallow(store, code, ada).pattern == 0
     assert store.save(code, ada, kind="both", description="  two\n words ", marks=[5, 6, 7]).pattern == 1
     shallow(store, code, ada, pattern=0, marks=[0, 1, 2, 3])
-    first = Pattern(0, "shallow", "ends alike", (0, 1, 2, 3))
-    second = Pattern(1, "both", "two words", (5, 6, 7))
+    first = AuthoredPattern(0, "shallow", "ends alike", (0, 1, 2, 3))
+    second = AuthoredPattern(1, "both", "two words", (5, 6, 7))
     assert key_view(store, code, ada).patterns == (first, second)
     store.retract(code, ada, pattern=1)
     assert key_view(store, code, ada).patterns == (first,)

@@ -14,7 +14,7 @@ from mnemoscope.corpus import open_source
 from mnemoscope.foundation.files import make_folder, read_object, write_json
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import Beginning
+from mnemoscope.mining.run_folder import RunInputs
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateFacts, StateShape
 from mnemoscope.mining.text_pass import read_text
@@ -24,12 +24,12 @@ GONE = 4_000_000
 """The number of no process."""
 
 
-def begin(model: LanguageModel, text: Path, options: MiningOptions) -> Beginning:
+def begin(model: LanguageModel, text: Path, options: MiningOptions) -> RunInputs:
     source = open_source(str(text), text_field="text", ids_field=None, split=options.cut)
-    return Beginning(model, MiningPlan.derive(options, model, corpus=source.spec, validation=None), source, None)
+    return RunInputs(model, MiningPlan.derive(options, model, corpus=source.spec, validation=None), source, None)
 
 
-def settle(directory: Path, beginning: Beginning, options: MiningOptions, **more: Any) -> SettledRun:
+def settle(directory: Path, beginning: RunInputs, options: MiningOptions, **more: Any) -> SettledRun:
     return settle_run(RunContext(directory), beginning, options, **more)
 
 
@@ -109,7 +109,7 @@ def run_fleet(
     return Outcome(whole, lost, len(folders), closed_alive)
 
 
-def one_process(directory: Path, beginning: Beginning, options: MiningOptions) -> MiningState:
+def one_process(directory: Path, beginning: RunInputs, options: MiningOptions) -> MiningState:
     """The state that a run of one process makes."""
     from mnemoscope.mining.run_folder import settle_text
 

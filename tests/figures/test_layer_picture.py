@@ -13,9 +13,9 @@ import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.show.figures.chart import BLUE, KINDS, STYLE, WIDTH
+from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, STYLE, WIDTH
 from mnemoscope.show.figures.layer_axes import draw_axes, percent
-from mnemoscope.show.figures.layer_picture import HEIGHT, Frame, Scale, frame, picture
+from mnemoscope.show.figures.layer_picture import HEIGHT, LogScale, PictureFrame, frame, picture
 from mnemoscope.show.figures.layer_picture import TITLES as AXES
 from mnemoscope.show.figures.page_svg import grammar
 from web.layer_atlas import Row, layered
@@ -31,7 +31,7 @@ LINKS = [f"/L7.M{memory}" for memory in range(4)]
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Frame:
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> PictureFrame:
     return frame(open_atlas(layered(tmp_path_factory.mktemp("atlas"), ROWS)), patterns=True)
 
 
@@ -46,9 +46,9 @@ def memories(rows: list[Row]) -> pl.DataFrame:
     )
 
 
-def axes(rate: Scale, confidence: Scale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def axes(rate: LogScale, confidence: LogScale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The picture as the library's specification, with these rows (rate, confidence, kind) as its points."""
-    kinds = {label: colour for _, label, colour in KINDS} if patterns else {"memory": BLUE}
+    kinds = {label: colour for _, label, colour in PATTERN_COLOURS} if patterns else {"memory": BLUE}
     legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
     values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
     across = alt.Axis(
@@ -98,11 +98,11 @@ def texts(
 
 
 SCALES = {
-    "as usual": (Scale(0.002, 1.0, 0.01, WIDTH), Scale(1e-4, 1.0, 1e-4, HEIGHT)),
-    "all fire": (Scale(0.01, 0.6, 0.01, WIDTH), Scale(0.003, 0.9, 0.003, HEIGHT)),
-    "small values": (Scale(1e-5, 1.0, 4e-5, WIDTH), Scale(1e-9, 0.002, 1e-8, HEIGHT)),
-    "many labels": (Scale(1e-9, 1.0, 5e-9, WIDTH), Scale(1e-14, 1.0, 1e-14, HEIGHT)),
-    "narrow": (Scale(0.5, 0.52, 0.5, WIDTH), Scale(0.2, 0.3, 0.2, HEIGHT)),
+    "as usual": (LogScale(0.002, 1.0, 0.01, WIDTH), LogScale(1e-4, 1.0, 1e-4, HEIGHT)),
+    "all fire": (LogScale(0.01, 0.6, 0.01, WIDTH), LogScale(0.003, 0.9, 0.003, HEIGHT)),
+    "small values": (LogScale(1e-5, 1.0, 4e-5, WIDTH), LogScale(1e-9, 0.002, 1e-8, HEIGHT)),
+    "many labels": (LogScale(1e-9, 1.0, 5e-9, WIDTH), LogScale(1e-14, 1.0, 1e-14, HEIGHT)),
+    "narrow": (LogScale(0.5, 0.52, 0.5, WIDTH), LogScale(0.2, 0.3, 0.2, HEIGHT)),
 }
 
 
@@ -110,7 +110,7 @@ SCALES = {
 @pytest.mark.parametrize("name", SCALES)
 def test_axes_are_those_of_the_library(name: str, patterns: bool) -> None:
     rate, confidence = SCALES[name]
-    kind = KINDS[0][1] if patterns else "memory"
+    kind = PATTERN_COLOURS[0][1] if patterns else "memory"
     rows = [{"rate": rate.high, "confidence": confidence.high, "kind": kind}]
     specification = axes(rate, confidence, patterns=patterns, rows=rows)
     theirs = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
@@ -134,7 +134,7 @@ def test_axes_are_those_of_the_library(name: str, patterns: bool) -> None:
         assert float(ours.get(side, 0)) == pytest.approx(float(theirs.get(side, 0)), abs=10)
 
 
-def test_points_stand_where_the_library_puts_them(drawn: Frame) -> None:
+def test_points_stand_where_the_library_puts_them(drawn: PictureFrame) -> None:
     rows = [{"rate": row[0] / 100, "confidence": row[3], "kind": "shallow"} for row in ROWS]
     whole = axes(drawn.rate, drawn.confidence, patterns=True, rows=rows)
     theirs = vl_convert.vegalite_to_svg(whole, vl_version=grammar())
@@ -150,7 +150,7 @@ def test_points_stand_where_the_library_puts_them(drawn: Frame) -> None:
         assert ours[number] == pytest.approx(place, abs=0.051)
 
 
-def test_the_chosen_are_links_and_the_rest_is_ground(drawn: Frame) -> None:
+def test_the_chosen_are_links_and_the_rest_is_ground(drawn: PictureFrame) -> None:
     svg = picture(drawn, memories(ROWS), shown=[1, 2], titles=TITLES, links=LINKS)
     assert re.findall(r'href="([^"]*)"', svg) == ["/L7.M1", "/L7.M2"]
     assert len(re.findall(r"M[\d.]+ [\d.]+h0", svg)) == 2
@@ -159,7 +159,7 @@ def test_the_chosen_are_links_and_the_rest_is_ground(drawn: Frame) -> None:
 
 
 def test_who_never_fires_stands_apart() -> None:
-    scale = Scale(low=0.005, high=1.0, least=0.01, length=600.0)
+    scale = LogScale(low=0.005, high=1.0, least=0.01, length=600.0)
     never, rare, often = scale.at(np.array([0.0, 0.01, 1.0]))
     assert 0 < never < rare < often == 600
     assert min(scale.ticks()) >= 0.01

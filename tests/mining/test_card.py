@@ -68,8 +68,8 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 FEW_LINES = "".join(odd_text().splitlines(keepends=True)[:8])
 
 
-def of_rows(lengths: list[int], ids: torch.Tensor) -> card.Rows:
-    return card.Rows.of(torch.tensor(lengths), ids, positions=sum(lengths))
+def of_rows(lengths: list[int], ids: torch.Tensor) -> card.BatchRows:
+    return card.BatchRows.of(torch.tensor(lengths), ids, positions=sum(lengths))
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])

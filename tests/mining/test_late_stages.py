@@ -23,7 +23,7 @@ from mnemoscope.mining import mine, pieces
 from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
 from mnemoscope.mining.passes.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import Beginning, settle_text
+from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
@@ -49,7 +49,7 @@ class Run:
         chosen = MiningOptions(**{**OPTIONS, **options})
         source = open_source(str(text), text_field="text", ids_field=None, split="line")
         plan = MiningPlan.derive(chosen, model, corpus=source.name, validation=None)
-        settled = settle_text(RunContext(folder), Beginning(model, plan, source, None), chosen)
+        settled = settle_text(RunContext(folder), RunInputs(model, plan, source, None), chosen)
         self.plan, self.copy, self.versions = settled.plan, settled.copy, settled.versions
         read_text(RunContext(folder), model, self.copy, self.plan, share=None)
         self.state = folder / WORK / "read.safetensors"
@@ -72,9 +72,7 @@ class Run:
         """What a driver does, without the model."""
         counts = dict(self.copy.counts)
         facts = model_facts(self.model)
-        seal_run(
-            RunContext(self.folder), self.plan, facts, counts=counts, versions=self.versions, keep_work=keep_work
-        )
+        seal_run(RunContext(self.folder), self.plan, facts, counts=counts, versions=self.versions, keep_work=keep_work)
 
 
 def assert_same_atlas(one: Path, other: Path) -> None:
@@ -303,4 +301,3 @@ def test_the_manifest_keeps_its_facts_through_json(run: Run) -> None:
     stored = read_object(run.folder / WORK / "facts.json")
     assert stored == {**vars(said), "plan": run.plan.hash()}
     assert len(said.questions["value_scales"]) == 2
-

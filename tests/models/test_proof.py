@@ -129,7 +129,7 @@ def test_one_huge_entry_of_the_stream_hides_no_fault(tiny, tokenizer):
 
 
 def test_rounding_is_left_out_only_above_the_limit():
-    scale = proof._Scale(torch.ones(1, 2, dtype=torch.bool), torch.float32)
+    scale = proof._ErrorScale(torch.ones(1, 2, dtype=torch.bool), torch.float32)
     b = torch.tensor([[[1.0], [1.0]]])
     assert scale.error(b * (1 + 5e-5), b) == pytest.approx(5e-5, rel=1e-2)  # under the limit: as it is
     assert scale.error(b + 1e-3, b) == pytest.approx(1e-3, rel=1e-2)  # rounding explains 5e-7 of it

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from mnemoscope.patterns.prefixes import Pairs, Prefixes
+from mnemoscope.patterns.prefixes import Pairs, PrefixBatch
 from mnemoscope.patterns.words import Runs
 
 Shown = tuple[int, Sequence[int], Sequence[int]]
@@ -21,12 +21,12 @@ def pairs_of(keys: Sequence[Sequence[int]], ago: Sequence[Sequence[int]] | None 
     return Pairs(starts, flat, np.array(places, dtype=np.int64))
 
 
-def prefixes_of(shown: Sequence[Shown], ago: Sequence[Sequence[int]] | None = None) -> Prefixes:
+def prefixes_of(shown: Sequence[Shown], ago: Sequence[Sequence[int]] | None = None) -> PrefixBatch:
     """Prefixes of these lengths, features and words; they have no text."""
     first = np.zeros(len(shown), dtype=np.int64)
     end = np.array([length - 1 for length, _, _ in shown], dtype=np.int64)
     features, words = pairs_of([own for _, own, _ in shown]), pairs_of([own for *_, own in shown], ago)
-    return Prefixes(cast("Runs", None), first, end, features, words)
+    return PrefixBatch(cast("Runs", None), first, end, features, words)
 
 
 def triggers_of(rows: Sequence[tuple[int, int, int, int, int, int]]) -> pl.DataFrame:

@@ -57,7 +57,7 @@ def test_shares_add_up_the_kinds_with_a_memory_as_a_cluster() -> None:
     }  # fmt: skip
     assert found == {name: clustered_share(each, [4, 3, 2]) for name, each in hits.items()}
     assert found["covered"].value == pytest.approx(4 / 9)
-    assert coverage.KINDS == ("shallow_only", "semantic_only", "both", "none")
+    assert coverage.PREFIX_KINDS == ("shallow_only", "semantic_only", "both", "none")
 
 
 def test_every_memory_with_a_trigger_counts_its_patterns() -> None:

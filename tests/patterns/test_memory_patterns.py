@@ -6,10 +6,14 @@ import pytest
 from mnemoscope.patterns.memory_patterns import Semantic, explained_tokens, mask_of, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import Candidate, groups_of, lift, log10_tail
-from mnemoscope.patterns.surface import Family, small_key
+from mnemoscope.patterns.surface import Feature, small_key
 from patterns.hand_prefixes import Shown, one_prefix_each, prefixes_of
 
-WORD, PAIR, TRIPLE = small_key(Family.WORD, 5), small_key(Family.NGRAM + 1, 7), small_key(Family.NGRAM + 2, 9)
+WORD, PAIR, TRIPLE = (
+    small_key(Feature.WORD, 5),
+    small_key(Feature.NGRAM + 1, 7),
+    small_key(Feature.NGRAM + 2, 9),
+)
 # Of 100 prefixes 40 have one token, 60 have two or more and 20 of these three; 30 show the word, 10 the pair.
 BACKGROUND: list[Shown] = [
     (1 if n < 40 else 2 if n < 80 else 3, [WORD] * (n < 30) + [PAIR] * (40 <= n < 50), ()) for n in range(100)
@@ -57,13 +61,14 @@ def test_all_that_is_tried_is_corrected_for(key: int) -> None:
 
 def test_tokens_that_patterns_explain() -> None:
     """Bit a is the token a places before the last; of memory 1, whose groups begin at 3, the second and third group."""
+
     def candidate(family: int, mask: int) -> Candidate:
         return Candidate(small_key(family, 1), mask, -9.0, 1.0, 1, np.zeros(0, dtype=np.int64))
 
     groups, *_ = groups_of(one_prefix_each(3, 4))
     bits = explained_tokens(groups, {
-        0: [candidate(Family.WORD, 0b001), candidate(Family.CLASS, 0b111), candidate(Family.BEGINNING, 0b111)],
-        1: [candidate(Family.NGRAM + 2, 0b0010), candidate(Family.DISTANCE + 3, 0b0110), candidate(Family.WORD, 0b10)],
+        0: [candidate(Feature.WORD, 0b001), candidate(Feature.CLASS, 0b111), candidate(Feature.BEGINNING, 0b111)],
+        1: [candidate(Feature.NGRAM + 2, 0b0010), candidate(Feature.DISTANCE + 3, 0b0110), candidate(Feature.WORD, 2)],
     })  # fmt: skip
     assert bits.tolist() == [0b1, 0, 0, 0, 0b10111, 0b10000, 0]
     assert explained_tokens(groups, {}).tolist() == [0] * 7

@@ -11,9 +11,9 @@ import pytest
 
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.finding import describe, describe_words, quote
-from mnemoscope.patterns.prefixes import Prefixes, read_background, read_prefixes
+from mnemoscope.patterns.prefixes import PrefixBatch, read_background, read_prefixes
 from mnemoscope.patterns.significance import count_shared, groups_of
-from mnemoscope.patterns.surface import Family, read_spelling, split_key
+from mnemoscope.patterns.surface import Feature, read_spelling, split_key
 from mnemoscope.patterns.words import Lexicon
 from pattern_atlas import Place, build
 from patterns.hand_prefixes import prefixes_of, triggers_of
@@ -22,7 +22,7 @@ from patterns.test_words import spelling_of
 TEXTS = ["He", " lives", " (", "in", " Par", "is", ")", ' "', "since", " 1944", "\n", "", " new", " paris"]
 
 
-def read(directory: Path, sentences: list[list[int]], places: list[Place]) -> tuple[Prefixes, Lexicon]:
+def read(directory: Path, sentences: list[list[int]], places: list[Place]) -> tuple[PrefixBatch, Lexicon]:
     words = [[TEXTS[token] for token in tokens] for tokens in sentences]
     atlas = build(directory, words, layers=[[[]]], background=[(0, 0)], vocabulary=TEXTS)
     lexicon = Lexicon(read_spelling(atlas.vocabulary, atlas.table("sentences")))
@@ -30,7 +30,7 @@ def read(directory: Path, sentences: list[list[int]], places: list[Place]) -> tu
     return read_prefixes(atlas, sentence, position=position, lexicon=lexicon), lexicon
 
 
-def shown(prefixes: Prefixes, lexicon: Lexicon, prefix: int) -> set[str]:
+def shown(prefixes: PrefixBatch, lexicon: Lexicon, prefix: int) -> set[str]:
     starts = prefixes.features.starts
     keys = prefixes.features.keys[starts[prefix] : starts[prefix + 1]].tolist()
     assert len(keys) == len(set(keys))
@@ -297,10 +297,10 @@ def test_groups_and_what_they_share_are_those_of_a_loop() -> None:
 def slow_features(tokens: list[int]) -> set[tuple[object, ...]]:
     """What a prefix shows at fixed places, without a hash."""
     size = len(tokens)
-    found: set[tuple[object, ...]] = {(Family.NGRAM, n - 1, *tokens[-n:]) for n in range(1, 6) if size >= n}
-    found |= {(Family.DISTANCE, step - 1, tokens[-1 - step]) for step in range(1, 8) if size > step}
-    found |= {(Family.BEGINNING, n - 1, *tokens[:n]) for n in (1, 2) if size >= n}
-    return found | {(Family.LENGTH, 0, short) for short in (1, 2, 3, 5, 8) if size <= short}
+    found: set[tuple[object, ...]] = {(Feature.NGRAM, n - 1, *tokens[-n:]) for n in range(1, 6) if size >= n}
+    found |= {(Feature.DISTANCE, step - 1, tokens[-1 - step]) for step in range(1, 8) if size > step}
+    found |= {(Feature.BEGINNING, n - 1, *tokens[:n]) for n in (1, 2) if size >= n}
+    return found | {(Feature.LENGTH, 0, short) for short in (1, 2, 3, 5, 8) if size <= short}
 
 
 def test_prefixes_share_a_key_just_where_they_share_what_it_stands_for(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_prefixes_share_a_key_just_where_they_share_what_it_stands_for(tmp_path:
     keys, slow = [], []
     for number, (sentence, position) in enumerate(places):
         own = prefixes.features.keys[slice(*prefixes.features.starts[number : number + 2])].tolist()
-        families = {Family.NGRAM, Family.DISTANCE, Family.BEGINNING, Family.LENGTH}
+        families = {Feature.NGRAM, Feature.DISTANCE, Feature.BEGINNING, Feature.LENGTH}
         keys.append({key for key in own if split_key(key)[0] in families})
         slow.append(slow_features(sentences[sentence][: position + 1]))
         assert {split_key(key)[:2] for key in keys[-1]} == {one[:2] for one in slow[-1]}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import log10_tail
-from mnemoscope.patterns.topics import BETS, Topic, Vocabulary, _core, find_topics, log10_stake, read_vocabulary
+from mnemoscope.patterns.topics import BETS, Topic, TopicVocabulary, _core, find_topics, log10_stake, read_vocabulary
 from patterns.hand_prefixes import prefixes_of
 
 Bools = NDArray[np.bool_]
@@ -147,7 +147,7 @@ def found(
     words, held = held_by(*groups)
     counts = held.sum(axis=1)
     log10_p = [(least or {}).get(word, -2.0 * count) for word, count in zip(words, counts, strict=True)]
-    vocabulary = Vocabulary(
+    vocabulary = TopicVocabulary(
         keys=np.arange(len(words), dtype=np.uint64),
         held=held,
         counted=np.array(counted if counted is not None else [True] * len(groups)),
@@ -178,7 +178,7 @@ def test_of_what_hangs_together_the_widest_word_is_that_of_most_of_its_groups() 
     Without the common word the rare one still is a surprise; without the rare one nothing would be.
     """
     words, held = held_by("ab", "ab", "ab", "bx", "by")
-    vocabulary = Vocabulary(
+    vocabulary = TopicVocabulary(
         keys=np.arange(4, dtype=np.uint64), held=held, counted=np.ones(5, dtype=np.bool_),
         shares=np.tile(np.array([[0.3], [0.0002], [0.0002], [0.0002]]), 5), rates=np.array([0.3, 0.001, 0.001, 0.001]),
         log10_p=np.array([-3.0, -9.0, 0.0, 0.0]),
@@ -209,6 +209,7 @@ def test_a_topic_is_as_unlikely_as_the_stake_says_and_the_limit_asks() -> None:
     assert topic.log10_p == pytest.approx(-log10_stake(held, np.full(held.shape, 0.001 / 5), background=20_000))
     assert found(*groups, limit=topic.log10_p - 1e-9)[1] == []
     assert found("ab", "ab", limit=0.0)[1] == []  # two prefixes are no pattern, however alike
+
 
 def test_one_word_of_a_rare_topic_is_enough_and_of_a_common_one_is_not() -> None:
     groups = ("ab", "bc", "cd", "da", "ac", "bd", "apqr", "stuv", "wxyz")

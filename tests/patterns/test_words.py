@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from mnemoscope.atlas.vocabulary import Vocabulary
-from mnemoscope.patterns.surface import Family, Spelling, affixes_of, classes_of, read_spelling, split_key
+from mnemoscope.patterns.surface import Feature, Spelling, affixes_of, classes_of, read_spelling, split_key
 from mnemoscope.patterns.word_lists import NAME, STOP_WORDS, is_stop_word
 from mnemoscope.patterns.words import Lexicon, cut_runs, is_content_word, ranges, words_in
 
@@ -91,20 +91,20 @@ def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
     assert lexicon.words == ["cat", "a capitalised word", "dog"]
     assert [lexicon.number(text) for text in ("dog", "new", "cat", "new")] == [2, 3, 0, 3]
 
-    def said(ends: list[int], *, before: bool) -> list[tuple[int, Family, str]]:
+    def said(ends: list[int], *, before: bool) -> list[tuple[int, Feature, str]]:
         index, keys = lexicon.features(runs, np.array(ends), before=before)
         parts = [split_key(key) for key in keys.tolist()]
         return [(place, family, lexicon.words[value]) for place, (family, _, value) in zip(index, parts, strict=True)]
 
     article = "an article or determiner"
     assert said([0, 1], before=True) == [
-        (0, Family.CLASS_BEFORE, "a capitalised word"), (1, Family.CLASS_BEFORE, article),
+        (0, Feature.CLASS_BEFORE, "a capitalised word"), (1, Feature.CLASS_BEFORE, article),
     ]  # fmt: skip
     assert said([1, 0, 0], before=False) == [
-        (0, Family.CLASS, article), (0, Family.WORD, "the"), (0, Family.ENDING, "e"), (0, Family.START, "t"),
+        (0, Feature.CLASS, article), (0, Feature.WORD, "the"), (0, Feature.ENDING, "e"), (0, Feature.START, "t"),
         *(row for place in (1, 2) for row in (
-            (place, Family.CLASS, "a capitalised word"), (place, Family.WORD, "dog"), (place, Family.ENDING, "g"),
-            (place, Family.START, "d"),
+            (place, Feature.CLASS, "a capitalised word"), (place, Feature.WORD, "dog"), (place, Feature.ENDING, "g"),
+            (place, Feature.START, "d"),
         )),
     ]  # fmt: skip
 
@@ -152,11 +152,20 @@ def test_content_words_are_listed_where_they_first_end() -> None:
         ("É", ("a single capital letter", "a word with an accented letter")),
         ("é", ("a word with an accented letter",)),
         ("x日", ("CJK script",)),
-        *((mark, ("punctuation", kind)) for mark, kind in (
-            (".", "a sentence-ending mark"), ("?!", "a sentence-ending mark"), (";", "a colon or semicolon"),
-            (")", "a closing bracket"), ("--", "a dash"), ("/", "a slash"), ("+=", "a mathematical sign"),
-            ("€", "a currency sign"), ("'", "a quotation mark"),
-        )),
+        *(
+            (mark, ("punctuation", kind))
+            for mark, kind in (
+                (".", "a sentence-ending mark"),
+                ("?!", "a sentence-ending mark"),
+                (";", "a colon or semicolon"),
+                (")", "a closing bracket"),
+                ("--", "a dash"),
+                ("/", "a slash"),
+                ("+=", "a mathematical sign"),
+                ("€", "a currency sign"),
+                ("'", "a quotation mark"),
+            )
+        ),
         ("#", ("punctuation",)),
         (" \t\n", ("a line break",)),
         (" Paris", ("a capitalised word",)),

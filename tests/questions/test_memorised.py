@@ -17,7 +17,7 @@ from mnemoscope.foundation.intervals import NOTHING, Estimate, clustered_share, 
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions.answer_builder import difference
-from mnemoscope.questions.beyond.memorised import Places, _chosen, binomial_tail, find_true
+from mnemoscope.questions.beyond.memorised import TriggerPlaces, _chosen, binomial_tail, find_true
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 
@@ -52,12 +52,12 @@ def test_how_likely_a_memory_s_documents_are_by_hand() -> None:
 
     So it is of 9 pairs, 4 of which are known: memory 0 has 3 of 3, memory 2 one or more of 4.
     """
-    places = Places(np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 0, 1, 2, 3, 4, 0, 3, 4, 5]))
+    places = TriggerPlaces(np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 0, 1, 2, 3, 4, 0, 3, 4, 5]))
     known = np.array([True, True, True, False, False, False])
     assert places.p_values(known).tolist() == pytest.approx([(4 / 9) ** 3, 1 - (5 / 9) ** 4])
     # Of ten triggers five; a document is a cluster.
     assert places.base_rate(known) == clustered_share([3, 1, 1, 0, 0, 0], [3, 1, 1, 2, 2, 1])
-    nowhere = Places(np.empty(0, np.int64), np.empty(0, np.int64))
+    nowhere = TriggerPlaces(np.empty(0, np.int64), np.empty(0, np.int64))
     assert nowhere.p_values(known).tolist() == []
     assert nowhere.base_rate(known).value is None
 
@@ -125,7 +125,7 @@ def test_dealt_verdicts_are_found_no_more_often_than_said() -> None:
     for _ in range(200):
         sizes = chance.integers(3, 31, 60)
         document = np.concatenate([chance.choice(300, size, replace=False) for size in sizes])
-        places = Places(np.repeat(np.arange(60), sizes), document)
+        places = TriggerPlaces(np.repeat(np.arange(60), sizes), document)
         tails = places.p_values(chance.random(300) < 0.3)
         assert len(tails) == 60
         fooled += bool(find_true(tails).any())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.search.database import CONTEXT, window_text
-from mnemoscope.search.stretches import Rows
+from mnemoscope.search.stretches import WordRows
 from mnemoscope.search.text import prepare, split_words
 
 RAW = [
@@ -26,7 +26,7 @@ def check(sentences: list[list[int]], places: list[tuple[int, int]], *, spaced: 
     cut = [tokens[: max(p for s, p in places if s == number) + 1] for number, tokens in enumerate(sentences)]
     starts = np.cumsum([0, *map(len, cut)])[:-1]
     rows, positions = np.array(places).T
-    builder = Rows(RAW, spaced=spaced)
+    builder = WordRows(RAW, spaced=spaced)
     half = len(sentences) // 2  # in two batches
     found: list[tuple[int, int]] = []
     for some in (range(half), range(half, len(sentences))):
@@ -67,12 +67,12 @@ def test_every_position_of_long_sentences(spaced: bool) -> None:
 
 def test_a_sentence_is_stored_once() -> None:
     """Prefixes that end with a word share their sentence's row; one that ends within a word has its own."""
-    builder = Rows(RAW, spaced=True)
+    builder = WordRows(RAW, spaced=True)
     sentence = np.array([0, 0, 1, 2, 3, 0], np.uint16)  # the the Par|is|ian the
     first, last = builder.add(sentence, np.array([0]), np.zeros(4, np.int64), np.array([0, 1, 4, 5]))
     assert (first.tolist(), last.tolist()) == ([1] * 4, [1, 2, 3, 4])
     assert len(builder.finish().pairs) == 4
-    builder = Rows(RAW, spaced=True)
+    builder = WordRows(RAW, spaced=True)
     first, last = builder.add(sentence, np.array([0]), np.zeros(4, np.int64), np.array([3, 3, 4, 5]))
     assert (first.tolist(), last.tolist()) == ([6, 6, 1, 1], [8, 8, 3, 4])
     assert builder.finish().words == ["paris", "parisian", "the"]

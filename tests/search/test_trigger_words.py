@@ -16,7 +16,7 @@ from mnemoscope.search import Index, open_index
 from mnemoscope.search.arrays import write_arrays
 from mnemoscope.search.database import CONTEXT, EVERYWHERE, MOST_ROWS, TABLES, window_text
 from mnemoscope.search.postings import pack
-from mnemoscope.search.stretches import Rows
+from mnemoscope.search.stretches import WordRows
 from mnemoscope.search.text import find_matches, parse_query
 from mnemoscope.search.trigger_words import TriggerWords
 from search.conftest import LAYERS, build_random_atlas
@@ -132,7 +132,7 @@ def words_of(prefixes: list[list[int]], memories: int) -> TriggerWords:
 
 def test_a_prefix_without_words_that_comes_first_of_all_is_never_found() -> None:
     """It ends before it begins: before the first place of all, no place may be missing."""
-    builder = Rows(RAW, spaced=True)
+    builder = WordRows(RAW, spaced=True)
     sentence = np.array([RAW.index(b"."), RAW.index(b" the"), RAW.index(b" of")], np.uint16)
     first, last = builder.add(sentence, np.array([0]), np.zeros(2, np.int64), np.array([0, 2]))
     stretches = builder.finish()

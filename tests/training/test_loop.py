@@ -174,7 +174,7 @@ def test_workers_leave_the_gradient_of_the_whole_batch(recipe: Recipe, monkeypat
 
 @pytest.mark.parametrize(("name", "owner"), [("muon", "Muon"), ("adamw", "AdamW")])
 def test_the_matrices_inside_the_blocks_are_updated_as_the_recipe_says(recipe: Recipe, name: str, owner: str) -> None:
-    run = loop._Run(replace(recipe, optimiser=name, learning_rate=3e-3), "cpu")
+    run = loop._TrainingState(replace(recipe, optimiser=name, learning_rate=3e-3), "cpu")
     names = {id(parameter): each for each, parameter in run.model.named_parameters()}
     owners = {
         names[id(parameter)]: (type(optimiser).__name__, rate, group["weight_decay"])

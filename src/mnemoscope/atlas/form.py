@@ -95,7 +95,7 @@ Size = Annotated[int | None, Form(_or_null(_COUNT.test), "a whole number from 0 
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizesRecord:
     """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas says nothing."""
 
     memories: Annotated[Sequence[int], _LIST]
@@ -110,7 +110,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class BeginningRecord:
     """The beginning token of the model, and of what kind it is."""
 
     token: Size = None
@@ -122,7 +122,7 @@ class MinedModel:
     """The model that was mined: where it is from (`hub`: its id there, if it is), and what it is."""
 
     fingerprint: Text
-    sizes: Annotated[Sizes, _OBJECT]
+    sizes: Annotated[SizesRecord, _OBJECT]
     spec: Name = None
     hub: Name = None
     revision: Name = None
@@ -131,7 +131,7 @@ class MinedModel:
     activation: Name = None
     gated: bool = False
     head: Name = "linear"
-    beginning: Annotated[Beginning, _OBJECT] = field(default_factory=Beginning)
+    beginning: Annotated[BeginningRecord, _OBJECT] = field(default_factory=BeginningRecord)
     layer_blocks: Annotated[Sequence[int], _BLOCKS] = ()
     """Of a model with blocks without a feed-forward layer: the block of every layer; else empty."""
     other_blocks: Annotated[Mapping[str, str], _OTHER_BLOCKS] = field(default_factory=dict)

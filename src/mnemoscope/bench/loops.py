@@ -35,7 +35,7 @@ _GROUP = 4
 _TOO_SHORT = "the text is too short to warm up with --warm {warm} tokens and then measure; choose a lower --warm"
 
 
-class Batches(Protocol):
+class TextBatches(Protocol):
     """The batches of a text, by number."""
 
     count: int
@@ -74,7 +74,7 @@ class Rates:
 @whole_use
 def compare_loops(
     model: LanguageModel,
-    batches: Batches,
+    batches: TextBatches,
     *,
     rounds: int,
     warm: int = WARM,
@@ -219,9 +219,7 @@ def overlap(first: MiningState, second: MiningState) -> float:
 
 
 @whole_use
-def mine_batches(
-    model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS
-) -> tuple[MiningState, float]:
+def mine_batches(model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS) -> tuple[MiningState, float]:
     """The state after some batches, and tokens per second."""
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), devices=model.devices))
     with Stopwatch(model.device) as watch:

@@ -35,7 +35,7 @@ def reporting(events: bool = False) -> Iterator[Progress]:
 
 
 @dataclass(frozen=True)
-class Report:
+class ProgressReport:
     """One report of a stage; `rate` per second and `left` in seconds are None where they cannot be told yet."""
 
     stage: str
@@ -56,17 +56,17 @@ class Pace:
         """The stage begins here, also one that was there before."""
         self._began[stage] = now, done
 
-    def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> Report:
+    def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
         """The report with rate and time left."""
         if stage not in self._began:
             self.begin(stage, done, now)
         since, first = self._began[stage]
         rate = (done - first) / (now - since) if now > since and done > first else None
         left = (total - done) / rate if rate and total is not None and done < total else None
-        return Report(stage, done, total, note, rate, left)
+        return ProgressReport(stage, done, total, note, rate, left)
 
 
-def plain_line(report: Report) -> str:
+def plain_line(report: ProgressReport) -> str:
     """A report as people read it."""
     stage, done, total = report.stage, report.done, report.total
     if stage == WORKER:
@@ -88,7 +88,7 @@ def plain_line(report: Report) -> str:
 _NEWS = re.compile(r"(\S+) (started|ended|lost)(?:: (.*))?", re.DOTALL)
 
 
-def json_line(report: Report) -> str:
+def json_line(report: ProgressReport) -> str:
     """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`.
 
     Counts are as reported, bytes as bytes; `workers` and `leases_lost` are null where the stage says nothing of them.
@@ -114,17 +114,17 @@ class Lines:
     stream: TextIO
     every: float = LINE_EVERY
     clock: Callable[[], float] = time.monotonic
-    form: Callable[[Report], str] = plain_line
+    form: Callable[[ProgressReport], str] = plain_line
     _stage: str = ""
     _pace: Pace = field(default_factory=Pace)
     _shown: float = 0.0
-    _pending: Report | None = field(default=None, repr=False)
+    _pending: ProgressReport | None = field(default=None, repr=False)
 
     def __call__(self, stage: str, done: float, total: float | None, note: str = "") -> None:
         """Takes one report."""
         now = self.clock()
         if stage == WORKER:
-            self._print(Report(stage, done, total, note))
+            self._print(ProgressReport(stage, done, total, note))
             return
         if stage != self._stage:
             self.finish()
@@ -141,7 +141,7 @@ class Lines:
             self._print(self._pending)
         self._pending = None
 
-    def _print(self, report: Report) -> None:
+    def _print(self, report: ProgressReport) -> None:
         print(self.form(report), file=self.stream, flush=True)
 
 

@@ -20,7 +20,7 @@ from mnemoscope.foundation.files import storing
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import Beginning, begin_run, settle_text
+from mnemoscope.mining.run_folder import RunInputs, begin_run, settle_text
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.batch_loader import BatchLoader
@@ -47,7 +47,7 @@ class SettledRun:
 
 def settle_run(
     context: RunContext,
-    beginning: Beginning,
+    beginning: RunInputs,
     options: MiningOptions,
     *,
     mixed_devices: bool = False,
@@ -63,9 +63,7 @@ def settle_run(
     plan, hashed = text.plan, hash_of_text(directory)
     if text.work is not None and text.work.get("text") == hashed:
         mixed_devices = mixed_devices or text.work["mixed_devices"]
-        run = replace(
-            SharedRun(**text.work), checkpoint_every=options.checkpoint_every, mixed_devices=mixed_devices
-        )
+        run = replace(SharedRun(**text.work), checkpoint_every=options.checkpoint_every, mixed_devices=mixed_devices)
     else:
         _clear_shared(directory)
         batches = BatchLoader(text.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed).count
@@ -87,7 +85,7 @@ def settle_run(
     return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 
 
-def _take_over(context: RunContext, beginning: Beginning, plan: MiningPlan) -> int:
+def _take_over(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> int:
     """Makes the state of a run of one process, if there is one, that of a closed worker; how many batches it counts."""
     checkpoint = context.work / CHECKPOINT
     if not checkpoint.is_file():

@@ -28,7 +28,7 @@ _MOST_KEPT, _RANKED = 128, 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """The sentences of a batch, on the card: `lengths` without what is padded or skipped, ids, and the order of ids."""
 
     count: int
@@ -38,7 +38,7 @@ class Rows:
     order: Tensor
 
     @classmethod
-    def of(cls, lengths: Tensor, sentences: Tensor, *, positions: int) -> "Rows":
+    def of(cls, lengths: Tensor, sentences: Tensor, *, positions: int) -> "BatchRows":
         """Of `lengths [row]` and ids `sentences [row]`, both on the card."""
         order = sentences.argsort().to(torch.int32)
         return cls(len(lengths), positions, lengths.to(torch.int32), sentences, order)
@@ -80,7 +80,7 @@ class CardKernels:
         """Whether so many triggers of a memory can be kept, and coefficients of this format be read."""
         return keep <= _MOST_KEPT and dtype in _SWEPT
 
-    def sweep(self, block: Tensor, rows: Rows, *, negative: bool, sampled: bool) -> SweptRows:
+    def sweep(self, block: Tensor, rows: BatchRows, *, negative: bool, sampled: bool) -> SweptRows:
         """Reads `block [row, place, memory]` of a batch's coefficients, from each row's first candidate on."""
         block = block if block.stride(2) == 1 else block.contiguous()
         memories, device = block.shape[2], block.device
@@ -112,7 +112,7 @@ class CardKernels:
         return swept if counts is None else replace(swept, histogram=_with_zeros(counts, rows.positions))
 
     def best(
-        self, peaks: tuple[Tensor, Tensor], rows: Rows, threshold: Tensor, *, sign: int, keep: int, first: int
+        self, peaks: tuple[Tensor, Tensor], rows: BatchRows, threshold: Tensor, *, sign: int, keep: int, first: int
     ) -> Best:
         """The best of the rows' peaks; `first` is the position number of the first place."""
         memories, device = peaks[0].shape[1], peaks[0].device
@@ -160,7 +160,7 @@ def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
     """Whether peaks, bins and the best of a small block are what PyTorch finds."""
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)
-    rows = Rows.of(lengths, sentences.flip(0), positions=35)
+    rows = BatchRows.of(lengths, sentences.flip(0), positions=35)
     swept = kernels.sweep(block, rows, negative=True, sampled=True)
     threshold = torch.full((32,), 2.0**-149, device=device)
     best = kernels.best(swept.peaks[1], rows, threshold, sign=1, keep=4, first=0)

@@ -19,7 +19,7 @@ from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.finishing import finish_atlas
 from mnemoscope.mining.passes.writing import write_mined_tables, write_text_tables
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import Beginning, check_writable, encoder_of, hold_folder, settle_text
+from mnemoscope.mining.run_folder import RunInputs, check_writable, encoder_of, hold_folder, settle_text
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
@@ -126,7 +126,7 @@ def begin_mining(
     *,
     threads: int | None = None,
     progress: Progress = ignore_progress,
-) -> Beginning:
+) -> RunInputs:
     """What is settled before the folder is locked: the model loaded, the texts found, the plan but for the texts.
 
     `threads` are those of one worker, where this process is none; in a folder that was begun they are what it was
@@ -147,9 +147,7 @@ def begin_mining(
     else:
         progress("loading", 0, None, str(model))
         load = load_model if options.ids_field is None else load_for_ids
-        model = load(
-            model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords()
-        )
+        model = load(model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords())
     with model.in_use(compare=True):
         check_wide_numbers(model)
         encoder_of(model, text_field=options.text_field, ids=options.ids_field is not None)
@@ -158,7 +156,7 @@ def begin_mining(
         plan = MiningPlan.derive(
             options, model, corpus=source.name, validation=None if validation is None else validation.name
         )
-    return Beginning(model, plan, source, validation)
+    return RunInputs(model, plan, source, validation)
 
 
 def begun_threads(directory: Path, options: MiningOptions) -> int | None:

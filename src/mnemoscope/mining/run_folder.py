@@ -99,7 +99,7 @@ def _lacks_patterns(directory: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class RunInputs:
     """What a run begins with: its model, its texts as they are found, and the plan but for what the texts tell."""
 
     model: LanguageModel
@@ -136,7 +136,7 @@ class SettledText:
     """What workers share of a run that was begun for them, which goes on."""
 
 
-def settle_text(context: RunContext, beginning: Beginning, options: MiningOptions) -> SettledText:
+def settle_text(context: RunContext, beginning: RunInputs, options: MiningOptions) -> SettledText:
     """The text of a run in its locked folder, which is then begun with the complete plan.
 
     Raises PlanDiffers for a folder that was begun otherwise (without `force`), and what reading a text raises.
@@ -226,7 +226,7 @@ def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Enc
     return IdTokens(beginning=beginning, padding=padding), made_of, None
 
 
-def _prepare(context: RunContext, beginning: Beginning, plan: MiningPlan) -> TokenizedCorpus:
+def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> TokenizedCorpus:
     """The tokenized text, made or opened."""
     model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.

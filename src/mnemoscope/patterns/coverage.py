@@ -12,10 +12,10 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, clustered_share, mean, share
 
-KINDS = ("shallow_only", "semantic_only", "both", "none")
+PREFIX_KINDS = ("shallow_only", "semantic_only", "both", "none")
 """What the patterns of a prefix are: every prefix is one of these."""
 SHARES: Mapping[str, tuple[str, ...]] = {
-    **{kind: (kind,) for kind in KINDS},
+    **{kind: (kind,) for kind in PREFIX_KINDS},
     "covered": ("shallow_only", "semantic_only", "both"),
     "shallow": ("shallow_only", "both"),
     "semantic": ("semantic_only", "both"),
@@ -52,13 +52,13 @@ def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
 
 def counts(found: pl.DataFrame) -> pl.DataFrame:
     """One row per memory: how many of its prefixes are of each kind, and `groups`, how many there are."""
-    each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in KINDS]
+    each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in PREFIX_KINDS]
     return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
 
 
 def shares(rows: pl.DataFrame) -> dict[str, Estimate]:
     """The shares of prefixes, over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
-    each, groups = {kind: rows[kind].to_numpy() for kind in KINDS}, rows["groups"].to_numpy()
+    each, groups = {kind: rows[kind].to_numpy() for kind in PREFIX_KINDS}, rows["groups"].to_numpy()
     return {name: clustered_share(sum(each[kind] for kind in parts), groups) for name, parts in SHARES.items()}
 
 

@@ -22,9 +22,16 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
-from mnemoscope.patterns.prefixes import COMMON, Background, Prefixes, number_words, read_background, read_prefixes
+from mnemoscope.patterns.prefixes import (
+    COMMON,
+    Background,
+    PrefixBatch,
+    number_words,
+    read_background,
+    read_prefixes,
+)
 from mnemoscope.patterns.significance import Candidate, Groups, count_shared, groups_of
-from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Family, Spelling, read_spelling, split_key
+from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon
 
 _LOOKED_AT = 200
@@ -137,7 +144,7 @@ def _places(rows: pl.DataFrame) -> tuple[Integers, Integers]:
 
 
 def _of_layer(
-    layer: int, groups: Groups, prefixes: Prefixes, *, background: Background, lexicon: Lexicon
+    layer: int, groups: Groups, prefixes: PrefixBatch, *, background: Background, lexicon: Lexicon
 ) -> Iterator[Pattern]:
     words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
     found = shallow_patterns(groups, prefixes, background=background, words=words)
@@ -167,32 +174,32 @@ def _members(candidate: Candidate, begin: int) -> list[int]:
     return [begin + group for group in range(BEST_TRIGGERS) if candidate.mask >> group & 1]
 
 
-def describe(key: int, prefixes: Prefixes, *, showing: Sequence[int], lexicon: Lexicon) -> str:
+def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon: Lexicon) -> str:
     """The surface feature `key`, as these prefixes of the batch show it."""
     family, kind, value = split_key(key)
     first, end = int(prefixes.first[showing[0]]), int(prefixes.end[showing[0]])
-    if family == Family.NGRAM:
+    if family == Feature.NGRAM:
         return f"ends {'with' if kind else 'in'} {_span(prefixes, end - kind, kind + 1, lexicon.spelling)}"
-    if family == Family.DISTANCE:
+    if family == Feature.DISTANCE:
         where = f"{_NUMBERS[kind + 1]} tokens" if kind else "just"
         return f"{_span(prefixes, end - kind - 1, 1, lexicon.spelling)} {where} before the last token"
-    if family == Family.BEGINNING:
+    if family == Feature.BEGINNING:
         return f"begins with {_span(prefixes, first, kind + 1, lexicon.spelling)}"
-    if family == Family.INSIDE:
+    if family == Feature.INSIDE:
         inside = [f"{left} {right}" for left, right in BRACKETS] + ["quotation marks"]
         return f"inside {inside[kind]}"
-    if family == Family.LENGTH:
+    if family == Feature.LENGTH:
         return "only the first token" if value == 1 else f"at most the first {_NUMBERS[value]} tokens"
-    if family == Family.CONTINUES:
+    if family == Feature.CONTINUES:
         return "the last token goes on with a word"
-    if family == Family.WORD:
+    if family == Feature.WORD:
         return f"ends in {_last_word(prefixes, showing, lexicon.spelling)}"
     text = lexicon.words[value]
-    if family == Family.ENDING:
+    if family == Feature.ENDING:
         return f"last word ends in -{text}"
-    if family == Family.START:
+    if family == Feature.START:
         return f"last word begins with {text}-"
-    if family == Family.CLASS:
+    if family == Feature.CLASS:
         return f"last {'token' if text in CLASSES_OF_MARKS else 'word'} is {text}"
     return f"{text} just before the last word"
 
@@ -205,7 +212,7 @@ def describe_words(words: Sequence[str]) -> str:
     return f"about: {', '.join(words[:_MOST_WORDS])}{more}"
 
 
-def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -> str:
+def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling) -> str:
     """The last word of these prefixes, which may differ in case."""
     forms = {
         spelling.vocabulary.text(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
@@ -214,7 +221,7 @@ def _last_word(prefixes: Prefixes, showing: Sequence[int], spelling: Spelling) -
     return quote(forms.pop()) if len(forms) == 1 else f"{quote(min(forms).lower())} in any case"
 
 
-def _span(prefixes: Prefixes, begin: int, size: int, spelling: Spelling) -> str:
+def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> str:
     """Tokens of a sentence in quotation marks; dots stand for the part of a word that came before."""
     tokens = prefixes.runs.tokens[begin : begin + size].tolist()
     text = spelling.vocabulary.text(tokens)

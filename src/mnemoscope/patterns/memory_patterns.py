@@ -13,7 +13,7 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.prefixes import Background, Prefixes
+from mnemoscope.patterns.prefixes import Background, PrefixBatch
 from mnemoscope.patterns.significance import (  # fmt: skip
     FEWEST,
     LEVEL,
@@ -25,8 +25,8 @@ from mnemoscope.patterns.significance import (  # fmt: skip
     merge,
     spread_pairs,
 )
-from mnemoscope.patterns.surface import Family, split_key, tokens_said, window_offsets
-from mnemoscope.patterns.topics import Topic, Vocabulary, find_topics, read_vocabulary
+from mnemoscope.patterns.surface import Feature, split_key, tokens_said, window_offsets
+from mnemoscope.patterns.topics import Topic, TopicVocabulary, find_topics, read_vocabulary
 from mnemoscope.patterns.words import Integers
 
 
@@ -41,7 +41,7 @@ class Shallow:
     """How many patterns each memory was tried for, words included."""
 
 
-def shallow_patterns(groups: Groups, prefixes: Prefixes, *, background: Background, words: Integers) -> Shallow:
+def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Background, words: Integers) -> Shallow:
     """The shallow patterns of each memory; `words` says how many words are tried beside the features."""
     found = count_shared(groups, prefixes.features)
     tried = found.per_memory(groups.memories.size) + words
@@ -87,13 +87,13 @@ def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]])
         places = np.arange(end - begin)
         for candidate in candidates:
             family, kind, _ = split_key(candidate.key)
-            said = {Family.WORD: 1, Family.NGRAM: (2 << kind) - 1, Family.DISTANCE: 2 << kind}
+            said = {Feature.WORD: 1, Feature.NGRAM: (2 << kind) - 1, Feature.DISTANCE: 2 << kind}
             bits[begin:end] |= np.where((candidate.mask >> places) & 1, said.get(family, 0), 0)
     return bits
 
 
 def semantic_patterns(
-    groups: Groups, prefixes: Prefixes, *, background: Background, explained: Integers, tried: Integers
+    groups: Groups, prefixes: PrefixBatch, *, background: Background, explained: Integers, tried: Integers
 ) -> dict[int, list[Semantic]]:
     """The semantic patterns of each memory that has any, by the memory's place; `tried` patterns are corrected for."""
     pairs = prefixes.words
@@ -114,7 +114,7 @@ def semantic_patterns(
     return result
 
 
-def _of_memory(found: Vocabulary, *, background: Background, limit: float) -> list[Semantic]:
+def _of_memory(found: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
     """Topics, and words that no topic explains."""
     about: dict[int, tuple[int, ...]] = {}
     first: list[Candidate] = []
@@ -140,7 +140,7 @@ def _of_memory(found: Vocabulary, *, background: Background, limit: float) -> li
     return [Semantic(about[candidate.key], candidate) for candidate in kept]
 
 
-def _topic(number: int, topic: Topic, *, found: Vocabulary, background: Background) -> Candidate:
+def _topic(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:
     """The topic as a pattern; the background prefixes that show it hold as many of its words as its groups must."""
     postings = [background.words.showing(int(key)) for key in found.keys[topic.words]]
     prefixes, held = np.unique(np.concatenate(postings), return_counts=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.patterns.surface import FARTHEST, LONGEST_NGRAM, SHORT_PREFIXES, Family, hash_keys, small_key
+from mnemoscope.patterns.surface import FARTHEST, LONGEST_NGRAM, SHORT_PREFIXES, Feature, hash_keys, small_key
 from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut_runs, ranges
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Prefixes:
+class PrefixBatch:
     """A batch of prefixes: where they are, their surface features and their content words."""
 
     runs: Runs
@@ -56,18 +56,18 @@ class Prefixes:
         """The number of tokens of each prefix."""
         return self.end - self.first + 1
 
-    def without_words(self, words: Keys) -> "Prefixes":
+    def without_words(self, words: Keys) -> "PrefixBatch":
         """The same prefixes, in which these content words do not count."""
         pairs, keep = self.words, ~np.isin(self.words.keys, words)
         starts = np.searchsorted(pairs.prefix[keep], np.arange(pairs.starts.size))
         return replace(self, words=Pairs(starts, pairs.keys[keep], pairs.ago[keep]))
 
 
-def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> Prefixes:
+def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> PrefixBatch:
     """The prefixes `tokens[0..position]` of these sentences; raises AtlasDamaged for a position outside of one."""
     runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
     features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
-    return Prefixes(runs, first, end, features, words)
+    return PrefixBatch(runs, first, end, features, words)
 
 
 def number_words(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> None:
@@ -112,22 +112,22 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
     for n in range(LONGEST_NGRAM):
         which = np.flatnonzero(length > n)
         chain[which] = chain[which] * np.uint64(0x2545F4914F6CDD1D) + named[end[which] - n]
-        add(Family.NGRAM + n, which, chain[which])
+        add(Feature.NGRAM + n, which, chain[which])
     for step in range(FARTHEST):
         which = np.flatnonzero(length > step + 1)
-        add(Family.DISTANCE + step, which, named[end[which] - step - 1])
-    add(Family.BEGINNING, np.arange(end.size), named[first])
+        add(Feature.DISTANCE + step, which, named[end[which] - step - 1])
+    add(Feature.BEGINNING, np.arange(end.size), named[first])
     which = np.flatnonzero(length > 1)
-    add(Family.BEGINNING + 1, which, named[first[which]] * np.uint64(3) + named[first[which] + 1])
+    add(Feature.BEGINNING + 1, which, named[first[which]] * np.uint64(3) + named[first[which] + 1])
     for short in SHORT_PREFIXES:
-        mark(Family.LENGTH, np.flatnonzero(length <= short), short)
+        mark(Feature.LENGTH, np.flatnonzero(length <= short), short)
     begun = runs.start[end]
-    mark(Family.CONTINUES, np.flatnonzero(begun < end))
+    mark(Feature.CONTINUES, np.flatnonzero(begun < end))
     for row, deltas in enumerate(spelling.depth):
         depth = np.concatenate([[0], np.cumsum(deltas[tokens], dtype=np.int64)])
         inside = depth[end + 1] - depth[first]
         straight = row == len(spelling.depth) - 1
-        mark(Family.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
+        mark(Feature.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
     found += _word_features(runs, first, end=end, lexicon=lexicon)
     which = np.concatenate([prefix for prefix, _ in found])
     keys = np.concatenate([keys for _, keys in found])
@@ -223,7 +223,7 @@ class Background:
         return np.searchsorted(self.cuts, words, side="right")
 
 
-def read_background(prefixes: Prefixes) -> Background:
+def read_background(prefixes: PrefixBatch) -> Background:
     """The background that these prefixes make."""
     size = prefixes.end.size
     rich = np.diff(prefixes.words.starts)

@@ -84,7 +84,7 @@ LONGEST_AFFIX = 4
 FAMILY_SHIFT = 58
 
 
-class Family(IntEnum):
+class Feature(IntEnum):
     """The kinds of surface features; in the order in which equals are preferred."""
 
     WORD = 1  # the last word, in whatever case
@@ -111,10 +111,10 @@ def small_key(family: int, value: int) -> int:
     return (family << FAMILY_SHIFT) | value
 
 
-def split_key(key: int) -> tuple[Family, int, int]:
+def split_key(key: int) -> tuple[Feature, int, int]:
     """The family of a feature, which of its kinds it is (0 where there is but one), and the rest of its key."""
     number, value = divmod(key, 1 << FAMILY_SHIFT)
-    family = max(one for one in Family if one <= number)
+    family = max(one for one in Feature if one <= number)
     return family, number - family, value
 
 
@@ -122,17 +122,17 @@ def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """For every feature the position that a prefix must have for it to be possible."""
     least = np.zeros(64, dtype=np.int64)
     for n in range(LONGEST_NGRAM):
-        least[Family.NGRAM + n] = n
+        least[Feature.NGRAM + n] = n
     for step in range(FARTHEST):
-        least[Family.DISTANCE + step] = step + 1
-    least[Family.BEGINNING + 1] = 1
+        least[Feature.DISTANCE + step] = step + 1
+    least[Feature.BEGINNING + 1] = 1
     return least[(keys >> np.uint64(FAMILY_SHIFT)).astype(np.int64)]
 
 
 def tokens_said(key: int) -> int:
     """How many tokens of a prefix the feature says in full."""
     family, kind, _ = split_key(key)
-    return kind + 1 if family in (Family.NGRAM, Family.BEGINNING) else int(family in (Family.WORD, Family.DISTANCE))
+    return kind + 1 if family in (Feature.NGRAM, Feature.BEGINNING) else int(family in (Feature.WORD, Feature.DISTANCE))
 
 
 _PUNCTUATION = (

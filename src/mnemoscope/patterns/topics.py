@@ -30,7 +30,7 @@ _ODDS = 10.0
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TopicVocabulary:
     """The content words of one memory's triggers."""
 
     keys: NDArray[np.uint64]
@@ -46,7 +46,9 @@ class Vocabulary:
     """[words]: of the test of the word alone; 0 for words in one group."""
 
 
-def read_vocabulary(keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background) -> Vocabulary:
+def read_vocabulary(
+    keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background
+) -> TopicVocabulary:
     """The words `keys[i]` that the groups `place[i]` hold."""
     words, which = np.unique(keys, return_inverse=True)
     held = np.zeros((words.size, counted.size), dtype=np.bool_)
@@ -66,7 +68,7 @@ def read_vocabulary(keys: NDArray[np.uint64], place: Integers, *, counted: Bools
         number = int(numbers[word])
         alike = number / rates[word] if number else total / max(richer, 1e-9)
         log10_p[word] = log10_tail(int(counts[word]), tried, number, float(alike))
-    return Vocabulary(words, held, counted, shares, rates, log10_p)
+    return TopicVocabulary(words, held, counted, shares, rates, log10_p)
 
 
 def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
@@ -100,7 +102,7 @@ class Topic:
     """How many of the words a prefix must hold."""
 
 
-def find_topics(found: Vocabulary, *, background: int, limit: float) -> list[Topic]:
+def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
     """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
 
     After a topic is found, the rest of the groups is looked at in the same way.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.atlas.vocabulary import is_without_spaces
-from mnemoscope.patterns.surface import Family, Spelling, affixes_of, classes_of, is_word_character, small_key
+from mnemoscope.patterns.surface import Feature, Spelling, affixes_of, classes_of, is_word_character, small_key
 from mnemoscope.patterns.word_lists import STOP_WORDS
 
 Integers = NDArray[np.int64]
@@ -141,14 +141,16 @@ class Lexicon:
 
     def _word_features(self, text: str) -> WordFeatures:
         classes, word = classes_of(text), text.strip()
-        pairs = [(Family.CLASS, name) for name in classes]
+        pairs = [(Feature.CLASS, name) for name in classes]
         if any(is_word_character(character) for character in word):
             endings, starts = affixes_of(word)
-            pairs += [(Family.WORD, word.lower())]
-            pairs += [(Family.ENDING, letters) for letters in endings] + [(Family.START, letters) for letters in starts]
+            pairs += [(Feature.WORD, word.lower())]
+            pairs += [(Feature.ENDING, letters) for letters in endings] + [
+                (Feature.START, letters) for letters in starts
+            ]
         last, before = (
             [small_key(family, self.number(value)) for family, value in own]
-            for own in (pairs, [(Family.CLASS_BEFORE, name) for name in classes])
+            for own in (pairs, [(Feature.CLASS_BEFORE, name) for name in classes])
         )
         return WordFeatures(last, before)
 

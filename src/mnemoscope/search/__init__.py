@@ -7,7 +7,7 @@ Needs no torch.
 from mnemoscope.search.fields import FIELDS, Hit, check_fields
 from mnemoscope.search.index import Index, SearchResult
 from mnemoscope.search.opening import build_index, open_index
-from mnemoscope.search.tokens import Firing, Promotion, Token
+from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 
 __all__ = [
     "FIELDS",
@@ -16,7 +16,7 @@ __all__ = [
     "Index",
     "Promotion",
     "SearchResult",
-    "Token",
+    "VocabularyToken",
     "build_index",
     "check_fields",
     "open_index",

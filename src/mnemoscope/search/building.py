@@ -20,7 +20,7 @@ from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
 from mnemoscope.search.database import BOTTOM, CONTEXT, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
 from mnemoscope.search.postings import pack
-from mnemoscope.search.stretches import Rows, Stretches
+from mnemoscope.search.stretches import Stretches, WordRows
 from mnemoscope.search.text import prepare
 from mnemoscope.search.tokens import sort_keys
 
@@ -102,7 +102,7 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
         tokens, starts = _write_sentences(database, atlas, some, ends_at, own)
         if rows is None:
             spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
-            rows = Rows(atlas.vocabulary.raw, spaced=spaced)
+            rows = WordRows(atlas.vocabulary.raw, spaced=spaced)
         made.append(rows.add(tokens, starts, np.repeat(np.arange(some.height), own), ends_at))
         done += len(ends_at)
         progress("index", done, found.height, "prefixes")

@@ -68,7 +68,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Row:
+class MatchingRow:
     """A memory that matches; `best` names the trigger, pattern or judgement to show."""
 
     memory: int
@@ -79,10 +79,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class FieldRanking:
     """The first rows of a field, how many there are, and whether all triggers were counted."""
 
-    rows: list[Row]
+    rows: list[MatchingRow]
     total: int
     exact: bool = True
 
@@ -92,7 +92,7 @@ Shown = tuple[tuple[Part, ...], str]
 
 
 @dataclass(frozen=True)
-class Triggers:
+class TriggerField:
     """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced` whether they hold spaces."""
 
     database: sqlite3.Connection
@@ -100,7 +100,7 @@ class Triggers:
     raw: list[bytes]
     spaced: bool
 
-    def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
+    def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
         """By how many different prefixes match, then by the strongest of them."""
         found = self.words.find(self.database, query, within)
         counts = np.bincount(found.memories)
@@ -113,10 +113,10 @@ class Triggers:
         memories, triggers = memories[order], best[memories[order]]
         columns = (memories, counts[memories], self.words.rank[triggers], triggers)
         each = zip(*(numbers.tolist() for numbers in columns), strict=True)
-        rows = [Row(memory, count, count, rank, trigger) for memory, count, rank, trigger in each]
-        return Ranking(rows, total, exact=found.exact)
+        rows = [MatchingRow(memory, count, count, rank, trigger) for memory, count, rank, trigger in each]
+        return FieldRanking(rows, total, exact=found.exact)
 
-    def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
+    def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
         """The end of the best prefix."""
         texts = highlight(self._texts([row.best for row in rows]), query)
         details = [f"{_several(row.count, 'prefix', 'prefixes')}, best rank {row.rank}" for row in rows]
@@ -143,7 +143,7 @@ class Values:
     database: sqlite3.Connection
     side: int
 
-    def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
+    def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
         """By the probability of the tokens that match."""
         where, parameters = condition("rowid", within)
         column, table, weight = ("top", PROMOTES, "probability") if self.side == TOP else ("bottom", DEMOTES, "score")
@@ -152,7 +152,7 @@ class Values:
             [f"{{{column}}} : ({query.every})", *parameters],
         ).fetchall()
         if not matched:
-            return Ranking([], 0)
+            return FieldRanking([], 0)
         memories = np.array(matched).reshape(-1)
         said = read_rows(self.database, table, _TOKENS_WITH, [query.any])
         every = max(int(memories[-1]), int(said["memory"].max(initial=0))) + 1
@@ -163,10 +163,10 @@ class Values:
         rank = rank[memories]
         order = np.lexsort((memories, rank, -score))[:most]
         columns = zip(*(numbers[order].tolist() for numbers in (memories, score, tokens, rank)), strict=True)
-        found = [Row(m, s, count, None if best == _NO_RANK else best, m) for m, s, count, best in columns]
-        return Ranking(found, len(memories))
+        found = [MatchingRow(m, s, count, None if best == _NO_RANK else best, m) for m, s, count, best in columns]
+        return FieldRanking(found, len(memories))
 
-    def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
+    def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
         """The first tokens of each value, and those that match, wherever they stand."""
         column = "top" if self.side == TOP else "bottom"
         lists = _rows_by_key(self.database, "value_tokens", "memory", column, [row.memory for row in rows])
@@ -193,7 +193,7 @@ class Patterns:
 
     database: sqlite3.Connection
 
-    def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
+    def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
         """By how many triggers the matching patterns explain."""
         where, parameters = condition("memory", within)
         rows = self.database.execute(
@@ -204,10 +204,10 @@ class Patterns:
             " ORDER BY explained DESC, memory LIMIT ?",
             [query.every, *parameters, most],
         ).fetchall()
-        found = [Row(memory, explained, count, None, best) for memory, explained, count, best, _ in rows]
-        return Ranking(found, rows[0][4] if rows else 0)
+        found = [MatchingRow(memory, explained, count, None, best) for memory, explained, count, best, _ in rows]
+        return FieldRanking(found, rows[0][4] if rows else 0)
 
-    def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
+    def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
         """The description of the first pattern."""
         columns = "kind, description, explained"
         found = _rows_by_key(self.database, "patterns", "pattern", columns, [row.best for row in rows])
@@ -228,22 +228,24 @@ class Annotations:
             self._memories = [numbering.number_of(*key) for key in rows.select("layer", "memory").iter_rows()]
             self._described = rows.select("kind", "description", pl.col("triggers").list.len()).rows()
 
-    def rank(self, query: Query, within: Ranges, *, most: int) -> Ranking:
+    def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
         """By how many judgements match."""
         by_memory: dict[int, list[int]] = {}
         for number in find_matches([description for _, description, _ in self._described], query):
             memory = self._memories[number]
             if memory is not None and any(low <= memory <= high for low, high in within):
                 by_memory.setdefault(memory, []).append(number)
-        rows = [Row(memory, len(numbers), len(numbers), None, numbers[0]) for memory, numbers in by_memory.items()]
-        return Ranking(sorted(rows, key=lambda row: (-row.score, row.memory))[:most], len(rows))
+        rows = [
+            MatchingRow(memory, len(numbers), len(numbers), None, numbers[0]) for memory, numbers in by_memory.items()
+        ]
+        return FieldRanking(sorted(rows, key=lambda row: (-row.score, row.memory))[:most], len(rows))
 
-    def show(self, rows: Sequence[Row], query: Query) -> list[Shown]:
+    def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
         """The description of the first judgement."""
         return _show_descriptions([self._described[row.best] for row in rows], query)
 
 
-Field = Triggers | Values | Patterns | Annotations
+Field = TriggerField | Values | Patterns | Annotations
 """One field of an index: `rank` gives the first `most` memories that match, best first, `show` what to show of each."""
 
 

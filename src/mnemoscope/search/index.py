@@ -25,14 +25,14 @@ from mnemoscope.search.fields import (  # fmt: skip
     Annotations,
     Field,
     Hit,
+    MatchingRow,
     Patterns,
-    Row,
-    Triggers,
+    TriggerField,
     Values,
     check_fields,
 )
 from mnemoscope.search.text import parse_query
-from mnemoscope.search.tokens import Firing, Promotion, Token
+from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 from mnemoscope.search.trigger_words import TriggerWords
 
 MOST_HITS = 10_000
@@ -129,7 +129,7 @@ class Index:
             best_first = zip_longest(*(ranking.rows for ranking in rankings.values()))
             ranked = [(name, row) for rows in best_first for name, row in zip(wanted, rows, strict=True) if row]
             page = ranked[offset : offset + limit]
-            hits: dict[tuple[str, Row], Hit] = {}
+            hits: dict[tuple[str, MatchingRow], Hit] = {}
             for name in wanted:
                 rows = [row for other, row in page if other == name]
                 for row, (parts, detail) in zip(rows, every[name].show(rows, query) if rows else (), strict=True):
@@ -143,7 +143,7 @@ class Index:
 
     def _field(self, name: str, database: sqlite3.Connection, judgements: pl.DataFrame | None) -> Field:
         if name == "triggers":
-            return Triggers(database, self._words(database), self.atlas.vocabulary.raw, self._spaced)
+            return TriggerField(database, self._words(database), self.atlas.vocabulary.raw, self._spaced)
         if name == "patterns":
             return Patterns(database)
         if name == "annotations":
@@ -157,7 +157,7 @@ class Index:
                 self._trigger_words = TriggerWords.read(database)
             return self._trigger_words
 
-    def tokens_like(self, text: str, *, limit: int = 50) -> tuple[Token, ...]:
+    def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:
         """The tokens that read like `text`: those that are it first, then those that begin with it, then hold it.
 
         White space may be typed as it is or as it is shown (`·Paris`). Case and outer space do not matter unless shown.
@@ -165,7 +165,7 @@ class Index:
         self._check_page(limit, 0)
         return self._ask(lambda database: tokens.like(database, text, limit=limit))
 
-    def token(self, token: str | int) -> tuple[Token, ...]:
+    def token(self, token: str | int) -> tuple[VocabularyToken, ...]:
         """The tokens with exactly this text or this id, mostly one; raises SearchError where there is none."""
         return self._ask(lambda database: tokens.exactly(database, token))
 

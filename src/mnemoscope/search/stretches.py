@@ -33,7 +33,7 @@ class Stretches:
     """`word << 32 | place`."""
 
 
-class Rows:
+class WordRows:
     """Rows of words that grow, batch of sentences after batch."""
 
     def __init__(self, raw: list[bytes], *, spaced: bool) -> None:

@@ -15,7 +15,7 @@ from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
 from mnemoscope.search.text import MOST_CHARACTERS
 
-KINDS = (PROMOTES, DEMOTES, FIRES)
+TOKEN_ROLES = (PROMOTES, DEMOTES, FIRES)
 """What a memory can have to do with a token."""
 _COLUMNS = "token, text, shown, count"
 _LIKE = f"""
@@ -28,7 +28,7 @@ LIMIT :limit
 
 
 @dataclass(frozen=True)
-class Token:
+class VocabularyToken:
     """A token of the vocabulary: `text` as in running text, `shown` with its white space visible (`·Paris`)."""
 
     id: int
@@ -60,28 +60,28 @@ class Firing:
     rank: int
 
 
-def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Token, ...]:
+def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
     """The tokens that read like `text`, the same text first."""
     text = _check_text(text)
     rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
-    return tuple(Token(*row) for row in rows)
+    return tuple(VocabularyToken(*row) for row in rows)
 
 
-def exactly(database: sqlite3.Connection, token: str | int) -> tuple[Token, ...]:
+def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
     """The tokens of this text, written plainly or as shown, or the one of this id; raises SearchError."""
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
         if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
             last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
-        return (Token(*found[0]),)
+        return (VocabularyToken(*found[0]),)
     text = _check_text(token)
     for column in ("text", "shown"):
         found = database.execute(
             f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (text,)
         ).fetchall()
         if found:
-            return tuple(Token(*row) for row in found)
+            return tuple(VocabularyToken(*row) for row in found)
     near = ", ".join(repr(found.shown) for found in like(database, text, limit=5))
     raise SearchError(f"no token reads {token!r}" + (f"; there are {near}" if near else " or holds it"))
 
@@ -126,13 +126,13 @@ def find_memories(
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     """How many memories promote, oppose or fire on the token."""
-    if kind not in KINDS:
-        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(KINDS)}")
+    if kind not in TOKEN_ROLES:
+        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(TOKEN_ROLES)}")
     return len(np.unique(_rows(database, token, kind, within).found["memory"]))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TokenRows:
     """The rows of some tokens, by token; those of one token in the order of the answer."""
 
     tokens: list[int]
@@ -140,18 +140,18 @@ class _Rows:
     token_of: NDArray[Any]
 
 
-def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> _Rows:
+def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> _TokenRows:
     """The rows of the token's ids in these layers."""
     tokens = sorted(found.id for found in exactly(database, token))
     pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
     if within == EVERYWHERE:
-        return _Rows(tokens, found, token_of)
+        return _TokenRows(tokens, found, token_of)
     kept = lie_within(found["memory"], within)
-    return _Rows(tokens, found[kept], token_of[kept])
+    return _TokenRows(tokens, found[kept], token_of[kept])
 
 
-def _join(rows: _Rows) -> NDArray[Any]:
+def _join(rows: _TokenRows) -> NDArray[Any]:
     """A memory's rows under several tokens as one: all triggers, the best rank."""
     memories, own = np.unique(rows.found["memory"], return_inverse=True)
     joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])

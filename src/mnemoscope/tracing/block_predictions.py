@@ -24,7 +24,7 @@ Predictions = tuple[Prediction, ...]
 
 
 @dataclass(frozen=True)
-class Streams:
+class PromptStreams:
     """One layer at the prompt's own positions, each `[position, ...]`."""
 
     residual: Tensor
@@ -41,7 +41,7 @@ class BlockPredictions:
     votes: list[Tensor]
 
 
-def predict_blocks(model: LanguageModel, blocks: list[Streams], count: int, *, changed: bool) -> BlockPredictions:
+def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int, *, changed: bool) -> BlockPredictions:
     """The `count` best predictions of all streams; raises InterventionError (where memories were `changed`) or
     NotFinite for scores that are no numbers.
     """

@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
-from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Streams, predict_blocks
+from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
@@ -139,15 +139,15 @@ def trace(
     return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes)
 
 
-def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[Streams], Tensor]:
+def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:
     """One forward of the prompt; every layer's streams and coefficients at its own positions, and the final stream."""
     first = model.beginning.length
-    found: dict[int, Streams] = {}
+    found: dict[int, PromptStreams] = {}
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
-        found[layer] = Streams(*(part[0, first:].clone() for part in parts))
+        found[layer] = PromptStreams(*(part[0, first:].clone() for part in parts))
 
     with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, first:].clone())):
         model.backbone(ids_of(model, tokens))
@@ -155,7 +155,7 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[Streams], 
 
 
 def _layer_states(
-    model: LanguageModel, blocks: list[Streams], read: BlockPredictions, count: int
+    model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int
 ) -> tuple[tuple[LayerState, ...], ...]:
     """Every layer's state at every position; of its memories the `count` dominant ones, whose votes are projected."""
     columns, codes = [], []

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.error_pages import add_error_pages
 from mnemoscope.web.page_routes import REFUSALS
-from mnemoscope.web.prefix import Prefix
+from mnemoscope.web.prefix import AddressPrefix
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
 from mnemoscope.web.routes import annotate_host, annotate_item, audit, browsing, search, trace
 from mnemoscope.web.security import Security
@@ -44,7 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
     browsing.add_memories(routes, site)
     add_error_pages(app, site)
     app.add_middleware(Security, site=site, admits=session.admits)
-    app.add_middleware(Prefix, settings=settings)
+    app.add_middleware(AddressPrefix, settings=settings)
     return app
 
 

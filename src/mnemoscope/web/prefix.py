@@ -17,7 +17,7 @@ _ADDRESS = re.compile(rb'([ :](?:href|src|action|formaction)=")/(?!/)')
 """An address on this server, in a page of ours: values are escaped, so no text of a stranger's has such quotes."""
 
 
-class Prefix:
+class AddressPrefix:
     """The outermost layer of the application; passes everything on where there is no prefix, and no https."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:

@@ -54,7 +54,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class ShownPrefix:
     """A prefix to look at: its text before the trigger token, and that token's own text."""
 
     number: int
@@ -66,7 +66,7 @@ class Prefix:
 class ItemPrefixes:
     """The prefixes of an item, and of each the rank under which its marks are stored."""
 
-    prefixes: tuple[Prefix, ...]
+    prefixes: tuple[ShownPrefix, ...]
     ranks: tuple[int, ...]
 
 
@@ -206,5 +206,5 @@ class ItemReader:
         found = []
         for number, tokens in enumerate(self._atlas.prefixes(places)):
             text, token = words.text(tokens), words.texts[tokens[-1]] or ""
-            found.append(Prefix(number, before_token(text, token), token))
+            found.append(ShownPrefix(number, before_token(text, token), token))
         return ItemPrefixes(tuple(found), tuple(range(len(found)) if ranks is None else ranks))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from sqlalchemy import Column, Connection, func, select, text
 
-from mnemoscope.annotate.campaigns.items import ItemPrefixes, Prefix, Row
+from mnemoscope.annotate.campaigns.items import ItemPrefixes, Row, ShownPrefix
 from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
 from mnemoscope.annotate.judgements.tables import annotators, campaigns, finishes, items, judgements, verdicts
 from mnemoscope.foundation.memory_names import MemoryId
@@ -52,7 +52,7 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class AuthoredPattern:
     """A pattern that an author has found: `marks` are numbers of the view's prefixes."""
 
     pattern: int
@@ -66,8 +66,8 @@ class KeyView:
     """A key, or a control that looks like one: its prefixes and what this annotator has said of them."""
 
     code: str
-    prefixes: tuple[Prefix, ...]
-    patterns: tuple[Pattern, ...]
+    prefixes: tuple[ShownPrefix, ...]
+    patterns: tuple[AuthoredPattern, ...]
     none: bool
     """Whether the annotator says that there is no pattern."""
     finished: bool
@@ -121,7 +121,7 @@ class OthersJudgement:
     """What somebody else said of an item, seen after handing in: an author's patterns, or verdict."""
 
     author: str
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[AuthoredPattern, ...]
     verdict: str | None = None
 
 
@@ -145,11 +145,13 @@ class History:
     steps: tuple[tuple[str, int, State], ...]
     """Of each step its key, its pattern, and what stood before."""
 
-    def as_patterns(self, ranks: Sequence[int]) -> tuple[Pattern, ...]:
+    def as_patterns(self, ranks: Sequence[int]) -> tuple[AuthoredPattern, ...]:
         """The patterns with marks on the prefixes whose triggers have these ranks."""
         number = {rank: mark for mark, rank in enumerate(ranks)}
         return tuple(
-            Pattern(pattern, kind, description, tuple(number[rank] for rank in json.loads(triggers) if rank in number))
+            AuthoredPattern(
+                pattern, kind, description, tuple(number[rank] for rank in json.loads(triggers) if rank in number)
+            )
             for pattern, (kind, description, triggers) in self.patterns.items()
         )
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.annotate.judgements.rules import KINDS, VERDICTS
+from mnemoscope.annotate.judgements.rules import JUDGED_KINDS, VERDICTS
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AnnotationError, AtlasBusy, AtlasDamaged, AtlasTooNew
 from mnemoscope.foundation.files import file_hash
@@ -193,8 +193,8 @@ def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
                 raise ValueError(f"{name} is {value!r}")
         if control not in (0, 1):
             raise ValueError(f"control is {control!r}, neither 0 nor 1")
-        if kind not in KINDS:
-            raise ValueError(f"kind is {kind!r}, none of {', '.join(KINDS)}")
+        if kind not in JUDGED_KINDS:
+            raise ValueError(f"kind is {kind!r}, none of {', '.join(JUDGED_KINDS)}")
         time = datetime.fromisoformat(made_at)
         time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
         ranks = json.loads(triggers)

@@ -16,7 +16,7 @@ from mnemoscope.errors import AnnotationError
 
 Kind = Literal["shallow", "semantic", "both"]
 PATTERN_KINDS: tuple[Kind, ...] = ("shallow", "semantic", "both")
-KINDS = (*PATTERN_KINDS, "none")
+JUDGED_KINDS = (*PATTERN_KINDS, "none")
 """What a judgement can call a pattern; `none` says that there is no such pattern, or no longer."""
 VERDICTS = ("related", "distant", "none")
 """What a composition can be called; `none` takes a verdict back."""
@@ -37,7 +37,7 @@ FIELDS = (
 """Of an exported row. event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken
 up. A finish without an item says that all work was handed in. campaign: what it takes to draw the same one again."""
 CAMPAIGN_FIELDS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
-_EVENTS = {"judgement": KINDS, "verdict": VERDICTS, "finish": ("finished", "taken up")}
+_EVENTS = {"judgement": JUDGED_KINDS, "verdict": VERDICTS, "finish": ("finished", "taken up")}
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Characters that turn the direction of the line that they stand in."""
 

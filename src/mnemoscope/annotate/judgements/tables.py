@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Column, Connection, ForeignKey, Index, Integer, MetaData, String, Table, Text
 from sqlalchemy.schema import SchemaItem, UniqueConstraint
 
-from mnemoscope.annotate.judgements.rules import ITEM_KINDS, KINDS, VERDICTS
+from mnemoscope.annotate.judgements.rules import ITEM_KINDS, JUDGED_KINDS, VERDICTS
 
 ROLES = ("annotator", "host")
 
@@ -92,7 +92,7 @@ judgements = _growing(
     _not_null("memory", Integer),
     _flag("control"),
     _not_null("pattern", Integer),
-    _one_of("kind", KINDS),
+    _one_of("kind", JUDGED_KINDS),
     _not_null("description", Text),
     _not_null("triggers", Text),
     _not_null("item", Integer, ForeignKey("items.id")),
@@ -108,9 +108,7 @@ verdicts = _growing(
 )
 """One row for every verdict on a composition; the latest of an author counts."""
 
-finishes = _growing(
-    "finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished")
-)
+finishes = _growing("finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished"))
 """One row each time an author finishes an item or takes it up again; without an item: all work was handed in."""
 
 GROWING = (judgements, verdicts, finishes)

@@ -22,7 +22,7 @@ _PREFIX = "mnemoscope: "
 
 
 @dataclass
-class _Running:
+class _RunningProcess:
     process: subprocess.Popen[bytes]
     said: IO[bytes]
     card: int
@@ -35,7 +35,7 @@ class LocalLauncher:
         """`words` are further words of every worker's command; `cards` how many there are, `each` how many it gets."""
         self._directory, self._threads, self._words = directory, threads, list(words)
         self._cards, self._each = cards, each
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningProcess] = {}
 
     def start(self, name: str) -> None:
         """Starts a worker of this name."""
@@ -52,7 +52,7 @@ class LocalLauncher:
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
             start_new_session=True,
         )  # fmt: skip
-        self._running[name] = _Running(process, said, card)
+        self._running[name] = _RunningProcess(process, said, card)
 
     def _free_card(self) -> int:
         taken = {each.card for each in self._running.values()}
@@ -85,7 +85,7 @@ class LocalLauncher:
         self._running.clear()
 
 
-def _reason(ended: _Running) -> str | None:
+def _reason(ended: _RunningProcess) -> str | None:
     """Why a worker ended, in one line; None where it was done, or had been asked to end."""
     code = ended.process.returncode
     with ended.said as file:

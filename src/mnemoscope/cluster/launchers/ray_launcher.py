@@ -83,7 +83,7 @@ class _Worker:
 
 
 @dataclass
-class _Running:
+class _RunningActor:
     actor: Any
     node: Any
     result: Any
@@ -113,7 +113,7 @@ class RayLauncher:
         self._directory, self._work, self._options = os.path.abspath(directory), work, dict(worker_options)
         self._patience = patience
         self._needs = {"CPU": float(threads), "GPU": float(gpus_per_worker)}
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningActor] = {}
         self._over: dict[str, str | None] = {}
         self._connection = ExitStack()
         own = address is None or address == "local"
@@ -141,7 +141,7 @@ class RayLauncher:
         options = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"], "max_concurrency": 2}
         actor = ray.remote(_Worker).options(**options).remote()
         result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
-        self._running[name] = _Running(actor, actor.node.remote(), result)
+        self._running[name] = _RunningActor(actor, actor.node.remote(), result)
 
     def take_ended(self) -> dict[str, str | None]:
         """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
@@ -184,7 +184,7 @@ class RayLauncher:
             with suppress(ray.exceptions.RayError):
                 ray.kill(each.actor)  # its room is free at once
 
-    def _reason(self, each: _Running) -> str | None:
+    def _reason(self, each: _RunningActor) -> str | None:
         import ray
 
         try:
@@ -224,4 +224,3 @@ class RayLauncher:
 def _write_resources(resources: Mapping[str, float]) -> str:
     named = {"CPU": resources.get("CPU", 0), **({"GPU": resources["GPU"]} if resources.get("GPU") else {})}
     return " and ".join(f"{count:g} {name}" for name, count in named.items())
-

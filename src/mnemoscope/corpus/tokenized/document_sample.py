@@ -40,7 +40,7 @@ class SampledDocument:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _DocumentBeginning:
     """The beginning of a document; `end` is the character behind the last of the tokens."""
 
     number: int
@@ -80,9 +80,9 @@ class DocumentSample:
         heads = sorted(self._heads(source, stored, tell), key=lambda head: head.number)
         return _with_sentences(heads, list(self._pieces(heads)), stored, encoder=self.encoder)
 
-    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_Head]:
+    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_DocumentBeginning]:
         numbers, last = stored["document"], stored["document"].max()
-        drawn: dict[bool, list[tuple[int, int, _Head]]] = {False: [], True: []}
+        drawn: dict[bool, list[tuple[int, int, _DocumentBeginning]]] = {False: [], True: []}
         for number, text in enumerate(source.documents(render=self.render)):
             if not isinstance(last, int) or number > last:
                 break
@@ -119,7 +119,7 @@ class DocumentSample:
                     " give back the text as it was"
                 )
 
-    def _head(self, number: int, held_out: bool, text: str) -> _Head | None:
+    def _head(self, number: int, held_out: bool, text: str) -> _DocumentBeginning | None:
         """The document's beginning; None for one that has too few tokens."""
         for most in _HEADS:
             head = text[:most]
@@ -127,12 +127,12 @@ class DocumentSample:
             cut = len(text) > most
             if len(tokens) >= self.length + cut * _SPARE:
                 end = self.encoder.offsets(head)[self.length - 1][1]
-                return _Head(number, held_out, head, end, tuple(map(int, tokens[: self.length])))
+                return _DocumentBeginning(number, held_out, head, end, tuple(map(int, tokens[: self.length])))
             if not cut:
                 return None
         return None
 
-    def _pieces(self, heads: Sequence[_Head]) -> Iterator[tuple[int, int, str, int]]:
+    def _pieces(self, heads: Sequence[_DocumentBeginning]) -> Iterator[tuple[int, int, str, int]]:
         """Yields of every sentence of the heads its head's place, document, text, and characters of it that count."""
         for place, head in enumerate(heads):
             text, end = head.text, head.end
@@ -150,7 +150,11 @@ class DocumentSample:
 
 
 def _with_sentences(
-    heads: Sequence[_Head], pieces: Sequence[tuple[int, int, str, int]], stored: pl.DataFrame, *, encoder: Encoder
+    heads: Sequence[_DocumentBeginning],
+    pieces: Sequence[tuple[int, int, str, int]],
+    stored: pl.DataFrame,
+    *,
+    encoder: Encoder,
 ) -> list[SampledDocument]:
     """The documents with the stored sentences among the pieces of their heads.
 

@@ -50,10 +50,10 @@ from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Lens, Translator
 
-KINDS = ("ridge", "tuned")
+LENSES = ("ridge", "tuned")
 WORDS = "words"
 """The translator that leads the other way, made with ridge: from the words' embeddings to each layer's stream."""
-_FILES = (*KINDS, WORDS)
+_FILES = (*LENSES, WORDS)
 _SAYS = "mnemoscope"
 """The entry of a file's metadata that tells, as JSON, what the lens is."""
 
@@ -72,7 +72,7 @@ class FittedLenses:
 def fit_lenses(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = LENSES,
     *,
     max_tokens: int = LENS_TOKENS,
     device: str = AUTO,
@@ -86,8 +86,8 @@ def fit_lenses(
     `model` None is the plan's. Goes on from a stop. Raises OptionError for an unknown kind, ModelDiffers for another
     model than was mined, AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
     """
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(KINDS)}")
+    if unknown := [kind for kind in kinds if kind not in LENSES]:
+        raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(LENSES)}")
     if max_tokens < 1:
         raise OptionError(f"--max-tokens must be at least 1, not {max_tokens}")
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
@@ -99,7 +99,7 @@ def fit_lenses(
     if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
         found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
-    wanted = [kind for kind in KINDS if (kind in kinds or "tuned" in kinds) and kind not in found]
+    wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
     with loaded.in_use(compare=True), hold_atlas(opened):
@@ -128,7 +128,7 @@ def _write(
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
     """Judges the lenses, writes their files and tables, and covers them."""
-    lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in KINDS if kind in found}}
+    lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
     asked = ReadoutPass(atlas.path, model, plan, lenses, NamedSentences(atlas.path))
     run_checkpointed(context, asked.steps)
     plain_layers = asked.fall_back()
@@ -154,7 +154,7 @@ def _write(
         write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
-    there, fitted = (tuple(kind for kind in KINDS if kind in kinds) for kinds in (found, facts))
+    there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (found, facts))
     return FittedLenses(there, fitted, plain_layers, losses)
 
 

@@ -37,12 +37,12 @@ from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended
 
 _WEIGHTS = 1 << 22
 """Attention weights of one head that exist at one time: they grow with the square of a prefix's length."""
-KINDS = ("", "_mean", "_other")
+SPLIT_LOGITS = ("", "_mean", "_other")
 """The logits that are split: the final token's, the mean over the vocabulary, and another prefix's final token's."""
-_OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in KINDS for part in ("embedding", "rest", "bias", "final"))
+_OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in SPLIT_LOGITS for part in ("embedding", "rest", "bias", "final"))
 _OF_TEXT = ("_next", "_other_next")
 """Those of the text's next token, and of another prefix's: which no model has chosen to be the greatest."""
-_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*KINDS, *_OF_TEXT) for part in ("attention", "ffn"))
+_OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*SPLIT_LOGITS, *_OF_TEXT) for part in ("attention", "ffn"))
 _OF_ATTENTION = tuple(name for name in ("attention_top", "attention_norm", "attended", *_OF_LAYER) if name[0] == "a")
 """Columns that are null in a block whose attention cannot be told."""
 
@@ -61,9 +61,7 @@ class AttentionPass:
         dealt = next_in_circle(len(listed), plan.seed, 10)
         self._other, self._other_next = self._final[dealt], self._next[dealt]
         found = find_attention(model)
-        self._attention = [
-            one if layer in plan.layers else BlockAttention() for layer, one in enumerate(found)
-        ]
+        self._attention = [one if layer in plan.layers else BlockAttention() for layer, one in enumerate(found)]
         self._logits, self._splitter = TokenLogits(model), LogitSplitter(model, self._attention)
         self._reader = StreamReader(model)
         self._parallel = [model.layer(layer).attention is not None for layer in plan.layers]
@@ -132,11 +130,11 @@ class AttentionPass:
         )
         directions = [token, self._logits.of_mean(last), other, following, elsewhere]
         parts = self._splitter.split(LogitDirections.stack(directions), embedding, streams, last)
-        for index, kind in enumerate(KINDS):
+        for index, kind in enumerate(SPLIT_LOGITS):
             own = (parts.embedding, parts.other, parts.bias, parts.logit)
             for name, values in zip(("embedding", "rest", "bias", "final"), own, strict=True):
                 self.answers[f"{name}_logit{kind}"][chosen] = values[index].cpu().numpy()
-        for index, kind in enumerate((*KINDS, *_OF_TEXT)):
+        for index, kind in enumerate((*SPLIT_LOGITS, *_OF_TEXT)):
             for name, layers in (("attention", parts.attention), ("ffn", parts.ffn)):
                 self.answers[f"{name}_logit{kind}"][chosen] = layers[:, index].T.cpu().numpy()
         for at, layer in enumerate(self._plan.layers):

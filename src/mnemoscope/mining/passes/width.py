@@ -45,7 +45,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Run:
+class WidthForwards:
     """Forwards of the text with `memories` of a layer's least useful or random memories taken out."""
 
     layer: int
@@ -111,12 +111,12 @@ class WidthPass:
         random = {draw: random_order(plan.seed, layer, draw, len(useful)) for draw in range(DRAWS)}
         self._orders[layer] = {-1: least_useful_first(useful), **random}
 
-    def _runs_of(self, layer: int) -> Iterator[Run]:
+    def _runs_of(self, layer: int) -> Iterator[WidthForwards]:
         memories = self._model.sizes.memories[layer]
         for count in ablation_counts(memories):
-            yield Run(layer, "least", -1, count)
+            yield WidthForwards(layer, "least", -1, count)
             if count < memories:  # all are all, in whichever order
-                yield from (Run(layer, "random", draw, count) for draw in range(DRAWS))
+                yield from (WidthForwards(layer, "random", draw, count) for draw in range(DRAWS))
 
     def take(self, items: slice) -> None:
         """Answers for some sentences, of one stage; raises NotFinite."""
@@ -221,9 +221,7 @@ class WidthPass:
             for number, threshold in enumerate(EXIT_THRESHOLDS):
                 exits = {"stopped": stopped[:, place, number], "wrong": wrong[:, place, number]}
                 found.append({"layer": layer, "kind": "exit", "threshold": threshold, **every, **exits})
-        found += [
-            {"layer": layer, "kind": "duplicate", "memories": count} for layer, count in duplicates.items()
-        ]
+        found += [{"layer": layer, "kind": "duplicate", "memories": count} for layer, count in duplicates.items()]
         frames = [pl.DataFrame(rows, schema_overrides=_TYPES) for rows in found]
         rows = pl.concat(frames, how="diagonal").select(*_TYPES)
         return columns_of(rows.to_arrow()) | {"kind": rows["kind"].to_list()}
@@ -234,9 +232,7 @@ def write_width(context: RunContext, model: LanguageModel, plan: MiningPlan) -> 
     directory = context.directory
     if is_made(directory / TABLES["width"].path(), plan, "width"):
         return
-    duplicates = {
-        layer: int(find_duplicates(model, layer).sum()) for layer in each_layer(context, plan, "duplicates")
-    }
+    duplicates = {layer: int(find_duplicates(model, layer).sum()) for layer in each_layer(context, plan, "duplicates")}
     context.end_stage("duplicates")
     asked = WidthPass(directory, model, plan)
     with asked.partial.install():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS
-from mnemoscope.kernels.choose import Rows, SweptRows
+from mnemoscope.kernels.choose import BatchRows, SweptRows
 from mnemoscope.kernels.reference import Swept
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 
@@ -45,7 +45,7 @@ class Measured:
         )
 
     @classmethod
-    def of_card(cls, swept: SweptRows, rows: Rows, *, negative: bool) -> Self:
+    def of_card(cls, swept: SweptRows, rows: BatchRows, *, negative: bool) -> Self:
         """What a card has read off a batch; without `negative` no coefficient is below zero."""
         least = swept.least.amin(0)
         return cls(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.kernels.choose import Best, CardKernels, Rows, card_kernels
+from mnemoscope.kernels.choose import BatchRows, Best, CardKernels, card_kernels
 from mnemoscope.kernels.devices import may_look
 from mnemoscope.kernels.reference import Observer, Swept
 from mnemoscope.mining.text.activity import Measured
@@ -162,7 +162,14 @@ class BatchReader:
         return card_kernels(self.state.triggers[layer, 1].device)
 
     def _sweep_on_card(
-        self, kernels: CardKernels, measures: PieceMeasures, block: Tensor, rows: Rows, layer: int, *, sampled: bool
+        self,
+        kernels: CardKernels,
+        measures: PieceMeasures,
+        block: Tensor,
+        rows: BatchRows,
+        layer: int,
+        *,
+        sampled: bool,
     ) -> None:
         """Measures a dense layer's coefficients `[batch, position, memory]` where the host may not look."""
         if not rows.positions:

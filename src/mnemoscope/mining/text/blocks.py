@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels.choose import Rows
+from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch, send
 from mnemoscope.mining.text.triggers import Routed
 from mnemoscope.models import Group
@@ -73,11 +73,11 @@ class Places:
             if (own := coefficients[cut]).shape[1]
         ]
 
-    def rows(self, device: torch.device) -> Rows:
+    def rows(self, device: torch.device) -> BatchRows:
         """The sentences as a graphics card takes them: whole, of all lengths."""
         lengths = np.maximum(self.batch.lengths - self.skipped, 0)
         sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
-        return Rows.of(*sent, positions=int(lengths.sum()))
+        return BatchRows.of(*sent, positions=int(lengths.sum()))
 
     def own(self) -> Tensor:
         """Which columns `[token]` of the batch, row by row, are positions that count."""

@@ -110,7 +110,7 @@ class Attention(nn.Module):
         return vectors.view(batch, length, self._heads, hidden // self._heads).transpose(1, 2)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Attention, then the feed-forward layer; each norm before its part or after it."""
 
     def __init__(self, shape: DecoderShape) -> None:
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
             self.embed_tokens = nn.Embedding(shape.rows, shape.input_width)
             if shape.input_width != shape.hidden:
                 self.project_in_dim = nn.Linear(shape.input_width, shape.hidden, bias=False)
-        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(DecoderBlock(shape) for _ in range(shape.layers))
         self.layer_norm = nn.LayerNorm(shape.hidden) if shape.final_norm else None
         width, bands = shape.output_width, shape.output_bands
         self.project_out_dim = None if width == shape.hidden else nn.Linear(shape.hidden, width, bias=False)

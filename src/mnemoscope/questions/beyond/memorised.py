@@ -66,7 +66,7 @@ QUESTION = Question(
 
 
 @dataclass(frozen=True)
-class Places:
+class TriggerPlaces:
     """Of one layer, the triggers in asked documents: the `document` of each, by its row, and the `memory`, from 0."""
 
     memory: NDArray[np.int64]
@@ -137,7 +137,7 @@ def _count(number: int) -> Estimate:
     return Estimate(float(number), number)
 
 
-def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> Places:
+def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
     """Where the triggers of a layer's memories lie; a sentence of several documents counts in the first of them."""
     inside = (
         mined.with_row_index("row").select("row", "sentences", "inside").explode("sentences", "inside").drop_nulls()
@@ -148,7 +148,7 @@ def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> Places:
     there = triggers.join(inside, left_on="sentence", right_on="sentences")
     there = there.filter(pl.col("position") < pl.col("inside"))
     memory = there.select(pl.struct(names).rank("dense"))[:, 0].to_numpy().astype(np.int64) - 1
-    return Places(memory, there["row"].to_numpy().astype(np.int64))
+    return TriggerPlaces(memory, there["row"].to_numpy().astype(np.int64))
 
 
 def _chosen(layers: Sequence[int], tails: Sequence[NDArray[np.float64]]) -> dict[int | None, Estimate]:

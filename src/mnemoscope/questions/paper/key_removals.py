@@ -23,7 +23,7 @@ from mnemoscope.questions.verdicts import above, at_least
 REMOVED = ("first", "last", "random")
 STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
 """Levels of the quantiles, and what they are called."""
-KINDS = {
+TRIGGER_KINDS = {
     "all": ("", ""),
     "shallow": ("shallow_only", "by layer, triggers under shallow patterns only"),
     "semantic": ("semantic_only", "by layer, triggers under semantic patterns only"),
@@ -38,32 +38,44 @@ def _number(removed: str, statistic: str, kind: str) -> Number:
     name, label = f"{removed}_{statistic}", f"{removed} token removed, {STATISTICS[statistic][1]}"
     if kind == "all":
         return Number(name, "share", label)
-    return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=KINDS[kind][1])
-
+    return Number(f"{name}_{kind}", "share", f"{label} ({kind})", table=TRIGGER_KINDS[kind][1])
 
 
 QUESTION = Question(
     "key_removals",
     title="which token matters",
     paper=Paper(
-        figure="Figure 3", section="3.2",
+        figure="Figure 3",
+        section="3.2",
         question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
         " it?",
         claims=(
             Claim(
-                "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
+                "layers where removing the last token hurts most",
+                "hurts most",
+                "last_hurts_most",
+                "share",
                 "in at least three quarters of the layers the median without the last token is below the other two;"
-                " each layer's interval corrected for their number", at_least(0.75),
+                " each layer's interval corrected for their number",
+                at_least(0.75),
             ),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
-                "above 0", "last_median_upper_minus_lower", "number",
-                "above 0", above(0),
+                "above 0",
+                "last_median_upper_minus_lower",
+                "number",
+                "above 0",
+                above(0),
             ),
         ),
     ),
     numbers=(
-        *(_number(removed, statistic, kind) for kind in KINDS for removed in REMOVED for statistic in STATISTICS),
+        *(
+            _number(removed, statistic, kind)
+            for kind in TRIGGER_KINDS
+            for removed in REMOVED
+            for statistic in STATISTICS
+        ),
         Number("last_margin", "share", "least median without another token, minus that without the last"),
         Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
         Number(
@@ -135,7 +147,7 @@ def _add_estimates(found: AnswerBuilder, layer: int | None, rows: pl.DataFrame, 
     """Adds every statistic of these rows; memories are resampled for the intervals."""
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
-    of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in KINDS.items()}
+    of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in TRIGGER_KINDS.items()}
     masks = {(token, name): (removed == token) & own for token in REMOVED for name, own in of_kind.items()}
     sets = [(change[mask], codes[mask]) for mask in masks.values()]
     quantiles = Resamples(memories, plan_seed(atlas)).quantiles(sets, [level for level, _ in STATISTICS.values()])

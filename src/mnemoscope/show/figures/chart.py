@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#848b96"
-KINDS = (
+PATTERN_COLOURS = (
     ("shallow", "shallow", BLUE),
     ("semantic", "semantic", ORANGE),
     ("both", "shallow and semantic", PURPLE),

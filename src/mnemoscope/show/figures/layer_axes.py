@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from mnemoscope.show.figures.chart import KINDS
+from mnemoscope.show.figures.chart import PATTERN_COLOURS
 
 Mark = tuple[float, str]
 """Where on an axis a text stands, and what it says."""
@@ -67,7 +67,7 @@ def draw_axes(
         f'<g transform="translate({-labels - 11:g},{high / 2:g}) rotate(-90)">{_text(0, 0, titles[1], size=13)}</g>',
         "</g>",
     ]
-    after = [f'<g transform="translate(0,-20)">{"".join(map(_entry, _LEGEND, KINDS))}</g>'] if legend else []
+    after = [f'<g transform="translate(0,-20)">{"".join(map(_entry, _LEGEND, PATTERN_COLOURS))}</g>'] if legend else []
     return "".join(before), "".join([*after, "</g></svg>"])
 
 

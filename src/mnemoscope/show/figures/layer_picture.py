@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.show.figures.chart import BLUE, KINDS, WIDTH
+from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, WIDTH
 from mnemoscope.show.figures.layer_axes import draw_axes, percent
 
 HEIGHT = 340
@@ -24,7 +24,7 @@ TITLES = ("prefixes at which it fires", "value's largest probability")
 
 
 @dataclass(frozen=True)
-class Scale:
+class LogScale:
     """A logarithmic axis of `length` units; a value of 0 (never) has a place of its own below `least`."""
 
     low: float
@@ -53,16 +53,16 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PictureFrame:
     """Axes and legend as two halves of a drawing, and the scales by which points stand between them."""
 
     before: str
     after: str
-    rate: Scale
-    confidence: Scale
+    rate: LogScale
+    confidence: LogScale
 
 
-def frame(atlas: Atlas, *, patterns: bool) -> Frame:
+def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
     """The axes of every layer's picture; `patterns` tells whether points are coloured by kind."""
 
     def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,21 +82,21 @@ def frame(atlas: Atlas, *, patterns: bool) -> Frame:
     )
     label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
     before, after = draw_axes(*marks, size=(WIDTH, HEIGHT), titles=TITLES, legend=patterns, label=label)
-    return Frame(before, after, rate, confidence)
+    return PictureFrame(before, after, rate, confidence)
 
 
-def _scale(values: np.ndarray, length: float) -> Scale:
+def _scale(values: np.ndarray, length: float) -> LogScale:
     """An axis that holds all the values, with some room at its ends."""
     above = values[(values > 0) & np.isfinite(values)]
     least, high = (float(above.min()), float(above.max())) if above.size else (0.01, 1.0)
     room = (high / least) ** 0.04 + 0.02
     least, high = least / room, min(high * room, 1.0) if high < 1 else high * 1.001
     never = bool((values == 0).any())
-    return Scale(least / (high / least) ** 0.08 if never else least, high, least, float(length))
+    return LogScale(least / (high / least) ** 0.08 if never else least, high, least, float(length))
 
 
 def picture(
-    frame: Frame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
+    frame: PictureFrame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
 ) -> str:
     """The layer's picture: the memories at the rows `shown` as points that lead to them, the others as a faint ground.
 
@@ -117,7 +117,7 @@ def picture(
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
         )
-    for kind, _, colour in (*KINDS, (None, "", BLUE)):
+    for kind, _, colour in (*PATTERN_COLOURS, (None, "", BLUE)):
         points = "".join(
             f'<a href="{links[row]}" tabindex="-1">{said[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'

@@ -28,7 +28,7 @@ from mnemoscope.show.figures.panels import specification
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonLine:
     """One line of the comparison, in words; `shown` is yes, no, undecided or a dash."""
 
     question: str
@@ -53,7 +53,7 @@ class Section:
     axes: str
     reading: str
     interval: str
-    comparison: tuple[Comparison, ...]
+    comparison: tuple[ComparisonLine, ...]
     tables: tuple[Table, ...]
 
 
@@ -105,12 +105,12 @@ def section(question: str, answers: Mapping[str, Answer]) -> Section:
     )
 
 
-def compare_with_paper(answers: Mapping[str, Answer]) -> list[Comparison]:
+def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     """Every claim of the paper with our number, in the paper's order; after those of a figure, what else it found."""
     return [line for answer in answers.values() for line in _compare_answer(answer, answers)]
 
 
-def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[Comparison]:
+def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[ComparisonLine]:
     claims = answer.question.paper.claims
     lines = [_compare(answer, one, _judge(answer, one), tested=answer.total(one.by)) for one in claims]
     if (finding := answer.question.finding) is not None:
@@ -134,13 +134,13 @@ def _place(row: Row) -> str:
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
-def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> Comparison:
+def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> ComparisonLine:
     """A line of the comparison; an answer of too few documents decides nothing. `tested` is told beside the rule."""
     ours, interval, verdict = outcome
     shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
     where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
     rule = stated.rule if tested is None else f"{stated.rule}: {tested.text_and_interval}"
-    return Comparison(*where, ours, interval, shown, rule)
+    return ComparisonLine(*where, ours, interval, shown, rule)
 
 
 def describe_upper_layers(answer: Answer) -> str:

@@ -17,7 +17,7 @@ from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import layer_numbers
 
 if TYPE_CHECKING:
-    from mnemoscope.show.figures.layer_picture import Frame
+    from mnemoscope.show.figures.layer_picture import PictureFrame
 
 ROWS = 100
 """Memories on one page."""
@@ -244,10 +244,10 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
     return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
 
 
-def layers_frame(edition: Edition) -> "Frame":
+def layers_frame(edition: Edition) -> "PictureFrame":
     """The axes that the pictures of all layers share."""
 
-    def make() -> "Frame":
+    def make() -> "PictureFrame":
         # The room of figures loads the drawing library.
         from mnemoscope.show.figures.layer_picture import frame
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from mnemoscope.foundation.formatting import join_words
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, KINDS, ORANGE, Figure, Series, over_all
+from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PATTERN_COLOURS, Figure, Series, over_all
 from mnemoscope.show.figures.panels import lines
 
 REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random", GREY, DOTTED))
@@ -15,7 +15,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
     answer = answers["key_removals"]
     bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
     medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]
-    kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in KINDS]
+    kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in PATTERN_COLOURS]
     token = "one token of the prefix removed: median and middle half"
     kind = "the last token removed, by the pattern that the trigger falls under (median)"
     y = "change of the coefficient"

@@ -13,7 +13,7 @@ SPREAD = (
     Series("effective_share", GREEN),
     Series("dominated", PURPLE, DASHED),
 )
-KINDS = (
+PATTERN_SERIES = (
     Series("shallow", BLUE, DASHED, "triggers under a shallow pattern"),
     Series("semantic", ORANGE, DASHED, "triggers under a semantic pattern"),
 )
@@ -29,7 +29,9 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         (
             *lines(answer, ACTIVE, name="layer_activity", title=active, y="share"),
             *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
-            *lines(answers["key_patterns"], KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers"),
+            *lines(
+                answers["key_patterns"], PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers"
+            ),
         ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
