@@ -1,22 +1,13 @@
 # The same commands as .ci/run, for an environment that is already active (`pip install -c constraints.txt -e '.[dev]'`).
-.PHONY: all test faults chance whole browser lint types imports docs site ci
+.PHONY: all test full lint types imports docs site ci
 
 all: lint types imports test
 
 test:
 	python -m pytest -n 2
 
-faults:
-	python -m pytest -n 2 --dist load -m 'faults and not slow'
-
-chance:
-	python -m pytest -n 2 --dist load -m 'chance and not slow'
-
-whole:
-	python -m pytest -n 2 -m 'whole and not slow'
-
-browser:
-	python -m pytest -n 2 -m 'browser and not faults and not slow'
+full:
+	python -m pytest -n 2 --dist worksteal -m 'full and not slow'
 
 lint:
 	ruff check .

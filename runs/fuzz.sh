@@ -12,8 +12,8 @@ set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" MNEMOSCOPE_SEED="${MNEMOSCOPE_SEED:-1}"
-MNEMOSCOPE_EXAMPLES=${1:-1000} "$python" -m pytest -q -m faults -s -n0 --timeout=86400 tests/web/test_every_route.py
+MNEMOSCOPE_EXAMPLES=${1:-1000} "$python" -m pytest -q -m full -s -n0 --timeout=86400 tests/web/test_every_route.py
 export MNEMOSCOPE_EXAMPLES="${2:-1000}"
-"$python" -m pytest -q -m faults -n0 --timeout=86400 tests/corpus/test_hostile_texts.py tests/cli/test_hostile_tokenizers.py \
+"$python" -m pytest -q -m full -n0 --timeout=86400 tests/corpus/test_hostile_texts.py tests/cli/test_hostile_tokenizers.py \
   tests/cli/test_hostile_tables.py
-"$python" -m pytest -q -m faults -n0 tests/cli/test_hostile_manifests.py
+"$python" -m pytest -q -m full -n0 tests/cli/test_hostile_manifests.py

@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What opens pages in Chromium is marked so, before marks choose."""
     for item in items:
         if "running_chromium" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from mnemoscope.atlas.folder import occupancy
 from needed import refuse
 from power_cut import WAYS, Disk, write_tree
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parent
 TOGETHER = ("mine analyze", "replace search", "merge serve", "report annotate")

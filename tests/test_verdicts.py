@@ -11,7 +11,7 @@ from verdict_draws import CREDITED, KINDS, Shared, draw
 
 DRAWS, MOST, FEWEST = 8, 3, 4
 
-pytestmark = pytest.mark.chance
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,7 +94,7 @@ def test_made_up_text_is_packed_as_a_text_is() -> None:
     assert [batch.sampled for batch in batches] == [True] * text.count  # a text this short is sampled whole
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_only_torch_and_transformers_are_needed() -> None:
     words = "--model gpt2-small --layers 1 --device cpu --rounds 1 --warm 60 --batch-tokens 64"
     environment = {**os.environ, "PYTHONPATH": str(Path(shapes.__file__).parents[2])}

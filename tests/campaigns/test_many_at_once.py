@@ -68,7 +68,7 @@ def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, plac
     assert saved(store) == everything(5) == told
 
 
-@pytest.mark.faults
+@pytest.mark.full
 def test_a_server_that_is_killed_loses_nothing_that_it_answered(
     store: Store, shared_atlas: Atlas, place: str, opening: Opening
 ) -> None:

@@ -10,7 +10,7 @@ from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]
 
 

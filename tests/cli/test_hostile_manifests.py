@@ -21,7 +21,7 @@ from mnemoscope.cli.runner import run
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.mining import mine
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 Capture = pytest.CaptureFixture[str]
 NEEDED = {"schema", "model", "corpus", "plan", "plan_hash", "layers", "files"}

@@ -25,7 +25,7 @@ from mnemoscope.cli.runner import run
 from mnemoscope.mining import mine
 from web.served import client
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 Capture = pytest.CaptureFixture[str]
 EXAMPLES = int(os.environ.get("MNEMOSCOPE_EXAMPLES", "12"))

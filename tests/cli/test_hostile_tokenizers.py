@@ -22,7 +22,7 @@ from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from models.small_tokenizers import byte_fallback, byte_level, unigram, wordpiece
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 Capture = pytest.CaptureFixture[str]
 EXAMPLES = int(os.environ.get("MNEMOSCOPE_EXAMPLES", "24"))

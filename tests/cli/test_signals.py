@@ -19,7 +19,7 @@ from mining.conftest import tables_of
 from mining_killed import sentences
 from mnemoscope.models.opening.handmade.models import WORDS
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 OPTIONS = ("--split", "line", "--batch-tokens", "200", "--checkpoint-every", "1000")
 

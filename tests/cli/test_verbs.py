@@ -21,7 +21,7 @@ from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
 from models.conftest import build
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]
 MODEL = "handmade:planted"
 

@@ -25,7 +25,7 @@ from mnemoscope.cli.runner import run
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import CorpusError
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 MORE = os.environ.get("MNEMOSCOPE_EXAMPLES")
 MADE_UP = settings(

@@ -30,7 +30,7 @@ def make(source: Source, directory: Path, *, words: Words | None = None, **optio
     return prepare(source, words or Words(), directory=directory, **(defaults | options))
 
 
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.parametrize("caps", [{}, {"max_tokens": 50_000}], ids=str)
 def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path: Path, caps: dict[str, int]) -> None:
     text = tmp_path / "text.txt"

@@ -20,7 +20,7 @@ from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
 from waiting_work import wait_for_stop
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray, the extra of that name")
 TESTS = Path(__file__).parents[1]

@@ -67,7 +67,7 @@ def step_on(worker: FleetWorker) -> None:
         pass
 
 
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.parametrize(("workers", "deaths"), [(1, 0), (2, 1), (8, 3), (64, 19)])
 def test_a_fleet_with_deaths_counts_every_batch_once(
     workers: int, deaths: int, model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState

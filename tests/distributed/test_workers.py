@@ -28,7 +28,7 @@ from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
 from mnemoscope.models.opening.handmade.models import WORDS
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 MODEL = "handmade:planted"
 OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_every=0.3)

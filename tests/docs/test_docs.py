@@ -72,7 +72,7 @@ def test_the_pages_hold_commands() -> None:
     assert verbs >= {"demo", "inspect", "mine", "show", "merge", "verify", "train", "bench"}
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_the_cheap_commands_run_as_written(tmp_path: Path) -> None:
     """The tour's commands on the planted model, in order, refused ones included; the pages show what they print."""
     page = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")

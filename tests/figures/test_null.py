@@ -28,7 +28,7 @@ from figures.drawn_answers import (
     verdicts,
 )
 
-pytestmark = pytest.mark.chance
+pytestmark = pytest.mark.full
 
 SIMULATIONS, MOST = 200, 16
 Rng = np.random.Generator

@@ -65,7 +65,7 @@ def test_a_dense_model_has_none(tmp_path: Path) -> None:
         routing(open_atlas(out))
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_the_report_has_the_figure_and_the_numbers(atlas: Atlas, tmp_path: Path) -> None:
     report = write_report(atlas, tmp_path / "report")
     assert {f"figures/routing.{ending}" for ending in ("svg", "png", "pdf")} <= set(report.files)

@@ -90,13 +90,13 @@ def check_written(folder: Path) -> None:
     assert "lines.txt" in (folder / "index.html").read_text()
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_no_page_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     write_pages(old / "atlas", tmp_path / "pages", memories="1")
     check_written(tmp_path / "pages")
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_no_report_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     write_report(old / "atlas", tmp_path / "report")
     check_written(tmp_path / "report")

@@ -79,7 +79,7 @@ def a_folder_with_code(room: Path) -> Opened:
 
 
 OTHERS = (a_gguf, a_checkpoint, a_folder_with_code)
-MAKERS = [a_folder, *(pytest.param(each, marks=pytest.mark.whole) for each in OTHERS)]
+MAKERS = [a_folder, *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)]
 
 
 def opening_of(opened: Opened) -> ModelOptions:
@@ -144,7 +144,7 @@ def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     assert paths == {"model": opened.model, **known}
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_no_page_or_report_tells_a_path(
     mined: tuple[Path, Opened], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_no_page_or_report_tells_a_path(
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_no_served_page_tells_where_model_or_texts_lie(mined: tuple[Path, Opened]) -> None:
     room, opened = mined
     atlas = room / "out" / "atlas"

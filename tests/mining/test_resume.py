@@ -83,14 +83,14 @@ def killed(how: str, kills: int, folder: Path) -> dict[str, Any]:
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.faults
+@pytest.mark.full
 def test_killed_at_random_moments_the_tables_are_the_same(tmp_path: Path) -> None:
     report = killed("warm", 12, tmp_path)
     assert report["kills"] >= 12
     assert len(report["killed in"]) >= 3, report
 
 
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
     assert killed("real", 3, tmp_path)["kills"] >= 3

@@ -16,7 +16,7 @@ from mnemoscope.patterns.finding import write_patterns
 from mnemoscope.patterns.word_lists import is_stop_word
 from pattern_atlas import Place, build, random_places, real_sentences
 
-pytestmark = pytest.mark.chance
+pytestmark = pytest.mark.full
 
 BACKGROUND = 20_000
 Explained = dict[int, set[int]]

@@ -82,7 +82,7 @@ pages["drawing"] = reader.get("/questions/attention_length").text
 """
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     sources, atlas = tmp_path / "src" / "mnemoscope", tmp_path / "atlas"
     shutil.copytree(Path(mnemoscope.__file__).parent, sources, ignore=shutil.ignore_patterns("__pycache__", "pydocs"))

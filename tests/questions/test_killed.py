@@ -10,7 +10,7 @@ import pytest
 
 import mnemoscope
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parents[1]
 

@@ -29,7 +29,7 @@ def answer_of(directory: Path, question: str) -> pl.DataFrame:
     return table.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_every_question_has_section_figure_and_files_that_open(reported_atlas: Path, page: str) -> None:
     assert re.findall(r'<section id="(\w+)" class="question"', page) == list(QUESTIONS)
     assert list(charts(page)) == sorted(QUESTIONS)

@@ -23,7 +23,7 @@ from mnemoscope.show.export import write_report
 from reports.reading import page_without_figures, section, words
 from reports.reported_atlas import MEMORIES, reported
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]
 
 

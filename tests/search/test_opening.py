@@ -173,7 +173,7 @@ def test_one_waits_for_another(atlas: Path) -> None:
     assert said[0] == "another process builds it; waiting"
 
 
-@pytest.mark.faults
+@pytest.mark.full
 def test_a_killed_build_leaves_nothing_that_matters(tmp_path: Path) -> None:
     atlas = build_random_atlas(tmp_path / "atlas")
     script = (

@@ -281,7 +281,7 @@ def test_the_python_it_exports() -> None:
     )
 
 
-@pytest.mark.whole
+@pytest.mark.full
 def test_the_python_it_exports_runs() -> None:
     prompt = "the cat 'sat' on \"the\"\n mat"
     script = as_python("handmade:planted", prompt, ["L0.M0=0", "L1.M4*2@last"])

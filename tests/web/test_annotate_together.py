@@ -41,7 +41,7 @@ def judge(url: str, token: str) -> list[str]:
     return keys
 
 
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_twenty_people_who_save_at_once_lose_nothing(atlas: Path, kind: str) -> None:
     if kind == "postgresql":

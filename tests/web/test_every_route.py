@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from web.judging import annotated_atlas, codes, host, invited, served
 from web.planted_atlas import SPEC, planted_atlas
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.full
 
 HOST = {"Host": "127.0.0.1:8765"}
 REFUSALS = {400, 401, 403, 404, 405, 409, 413, 414, 415, 422}
