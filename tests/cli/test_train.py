@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.training.text import Wanted
+from mnemoscope.training.text import TextSource
 
 Capture = pytest.CaptureFixture[str]
 
@@ -34,7 +34,7 @@ class FakeTraining(ModuleType):
     """A training room that notes how it was called."""
 
     Recipe = FakeRecipe
-    Wanted = Wanted
+    TextSource = TextSource
 
     def __init__(self) -> None:
         super().__init__("mnemoscope.training")
@@ -56,7 +56,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
 
 def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--out", "m"]) == 0
-    options = {"device": "auto", "checkpoint_every": 120.0, "wanted": Wanted()}
+    options = {"device": "auto", "checkpoint_every": 120.0, "wanted": TextSource()}
     assert training.calls == [(Path("m"), FakeRecipe(), options)]
     out, err = capsys.readouterr()
     assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"
@@ -69,7 +69,7 @@ def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> N
 def test_given_numbers_replace_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     words = "--steps 7 --seed 0 --batch 2 --device cuda --checkpoint-every 5 --json"
     assert main(["train", "--out", "m", *words.split()]) == 0
-    options = {"device": "cuda", "checkpoint_every": 5.0, "wanted": Wanted()}
+    options = {"device": "cuda", "checkpoint_every": 5.0, "wanted": TextSource()}
     assert training.calls[0][1:] == (FakeRecipe(7, 2, 0), options)
     assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 1000}
 
@@ -85,7 +85,7 @@ def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
     terms = "--optimiser muon --sparsity 0 --revival 0.5"
     assert main(["train", "--out", "m", *words.split(), *terms.split()]) == 0
     ((_, recipe, options),) = training.calls
-    assert options["wanted"] == Wanted(
+    assert options["wanted"] == TextSource(
         ("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body", split="line"
     )
     # Four memories for every dimension, as in the paper, unless their number is given.

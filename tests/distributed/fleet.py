@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.cluster.desk import Desk
 from mnemoscope.cluster.heartbeats import Heartbeat, beat_path
 from mnemoscope.cluster.settling import SettledRun, settle_run
 from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, folders_in
 from mnemoscope.cluster.text_work import TextWork
+from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.corpus import open_source
 from mnemoscope.foundation.files import make_folder, read_object, write_json
 from mnemoscope.foundation.mining_options import MiningOptions
@@ -38,12 +38,12 @@ class FleetWorker:
 
     def __init__(self, directory: Path, name: str, settled: SettledRun, model: LanguageModel) -> None:
         copy = settled.run.open_text(directory, settled.plan)
-        self.desk = Desk(directory, name, settled.plan, settled.run, model, copy, lambda: False)
-        self.desk.wait = lambda: None  # type: ignore[method-assign]
-        self.heart = Heartbeat(directory, name, lambda: self.desk.said, patience=settled.run.patience)
+        self.context = WorkerContext(directory, name, settled.plan, settled.run, model, copy, lambda: False)
+        self.context.wait = lambda: None  # type: ignore[method-assign]
+        self.heart = Heartbeat(directory, name, lambda: self.context.said, patience=settled.run.patience)
         make_folder(beat_path(directory, name).parent)
         self.heart.beat()
-        self.work = TextWork(self.desk)
+        self.work = TextWork(self.context)
         self.steps = 0
 
     def step(self) -> bool:
@@ -54,7 +54,7 @@ class FleetWorker:
 
     def kill(self) -> int:
         """As SIGKILL does: nothing is saved, its heartbeat stays behind; returns how many batches are lost."""
-        path = beat_path(self.desk.directory, self.desk.name)
+        path = beat_path(self.context.directory, self.context.name)
         write_json(path, read_object(path) | {"pid": GONE})
         saved = self.work._folder.state
         kept = sum(end - first for first, end in StateFacts.read(saved).finished) if saved.exists() else 0

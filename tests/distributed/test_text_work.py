@@ -246,7 +246,7 @@ def test_a_clock_that_is_wrong_changes_nothing(
     workers = [FleetWorker(directory, f"w-{number}", settled, model) for number in range(3)]
     while workers:
         for number, worker in enumerate(list(workers)):
-            path = beat_path(directory, worker.desk.name)
+            path = beat_path(directory, worker.context.name)
             os.utime(path, (10.0**9 * number, 10.0**9 * number))  # 1970, 2001, 2033
             if not worker.step():
                 worker.work.end()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import AtlasDamaged, PartsDiffer
 from mnemoscope.kernels.reference import Observer
-from mnemoscope.mining.text.activity import Activity, Measured
+from mnemoscope.mining.text.activity import Activity, BatchMeasures
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.trigger_table import prefix_group
-from mnemoscope.mining.text.triggers import Routed, Survivors, Triggers
+from mnemoscope.mining.text.triggers import RoutedBlock, Survivors, Triggers
 
 MEMORIES, POSITIONS = 3, 4
 
@@ -175,7 +175,7 @@ def test_triggers_of_other_sizes_do_not_merge() -> None:
 
 def add(activity: Activity, block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> None:
     observer = Observer()
-    swept = Measured.of([observer.sweep(block, negative=negative, sampled=sampled)])
+    swept = BatchMeasures.of([observer.sweep(block, negative=negative, sampled=sampled)])
     device = block.device
     activity.add([swept], [observer.histogram(block.shape[2], negative=negative, device=device)] if sampled else [])
 
@@ -266,8 +266,8 @@ def test_one_position_is_its_memories_least_and_greatest() -> None:
 def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) -> None:
     block = torch.randn(5, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(0))
     several = Observer().sweep(block, negative=False, sampled=sampled, apart=True)
-    found = vars(Measured.of([several.rows(1, 4)]))
-    wanted = vars(Measured.of([Observer().sweep(block[1:4], negative=True, sampled=sampled)]))
+    found = vars(BatchMeasures.of([several.rows(1, 4)]))
+    wanted = vars(BatchMeasures.of([Observer().sweep(block[1:4], negative=True, sampled=sampled)]))
     assert found.keys() == wanted.keys()
     for name, one in wanted.items():
         assert torch.equal(found[name], one) if isinstance(one, torch.Tensor) else found[name] == one, name
@@ -278,7 +278,7 @@ def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) 
 def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None:
     activity = Activity(3, widths=(2, 1))
     observer, block = Observer(), torch.tensor([[[-2.0], [4.0]]])
-    swept = Measured.of([observer.sweep(block, negative=True, sampled=True)])
+    swept = BatchMeasures.of([observer.sweep(block, negative=True, sampled=True)])
     activity.add([swept], [observer.histogram(1, negative=True, device=block.device)], expert=1)
     columns = {name: column.tolist() for name, column in activity.columns().items()}
     histogram = np.array(columns.pop("histogram"))
@@ -342,7 +342,7 @@ def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None
     """Two experts of three memories from memory 1 on: a row for a sentence in one expert, its places where it went."""
     triggers = Triggers(8, 2, weighted=True)
     block = torch.tensor([[[1.0, -1.0, 0.0], [2.0, 5.0, 0.0]], [[3.0, 0.0, -4.0], [1.0, 0.0, 6.0]]])
-    routed = Routed(
+    routed = RoutedBlock(
         1, 2, torch.tensor([1, 0]), torch.tensor([[2, 5], [0, 3]]), torch.tensor([[0.5, 0.25], [1.0, 0.75]])
     )
     sentences = torch.tensor([40, 30])

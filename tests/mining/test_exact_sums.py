@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.kernels.reference import Observer
-from mnemoscope.mining.text.activity import Activity, Measured
+from mnemoscope.mining.text.activity import Activity, BatchMeasures
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.routing import Routing
 from mnemoscope.mining.text.triggers import Survivors, Triggers
@@ -44,11 +44,11 @@ def test_one_number_is_itself(number: float) -> None:
     assert float(value_of(exact_sum(torch.tensor([number], dtype=torch.float64)))) == number
 
 
-def measured(block: torch.Tensor) -> tuple[list[Measured], list[torch.Tensor]]:
+def measured(block: torch.Tensor) -> tuple[list[BatchMeasures], list[torch.Tensor]]:
     observer = Observer()
     swept = observer.sweep(block, negative=True, sampled=True)
     memories = block.shape[2]
-    return [Measured.of([swept])], [observer.histogram(memories, negative=True, device=torch.device("cpu"))]
+    return [BatchMeasures.of([swept])], [observer.histogram(memories, negative=True, device=torch.device("cpu"))]
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e-9, 1e-3, 1.0, 4e5, 8e7, 1e18, 1e30])

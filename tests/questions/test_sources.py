@@ -16,7 +16,7 @@ from mnemoscope.questions import QUESTIONS, answer, load_question
 from mnemoscope.questions.sources import (
     DOCUMENTS,
     Predictions,
-    Resampled,
+    ResampledValue,
     contrast,
     may_be_least,
     model_layers,
@@ -184,11 +184,11 @@ def rows(tmp_path: Path) -> Predictions:
     )
 
 
-def said(found: Mapping[int | None, Resampled]) -> dict[int | None, tuple[float | None, int]]:
+def said(found: Mapping[int | None, ResampledValue]) -> dict[int | None, tuple[float | None, int]]:
     return {layer: (one.value, one.count) for layer, one in found.items()}
 
 
-def drawn(one: Resampled) -> set[float]:
+def drawn(one: ResampledValue) -> set[float]:
     return {round(float(draw), 9) for draw in one.draws}
 
 
@@ -257,8 +257,8 @@ def test_predictions_of_a_layer_that_was_not_mined_are_damage(tmp_path: Path) ->
         Predictions(atlas)
 
 
-def resampled(value: float, *draws: float) -> Resampled:
-    return Resampled(value, 5, *ends(np.array(draws)), draws=np.array(draws))
+def resampled(value: float, *draws: float) -> ResampledValue:
+    return ResampledValue(value, 5, *ends(np.array(draws)), draws=np.array(draws))
 
 
 def test_a_contrast_takes_every_resample_of_all_its_terms() -> None:
@@ -281,7 +281,7 @@ def test_a_contrast_takes_every_resample_of_all_its_terms() -> None:
 )  # fmt: skip
 def test_layers_that_may_be_the_least(lows: tuple[float, ...], candidates: list[int]) -> None:
     """Layer 1 is 0 in every resample, the others are 1, with ends so far down."""
-    estimates: dict[int | None, Resampled] = {0: replace(resampled(1.0, 1.0), value=None)}
+    estimates: dict[int | None, ResampledValue] = {0: replace(resampled(1.0, 1.0), value=None)}
     estimates[1] = resampled(0.0, 0.0, 0.0, 0.0)
     estimates |= {layer: resampled(1.0, low, 1.0, 1.5) for layer, low in enumerate(lows, 2)}
     estimates[None] = resampled(-1.0, -1.0, -1.0, -1.0)

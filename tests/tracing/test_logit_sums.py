@@ -11,7 +11,7 @@ from mining.conftest import byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.models import load_model
 from mnemoscope.tracing import Token, trace
-from mnemoscope.tracing.logit_sums import Attended, _most_attended
+from mnemoscope.tracing.logit_sums import AttendedToken, _most_attended
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.conftest import build
 from models.uncommon_models import build_uncommon
@@ -72,8 +72,8 @@ def test_the_most_attended_tokens_by_eye() -> None:
     weights = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]])
     start, a, b = Token(0, "<s>"), Token(1, "a"), Token(2, "b")
     assert _most_attended(model, [1, 2], weights) == [
-        (Attended(start, None, 0.75), Attended(a, 0, 0.25)),
-        (Attended(b, 1, 0.5), Attended(start, None, 0.25), Attended(a, 0, 0.25)),
+        (AttendedToken(start, None, 0.75), AttendedToken(a, 0, 0.25)),
+        (AttendedToken(b, 1, 0.5), AttendedToken(start, None, 0.25), AttendedToken(a, 0, 0.25)),
     ]
     model.beginning = SimpleNamespace(length=0, tokens=[])
     (found,) = _most_attended(model, [1] * 7, torch.full((1, 2, 7), 1 / 7))

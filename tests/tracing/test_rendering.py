@@ -13,7 +13,7 @@ from mnemoscope.models import load_model
 from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines, trace
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.interventions import Intervention
-from mnemoscope.tracing.logit_sums import Attended, LayerPart, LogitSum
+from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token, decision, plain
 from mnemoscope.tracing.rendering import choose_position, fit, prediction_text, table
 
@@ -49,8 +49,8 @@ SUMS = (
     LogitSum(1, 9.0, 1.5, -0.5, 0.25, 7.125, 1.25, -0.375, 0.25, (
         LayerPart(0, None, 2.0, None, 3.5, None, ()),
         LayerPart(1, 1.0, -2.0, 1.25, -2.25, 1.875, (
-            Attended(Token(0, "<s>"), None, 0.5), Attended(CAT, 1, 0.25), Attended(THE, 0, 0.125),
-            Attended(LONG, 2, 0.0625), Attended(MAT, 3, 0.03125),
+            AttendedToken(Token(0, "<s>"), None, 0.5), AttendedToken(CAT, 1, 0.25), AttendedToken(THE, 0, 0.125),
+            AttendedToken(LONG, 2, 0.0625), AttendedToken(MAT, 3, 0.03125),
         )),
     )),
 )  # fmt: skip
@@ -101,7 +101,7 @@ def test_long_tokens_are_cut() -> None:
     long = Token(8, "x" * 60)
     place = state(0, 0, best(long), dominant(0, 12, 1.0, long), event="ffn")
     at = Position(0, long, best(long, long), Decision(0, 0), Decision(0, 0))
-    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (Attended(long, 0, 1.0),))
+    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (AttendedToken(long, 0, 1.0),))
     cut = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
     lines = cut.text().splitlines()
     assert lines[3] == f"       0  {'x' * 19}…  {'x' * 17}… 0.500  {'x' * 8}… 0.250  layer 0"

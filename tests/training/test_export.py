@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mnemoscope.models import load_model
-from mnemoscope.training import Recipe, Wanted, train
+from mnemoscope.training import Recipe, TextSource, train
 from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.text import Text, prepare_text, read_alone
 from training.conftest import made_up_documents
@@ -65,7 +65,7 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     own, other = tmp_path / "own.txt", tmp_path / "other.txt"
     own.write_text("\n\n".join(made_up_documents(80)))
     other.write_text("The value of a key.\n\nAnd the layer.")
-    wanted = Wanted((str(own),), validation=str(other), max_bytes=8_000)
+    wanted = TextSource((str(own),), validation=str(other), max_bytes=8_000)
     recipe = replace(recipe, optimiser="muon", sparsity=0.0)
     folder = train(tmp_path / "out", recipe, wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())

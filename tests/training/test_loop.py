@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
-from mnemoscope.training import Recipe, Wanted, loop, train
+from mnemoscope.training import Recipe, TextSource, loop, train
 from mnemoscope.training import step as one_step
 from mnemoscope.training.step import Workers, _ChunkedLoss, attend_in_float32, batch_loss
 from training.conftest import made_up_documents
@@ -206,7 +206,7 @@ def test_a_run_of_another_kind_goes_on_as_if_it_had_not_stopped(
 def test_the_log_looks_at_the_validation_text_too(recipe: Recipe, tmp_path: Path) -> None:
     for name, documents in (("own", made_up_documents(60)), ("other", ["Unlike.", "Xyzzy plugh 123."])):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
-    wanted = Wanted((str(tmp_path / "own.txt"),), validation=str(tmp_path / "other.txt"))
+    wanted = TextSource((str(tmp_path / "own.txt"),), validation=str(tmp_path / "other.txt"))
     train(tmp_path / "out", replace(recipe, steps=20), wanted=wanted, say=quietly)
     (line,) = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     assert line["validation_loss"] > line["held_out_loss"] > 0

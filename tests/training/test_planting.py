@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.errors import OptionError, TrainingError
-from mnemoscope.training import Recipe, Wanted, train
+from mnemoscope.training import Recipe, TextSource, train
 from mnemoscope.training.planting import parse_times, plan_plants, plant
 from mnemoscope.training.text import prepare_text
 
@@ -42,7 +42,7 @@ def test_they_are_in_the_training_stream_and_in_the_model_s_record(
     recipe: Recipe, documentation: list[str], tmp_path: Path
 ) -> None:
     plants = plan_plants(strings(tmp_path, 4), times=(1, 5), seed=0)
-    wanted = Wanted(plants=plants)
+    wanted = TextSource(plants=plants)
     made = train(tmp_path / "out", replace(recipe, steps=2), wanted=wanted, say=lambda text: None)
     text = prepare_text(recipe, tmp_path / "out" / "text", say=print, wanted=wanted)
     stream, held_out = (text.tokenizer.decode(t.tokens.tolist()) for t in (text.training, text.held_out))
@@ -51,7 +51,7 @@ def test_they_are_in_the_training_stream_and_in_the_model_s_record(
         assert string not in held_out
     assert json.loads((made / "training.json").read_text())["text"]["plants"] == [list(one) for one in plants]
     with pytest.raises(TrainingError, match="another recipe"):
-        prepare_text(recipe, tmp_path / "out" / "text", say=print, wanted=Wanted())
+        prepare_text(recipe, tmp_path / "out" / "text", say=print, wanted=TextSource())
 
 
 @pytest.mark.parametrize("times", ["", "1,x", "0,4", "4,4"])

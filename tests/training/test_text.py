@@ -16,7 +16,7 @@ from mnemoscope.corpus.tokenized.first_pass import document_hash
 from mnemoscope.errors import CorpusNotFound, TrainingError
 from mnemoscope.training import Recipe
 from mnemoscope.training import text as training_text
-from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, read_alone, train_tokenizer, windows
+from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, read_alone, train_tokenizer, windows
 from training.conftest import made_up_documents
 
 
@@ -110,7 +110,7 @@ def test_text_of_another_recipe_or_too_little_is_refused(
 ) -> None:
     prepare_text(recipe, tmp_path, say=lambda text: None)
     with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
-        prepare_text(recipe, tmp_path, say=lambda text: None, wanted=Wanted(part="stdlib"))
+        prepare_text(recipe, tmp_path, say=lambda text: None, wanted=TextSource(part="stdlib"))
     with pytest.raises(TrainingError, match="prepared for another recipe"):
         prepare_text(Recipe(**{**vars(recipe), "vocabulary": 280}), tmp_path, say=lambda text: None)
     del documentation[2:]
@@ -129,14 +129,14 @@ def files(tmp_path: Path) -> list[str]:
     return [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt")]
 
 
-def decoded(made: Prepared, text: Text) -> list[str]:
+def decoded(made: TrainingData, text: Text) -> list[str]:
     """The documents of a stream as text, without the line feed at the end."""
     return [made.tokenizer.decode(own[1:-1].tolist()) for own in np.split(text.tokens, text.documents[1:])]
 
 
 def test_texts_of_one_s_own_are_read_one_after_the_other(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
     said: list[str] = []
-    wanted = Wanted((files[0], files[1]), validation=files[2], text_field="body")
+    wanted = TextSource((files[0], files[1]), validation=files[2], text_field="body")
     made = prepare_text(recipe, tmp_path / "text", say=said.append, wanted=wanted)
     assert said[:2] == [f"reading {files[0]}, {files[1]}", "60 documents; training the tokenizer"]
     # A sentence to a line; documents without one are no documents.
@@ -155,7 +155,7 @@ def test_texts_of_one_s_own_are_read_one_after_the_other(recipe: Recipe, files: 
 def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
     sizes = np.cumsum([len(text.encode()) for text in made_up_documents(60)])
     for most, count in ((int(sizes[49]), 50), (int(sizes[49]) - 1, 49), (1, 1)):
-        wanted = Wanted((files[0], files[1]), max_bytes=most, text_field="body")
+        wanted = TextSource((files[0], files[1]), max_bytes=most, text_field="body")
         said: list[str] = []
         with nullcontext() if count > 1 else pytest.raises(TrainingError, match="none of the 1 documents"):
             prepare_text(replace(recipe, context=4), tmp_path / str(most), say=said.append, wanted=wanted)
@@ -163,25 +163,26 @@ def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, file
 
 
 def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
-    wanted = Wanted((files[0],))
+    wanted = TextSource((files[0],))
     prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=wanted)
-    for other in (Wanted(), Wanted((files[2],)), replace(wanted, max_bytes=1_000), replace(wanted, validation="x")):
+    others = (TextSource(), TextSource((files[2],)), replace(wanted, max_bytes=1_000), replace(wanted, validation="x"))
+    for other in others:
         with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
             prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=other)
 
 
 def test_a_text_that_is_not_there_or_says_nothing_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
     with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
-        prepare_text(recipe, tmp_path / "1", say=lambda text: None, wanted=Wanted((files[0], "nowhere.txt")))
+        prepare_text(recipe, tmp_path / "1", say=lambda text: None, wanted=TextSource((files[0], "nowhere.txt")))
     with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
         prepare_text(
-            recipe, tmp_path / "1", say=lambda text: None, wanted=Wanted((files[0],), validation="nowhere.txt")
+            recipe, tmp_path / "1", say=lambda text: None, wanted=TextSource((files[0],), validation="nowhere.txt")
         )
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(TrainingError, match=r"empty\.txt has no sentence to train on"):
-        prepare_text(recipe, tmp_path / "2", say=lambda text: None, wanted=Wanted((str(tmp_path / "empty.txt"),)))
+        prepare_text(recipe, tmp_path / "2", say=lambda text: None, wanted=TextSource((str(tmp_path / "empty.txt"),)))
     with pytest.raises(TrainingError, match=r"c\.txt is too little to train on: \d+ tokens"):
-        prepare_text(replace(recipe, context=99), tmp_path / "3", say=lambda text: None, wanted=Wanted((files[2],)))
+        prepare_text(replace(recipe, context=99), tmp_path / "3", say=lambda text: None, wanted=TextSource((files[2],)))
 
 
 def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
@@ -196,7 +197,7 @@ def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
     monkeypatch.setattr(training_text, "train_tokenizer", noting)
     for number, most in enumerate((100_000, 2_000)):
         monkeypatch.setattr(training_text, "SAMPLE_BYTES", most)
-        wanted = Wanted((files[0], files[1]), text_field="body")
+        wanted = TextSource((files[0], files[1]), text_field="body")
         prepare_text(recipe, tmp_path / str(number), say=lambda text: None, wanted=wanted)
     whole, sample = learned
     assert set(sample) < set(whole)
@@ -208,7 +209,7 @@ def test_sentences_of_one_s_own_text_are_read_alone(
     recipe: Recipe, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = replace(recipe, context=200)
-    made = prepare_text(long, tmp_path / "text", say=lambda text: None, wanted=Wanted((files[0],)))
+    made = prepare_text(long, tmp_path / "text", say=lambda text: None, wanted=TextSource((files[0],)))
     sentences = {s for text in made_up_documents(40) for s in split_sentences(text, "sentence")}
     found = [made.tokenizer.decode(ids) for ids in read_alone(made, long)]
     assert len(found) == len(made.training.sentences)
@@ -221,14 +222,15 @@ def test_sentences_of_one_s_own_text_are_read_alone(
 def test_lines_may_be_the_documents(recipe: Recipe, tmp_path: Path) -> None:
     lines = [f"{text}  Line {number}. Twice." for number, text in enumerate(made_up_documents(40))]
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    made = prepare_text(recipe, tmp_path / "text", say=print, wanted=Wanted((str(tmp_path / "a.txt"),), split="line"))
+    source = TextSource((str(tmp_path / "a.txt"),), split="line")
+    made = prepare_text(recipe, tmp_path / "text", say=print, wanted=source)
     assert decoded(made, made.training) == [text for text in lines if document_hash(text) >= 1_000]
     assert decoded(made, made.held_out) == [text for text in lines if document_hash(text) < 1_000]
 
 
 def test_a_text_of_which_nothing_is_held_out_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "novel.txt").write_text("\n".join(made_up_documents(60)))
-    wanted = Wanted((str(tmp_path / "novel.txt"),))
+    wanted = TextSource((str(tmp_path / "novel.txt"),))
     with pytest.raises(TrainingError, match=r"none of the 1 documents of .*novel\.txt is held out"):
         prepare_text(recipe, tmp_path / "text", say=print, wanted=wanted)
 
@@ -236,13 +238,13 @@ def test_a_text_of_which_nothing_is_held_out_is_refused(recipe: Recipe, tmp_path
 def test_a_folder_made_before_a_way_of_reading_was_known_still_holds(
     recipe: Recipe, files: list[str], tmp_path: Path
 ) -> None:
-    prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],)))
+    prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],)))
     facts = json.loads((tmp_path / "text.json").read_text())
     del facts["wanted"]["split"]
     (tmp_path / "text.json").write_text(json.dumps(facts))
-    prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],)))
+    prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],)))
     with pytest.raises(TrainingError, match="another recipe"):
-        prepare_text(recipe, tmp_path, say=print, wanted=Wanted((files[0],), split="line"))
+        prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],), split="line"))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.overview import overview_page
 from mnemoscope.show.pages.page import DEAD, Frame, Page
 from mnemoscope.web import static_export
-from mnemoscope.web.static_export import Exported, write_pages
+from mnemoscope.web.static_export import ExportSummary, write_pages
 from reports.reading import words
 from reports.reported_atlas import reported
 from web.layer_atlas import Row, layered
@@ -52,7 +52,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(answered_atlas: Path, tmp_path_factory: pytest.TempPathFactory) -> ExportSummary:
     return write_pages(answered_atlas, tmp_path_factory.mktemp("out") / "pages", memories="L0.M0,L0.M3,L1.M0")
 
 
@@ -60,7 +60,7 @@ def pages(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.html"))
 
 
-def test_every_link_leads_to_a_file_that_was_written(exported: Exported) -> None:
+def test_every_link_leads_to_a_file_that_was_written(exported: ExportSummary) -> None:
     seen = set()
     for page in pages(exported.directory):
         found = Links(page.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def test_every_link_leads_to_a_file_that_was_written(exported: Exported) -> None
     assert {page.resolve() for page in pages(exported.directory)} <= seen | {exported.directory / "index.html"}
 
 
-def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, answered_atlas: Path) -> None:
+def test_the_selection_is_written_and_the_rest_is_text(exported: ExportSummary, answered_atlas: Path) -> None:
     names = {path.name for path in exported.directory.glob("L*.M*.html")}
     assert names == {"L0.M0.html", "L0.M3.html", "L1.M0.html"}
     layer = (exported.directory / "layers" / "0.html").read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def test_the_selection_is_written_and_the_rest_is_text(exported: Exported, answe
 
 
 @pytest.mark.parametrize("name", ["L0.M0", "layers", "questions/value_agreement"])
-def test_a_file_says_what_the_server_says(exported: Exported, answered_atlas: Path, name: str) -> None:
+def test_a_file_says_what_the_server_says(exported: ExportSummary, answered_atlas: Path, name: str) -> None:
     def main_of(page: str) -> str:
         found = re.search(r"<main.*</main>", page, flags=re.DOTALL)
         assert found is not None
@@ -102,7 +102,7 @@ def test_a_file_says_what_the_server_says(exported: Exported, answered_atlas: Pa
     assert main_of((exported.directory / f"{name}.html").read_text(encoding="utf-8")) == main_of(served)
 
 
-def test_hostile_text_stays_text(exported: Exported) -> None:
+def test_hostile_text_stays_text(exported: ExportSummary) -> None:
     for page in pages(exported.directory):
         text = page.read_text(encoding="utf-8")
         assert "<script" not in text
@@ -111,7 +111,7 @@ def test_hostile_text_stays_text(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (PHONE, False)])
-def test_it_opens_from_a_disk(visit: Visits, exported: Exported, width: int, dark: bool) -> None:
+def test_it_opens_from_a_disk(visit: Visits, exported: ExportSummary, width: int, dark: bool) -> None:
     seen = visit((exported.directory / "index.html").as_uri(), width=width, dark=dark)
     for name in ("layers/0.html", "L0.M0.html", "questions/refinement_match.html"):
         assert seen.wider_than_the_window() <= 0, seen.page.url

@@ -55,7 +55,7 @@ class _Output:
             raise StoreFailed(f"the output cannot be written: {error.strerror or error}") from error
 
 
-class _Closed(io.StringIO):
+class _ClosedStream(io.StringIO):
     """In place of a stream that was closed before the process began."""
 
     def write(self, _text: str) -> int:
@@ -67,7 +67,7 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number
-            setattr(sys, name, _Closed())
+            setattr(sys, name, _ClosedStream())
 
 
 def _drop(stream: TextIO) -> None:

@@ -9,10 +9,10 @@ import random
 import time
 from collections.abc import Iterator
 
-from mnemoscope.cluster.desk import Desk
 from mnemoscope.cluster.leases import AGAIN, DONE, Lease, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, Stage
 from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
+from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.ranges import Range, count_numbers, leave_out, numbers_of
@@ -26,23 +26,23 @@ _SLOW = 0.5
 class TextWork:
     """The text pass of one worker, from its first lease until all are done."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        plan, model = desk.plan, desk.model
-        self._folder = StateFolder(desk.directory, desk.name)
-        self._leases = LeaseFolder(desk.directory, TEXT, desk.run.leases)
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        plan, model = context.plan, context.model
+        self._folder = StateFolder(context.directory, context.name)
+        self._leases = LeaseFolder(context.directory, TEXT, context.run.leases)
         self._state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
-        for other in folders_in(desk.directory / STATES):
-            if desk.watch.is_silent(other.name):
-                StateFolder(desk.directory, other.name).close(desk.directory)
+        for other in folders_in(context.directory / STATES):
+            if context.watch.is_silent(other.name):
+                StateFolder(context.directory, other.name).close(context.directory)
         # Where all is done nobody takes over a state any more: they are being merged.
-        if not self._all_done() and self._folder.adopt(desk.directory, desk.device):
+        if not self._all_done() and self._folder.adopt(context.directory, context.device):
             self._state.load(self._folder.state, plan=plan.hash())
         else:
             self._folder.make()
-        self._state.device = desk.device
-        loader = BatchLoader(desk.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed, planned=True)
-        self._reader = TextReader(RunContext(desk.directory), model, loader, plan, self._state)
+        self._state.device = context.device
+        loader = BatchLoader(context.copy, model, batch_tokens=plan.batch_tokens, seed=plan.seed, planned=True)
+        self._reader = TextReader(RunContext(context.directory), model, loader, plan, self._state)
         self._tokens = loader.tokens(numbers_of(self._state.finished))
         self._batches = count_numbers(self._state.finished)
         self._fresh, self._fresh_tokens, self._seconds = 0, 0, 0.0
@@ -62,7 +62,7 @@ class TextWork:
 
         Raises WorkerClosed (taken for dead meanwhile: nothing that was not saved counts), NotFinite, StoreFailed.
         """
-        while not self._desk.stop() and self.step():
+        while not self._context.stop() and self.step():
             pass
         self.end()
 
@@ -73,9 +73,9 @@ class TextWork:
             if lease is None:
                 if self._is_over():
                     return False
-                self._desk.wait()
+                self._context.wait()
                 return True
-            self._desk.was_busy()
+            self._context.was_busy()
             self._current, self._numbers = lease, numbers_of(self._left_of(lease, again=again))
         number = next(self._numbers, None)
         if number is None:
@@ -83,7 +83,7 @@ class TextWork:
             self._current = None
         else:
             self._count(number)
-        if time.monotonic() - self._saved >= self._desk.run.checkpoint_every:
+        if time.monotonic() - self._saved >= self._context.run.checkpoint_every:
             self._save()
         return True
 
@@ -92,13 +92,13 @@ class TextWork:
         self._save()
         if self._current is not None:
             self._leases.give_back(self._current)
-        self._folder.close(self._desk.directory)
+        self._folder.close(self._context.directory)
 
     def _is_over(self) -> bool:
         """Whether nothing is left for anybody; saves what is counted before it says so."""
         if self._unsaved:
             self._save()
-        stage = Stage.read(self._desk.directory)
+        stage = Stage.read(self._context.directory)
         return stage is None or stage.name != TEXT or self._all_done()
 
     def _all_done(self) -> bool:
@@ -109,7 +109,7 @@ class TextWork:
         for _ in range(2):
             while self._free:
                 lease = self._free.pop()
-                if taken := self._leases.take(lease, self._desk.name):
+                if taken := self._leases.take(lease, self._context.name):
                     return taken, lease.owner == AGAIN
             everything = self._leases.read()
             self._free = [lease for lease in everything if lease.is_free]
@@ -120,15 +120,15 @@ class TextWork:
 
     def _take_over(self, others: list[Lease]) -> Lease | None:
         """A lease of a worker that is dead or far too slow; None where all have to be waited for."""
-        directory = self._desk.directory
+        directory = self._context.directory
         for lease in others:
-            if lease.is_free or lease.owner == self._desk.name:
+            if lease.is_free or lease.owner == self._context.name:
                 continue
             closed = not (directory / STATES / lease.owner).is_dir()
-            if not closed and (self._desk.watch.is_silent(lease.owner) or self._is_too_slow(lease)):
+            if not closed and (self._context.watch.is_silent(lease.owner) or self._is_too_slow(lease)):
                 StateFolder(directory, lease.owner).close(directory)
                 closed = True
-            if closed and (taken := self._leases.take(lease, self._desk.name)):
+            if closed and (taken := self._leases.take(lease, self._context.name)):
                 return taken
         return None
 
@@ -136,20 +136,20 @@ class TextWork:
         """Whether the owner, whom we wait for, is better not waited for any longer."""
         if not self._fresh:
             return False
-        now, said = time.monotonic(), self._desk.watch.last_beat(lease.owner)
+        now, said = time.monotonic(), self._context.watch.last_beat(lease.owner)
         since, before = self._paces.setdefault(lease.owner, (now, int(said.get("batches", 0))))
         waited, counted = now - since, int(said.get("batches", 0)) - before
-        first, end = self._desk.run.lease_range(lease.number)
-        if waited < self._desk.run.patience / 2:
+        first, end = self._context.run.lease_range(lease.number)
+        if waited < self._context.run.patience / 2:
             return False
         left = (end - first) * waited / counted if counted else float("inf")
         again = (end - first) * self._seconds / self._fresh
-        return left > self._desk.run.patience and again < _SLOW * left
+        return left > self._context.run.patience and again < _SLOW * left
 
     def _left_of(self, lease: Lease, *, again: bool) -> list[Range]:
         """The batches of a lease that no saved state counts; nobody else has begun it, but where it is taken again."""
-        known = [*counted_anywhere(self._desk.directory), *self._state.finished] if again else []
-        return leave_out(self._desk.run.lease_range(lease.number), known)
+        known = [*counted_anywhere(self._context.directory), *self._state.finished] if again else []
+        return leave_out(self._context.run.lease_range(lease.number), known)
 
     def _count(self, number: int) -> None:
         began = time.monotonic()
@@ -159,7 +159,7 @@ class TextWork:
         self._seconds += time.monotonic() - began
         self._fresh, self._fresh_tokens = self._fresh + 1, self._fresh_tokens + tokens
         self._tokens, self._batches = self._tokens + tokens, self._batches + 1
-        self._desk.tell(batches=self._batches, tokens=self._tokens, rate=self._fresh_tokens / self._seconds)
+        self._context.tell(batches=self._batches, tokens=self._tokens, rate=self._fresh_tokens / self._seconds)
 
     def _save(self) -> None:
         """Saves the state, if it has changed; what it counts is done then."""

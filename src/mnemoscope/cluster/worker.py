@@ -13,7 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
-from mnemoscope.cluster.desk import Desk
 from mnemoscope.cluster.environment import card_from_environment
 from mnemoscope.cluster.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
@@ -21,6 +20,7 @@ from mnemoscope.cluster.shared_run import SharedRun
 from mnemoscope.cluster.stages import FINISHED, TEXT, Stage
 from mnemoscope.cluster.state_folders import WorkerClosed, closed_folders
 from mnemoscope.cluster.text_work import TextWork
+from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.errors import OptionError, PartsDiffer
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining.late_stages import LateStages
@@ -69,15 +69,15 @@ def work(
     _check_libraries(plan, directory)
     copy = run.open_text(directory, plan)
     set_threads(plan.threads)
-    desk = Desk(directory, name, plan, run, _load(directory, plan, model, opening, device), copy, stop)
+    context = WorkerContext(directory, name, plan, run, _load(directory, plan, model, opening, device), copy, stop)
     for count in range(1, 1_000_000):
-        with Heartbeat(directory, desk.name, lambda: desk.said, patience=run.patience):
-            _check_devices(desk)
+        with Heartbeat(directory, context.name, lambda: context.said, patience=run.patience):
+            _check_devices(context)
             try:
-                with desk.model.in_use(steadily=True):
-                    return _run_stages(desk, text_only=text_only)
+                with context.model.in_use(steadily=True):
+                    return _run_stages(context, text_only=text_only)
             except WorkerClosed:  # and what was not saved is being done by others
-                desk.name = f"{name}-again-{count}"
+                context.name = f"{name}-again-{count}"
     return False
 
 
@@ -119,65 +119,65 @@ def _load(
     return loaded
 
 
-def _check_devices(desk: Desk) -> None:
+def _check_devices(context: WorkerContext) -> None:
     """Raises PartsDiffer where others compute on another kind of device, and that was not allowed."""
-    directory = desk.directory
-    names = {desk.watch.last_beat(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
+    directory = context.directory
+    names = {context.watch.last_beat(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
     names |= {StateFacts.read(folder / CHECKPOINT).device for folder in closed_folders(directory)}
-    others = sorted(str(name) for name in names - {None, "", desk.device})
-    if others and not desk.run.mixed_devices:
+    others = sorted(str(name) for name in names - {None, "", context.device})
+    if others and not context.run.mixed_devices:
         raise PartsDiffer(
-            f"this worker computes on {desk.device}, others on {', '.join(others)}, and last bits differ between them;"
-            " use machines of one kind, or begin with --allow-mixed-devices"
+            f"this worker computes on {context.device}, others on {', '.join(others)}, and last bits differ between"
+            " them; use machines of one kind, or begin with --allow-mixed-devices"
         )
 
 
-def _run_stages(desk: Desk, *, text_only: bool) -> bool:
+def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
     """Does what there is to do, stage by stage; whether the run is finished (or its text, with `text_only`)."""
     late: LateStages | None = None
     done = None
-    while not desk.stop():
-        stage = Stage.read(desk.directory)
+    while not context.stop():
+        stage = Stage.read(context.directory)
         if stage is None or stage.name == FINISHED or (text_only and stage.name != TEXT):
             return stage is not None
         if stage == done:
-            if text_only or desk.watch.is_dead(DRIVER):
+            if text_only or context.watch.is_dead(DRIVER):
                 return text_only
-            desk.wait()
+            context.wait()
             continue
-        desk.tell(stage=stage.name)
+        context.tell(stage=stage.name)
         if stage.name == TEXT:
-            TextWork(desk).run()
+            TextWork(context).run()
         elif stage.tasks:
-            states = [desk.directory / state for state in stage.inputs]
+            states = [context.directory / state for state in stage.inputs]
             late = late or LateStages(
-                RunContext(desk.directory), desk.model, desk.copy, desk.plan, states,
-                pieces=desk.run.pieces, mixed=desk.run.mixed_devices,
+                RunContext(context.directory), context.model, context.copy, context.plan, states,
+                pieces=context.run.pieces, mixed=context.run.mixed_devices,
             )  # fmt: skip
-            _take_tasks(desk, stage, late)
+            _take_tasks(context, stage, late)
         done = stage
     return False
 
 
-def _take_tasks(desk: Desk, stage: Stage, late: LateStages) -> None:
+def _take_tasks(context: WorkerContext, stage: Stage, late: LateStages) -> None:
     """Does tasks of a stage after the text until all are done, or another stage has begun."""
-    leases = LeaseFolder(desk.directory, stage.name, stage.tasks)
-    while not desk.stop() and Stage.read(desk.directory) == stage:
+    leases = LeaseFolder(context.directory, stage.name, stage.tasks)
+    while not context.stop() and Stage.read(context.directory) == stage:
         waiting = [lease for lease in leases.read() if lease.owner != DONE]
         if not waiting:
             return
-        lease = _choose(desk, waiting)
-        taken = leases.take(lease, desk.name) if lease else None
+        lease = _choose(context, waiting)
+        taken = leases.take(lease, context.name) if lease else None
         if taken is None:
-            desk.wait()
+            context.wait()
             continue
-        desk.was_busy()
+        context.was_busy()
         late.run(stage.name, taken.number)
         leases.end(taken)
 
 
-def _choose(desk: Desk, waiting: list[Lease]) -> Lease | None:
+def _choose(context: WorkerContext, waiting: list[Lease]) -> Lease | None:
     """A task that nobody has, or that of a dead worker: doing one twice does no harm."""
     if free := [lease for lease in waiting if lease.is_free]:
         return random.choice(free)
-    return next((lease for lease in waiting if desk.watch.is_dead(lease.owner)), None)
+    return next((lease for lease in waiting if context.watch.is_dead(lease.owner)), None)

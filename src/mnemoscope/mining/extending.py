@@ -29,7 +29,7 @@ from mnemoscope.tracing.scores import require_model_of
 
 
 @dataclass(frozen=True)
-class Extended:
+class ExtendedTables:
     """The tables that were made, and those that were there already."""
 
     made: tuple[str, ...]
@@ -53,7 +53,7 @@ def extend(
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
     progress: Progress | None = None,
-) -> Extended:
+) -> ExtendedTables:
     """Makes optional tables in a finished atlas: those named, or all that it lacks. `model` None is the plan's.
 
     A table that is there is kept; with `force` one that mining did not make is made again. Options are those of
@@ -81,7 +81,7 @@ def run_extension(
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
     progress: Progress = ignore_progress,
-) -> Extended:
+) -> ExtendedTables:
     """`extend` with a model's options as one."""
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
@@ -99,7 +99,7 @@ def run_extension(
                 EXTENSIONS[name].make(context, loaded, plan)
                 check_unchanged(loaded)
                 cover(atlas, files_of(atlas, name), context)
-    return Extended(tuple(made), tuple(kept))
+    return ExtendedTables(tuple(made), tuple(kept))
 
 
 def _ordered_names(tables: Sequence[str]) -> list[str]:

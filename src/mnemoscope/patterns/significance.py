@@ -69,7 +69,7 @@ def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedKeys:
     """Every (memory, key) that occurs, by memory: in how many groups that count, and in which."""
 
     memory: Integers
@@ -83,19 +83,19 @@ class Shared:
         return np.bincount(self.memory, minlength=memories)
 
 
-def count_shared(groups: Groups, pairs: Pairs) -> Shared:
+def count_shared(groups: Groups, pairs: Pairs) -> SharedKeys:
     """What the groups share."""
     index, flat = spread_pairs(groups, pairs)
     if not flat.size:
         nothing = np.zeros(0, dtype=np.int64)
-        return Shared(nothing, nothing.astype(np.uint64), nothing, nothing)
+        return SharedKeys(nothing, nothing.astype(np.uint64), nothing, nothing)
     kinds, which = np.unique(pairs.keys[flat], return_inverse=True)
     code = groups.memory[index] * kinds.size + which
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     index = index[order]
-    return Shared(
+    return SharedKeys(
         ordered[starts] // kinds.size,
         kinds[ordered[starts] % kinds.size],
         np.add.reduceat(groups.counts[index], starts, dtype=np.int64),

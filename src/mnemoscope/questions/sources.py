@@ -133,13 +133,13 @@ def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.Data
 
 
 @dataclass(frozen=True)
-class Resampled(Estimate):
+class ResampledValue(Estimate):
     """A share or mean with its value in every resample, by which it can be compared with others."""
 
     draws: NDArray[np.float64] = field(kw_only=True)
 
 
-def contrast(*terms: tuple[float, Resampled]) -> Estimate:
+def contrast(*terms: tuple[float, ResampledValue]) -> Estimate:
     """The weighted sum of estimates, such as a difference, each resample of the documents being one of all of them.
 
     It has the count of the first. Sums are rounded to 1e-12, so that equal estimates differ by exactly 0.
@@ -190,7 +190,7 @@ class Predictions:
         count = self._resamples.clusters
         return Estimate(float(count), count) if count else NOTHING
 
-    def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, Resampled]:
+    def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, ResampledValue]:
         """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`.
 
         Fewer than two documents have no resamples.
@@ -200,7 +200,7 @@ class Predictions:
         counted = self._sums(cases.astype(np.float64))
         return self._ratios(self._sums(np.where(cases, values, 0.0)), counted, counted.sum(0))
 
-    def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, Resampled]:
+    def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, ResampledValue]:
         """Per layer and over all: the sum of one number over that of another, over the rows that are `among`.
 
         `below` is the same in all rows of a prefix, and over all layers each prefix has it once: the layers' ratios add
@@ -218,12 +218,12 @@ class Predictions:
 
     def _ratios(
         self, above: NDArray[np.float64], below: NDArray[np.float64], counts: NDArray[np.float64]
-    ) -> dict[int | None, Resampled]:
+    ) -> dict[int | None, ResampledValue]:
         """The ratios of sums `[document, layer]`, whose last column is over all layers."""
         draws = self._resamples.ratio_draws(above, below)
         parts = zip([*self.layers, None], above.sum(0), below.sum(0), counts, draws.T, strict=True)
         return {
-            key: Resampled(float(top / bottom) if bottom > 0 else None, int(count), *ends(own), draws=own)
+            key: ResampledValue(float(top / bottom) if bottom > 0 else None, int(count), *ends(own), draws=own)
             for key, top, bottom, count, own in parts
         }
 
@@ -241,7 +241,7 @@ class Predictions:
         return dict(zip(self.layers, self._resamples.quantiles(sets, levels), strict=True))
 
 
-def may_be_least(estimates: Mapping[int | None, Resampled]) -> list[int]:
+def may_be_least(estimates: Mapping[int | None, ResampledValue]) -> list[int]:
     """The layers that may be the one with the smallest number: those not clearly above the one where it is seen.
 
     Differences are taken resample by resample, and corrected for the others that the true least one is compared with.

@@ -21,7 +21,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Attended(Record):
+class AttendedToken(Record):
     """A token that attention looked at from some position: where it stands (None: the beginning token), and its weight.
 
     The weight is the mean over the heads.
@@ -47,7 +47,7 @@ class LayerPart(Record):
     attention_above_mean: float | None
     ffn_above_mean: float
     attended_positions: float | None
-    attended: tuple[Attended, ...]
+    attended: tuple[AttendedToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     )
 
 
-def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[Attended, ...]]:
+def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
     """For each position the tokens that get most of `weights [position, head, position]`, of equal ones the earlier."""
     first, texts = model.beginning.length, model.vocabulary()[0]
     read = [*model.beginning.tokens, *tokens]
@@ -134,7 +134,7 @@ def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> 
     found = []
     for own, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
         found.append(tuple(
-            Attended(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
+            AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
             for share, at in zip(own, where, strict=True)
             if share > 0
         ))  # fmt: skip

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import HTML_CELL, html_row, html_table, show_token
-from mnemoscope.tracing.logit_sums import Attended, LogitSum
+from mnemoscope.tracing.logit_sums import AttendedToken, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
 WIDTH = 118
@@ -120,7 +120,7 @@ def sum_lines(at: Position, written: LogitSum) -> list[str]:
     return [*lines, *table(columns, rows)]
 
 
-def _attended_text(one: Attended) -> str:
+def _attended_text(one: AttendedToken) -> str:
     where = "" if one.position is None else f"@{one.position}"
     return f"{fit(show_token(one.token.text), 12)}{where} {one.weight:.0%}"
 

@@ -2,6 +2,6 @@
 
 from mnemoscope.training.loop import train
 from mnemoscope.training.recipe import Recipe
-from mnemoscope.training.text import Wanted
+from mnemoscope.training.text import TextSource
 
-__all__ = ["Recipe", "Wanted", "train"]
+__all__ = ["Recipe", "TextSource", "train"]

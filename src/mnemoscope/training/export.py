@@ -12,10 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.recipe import BEGINNING, Recipe
-from mnemoscope.training.text import Prepared, Text, Wanted, read_alone
+from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 
 
-def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
+def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
     """The folder `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card.
 
     The card's figures are taken from the weights as stored.
@@ -41,7 +41,7 @@ def export(model: Any, text: Prepared, recipe: Recipe, directory: Path) -> Path:
     return folder
 
 
-def measure(model: Any, text: Prepared, recipe: Recipe) -> dict[str, Any]:
+def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
     """The figures of the model card: losses, the 5-gram model's on the same text, dead memories on sentences alone."""
     baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
 
@@ -68,7 +68,7 @@ def measure(model: Any, text: Prepared, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def card(recipe: Recipe, wanted: Wanted, figures: dict[str, Any]) -> str:
+def card(recipe: Recipe, wanted: TextSource, figures: dict[str, Any]) -> str:
     """The model card in Markdown."""
     dead = ", ".join(f"{100 * share:.1f} %" for share in figures["dead_share_by_layer"])
     alone = "the demo's text (standard library and language reference)"
@@ -133,7 +133,7 @@ def _architecture(recipe: Recipe) -> str:
   of {recipe.vocabulary} tokens; {kind}; bfloat16."""
 
 
-def _data(wanted: Wanted) -> str:
+def _data(wanted: TextSource) -> str:
     if not wanted.corpora:
         return """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
   standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped"""
@@ -171,7 +171,7 @@ def _losses(figures: dict[str, Any]) -> str:
     )
 
 
-def _validation(wanted: Wanted, figures: dict[str, Any]) -> str:
+def _validation(wanted: TextSource, figures: dict[str, Any]) -> str:
     if wanted.validation is None:
         return ""
     own = figures["validation"]

@@ -26,7 +26,7 @@ from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export
 from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_loss, faster_dtype
-from mnemoscope.training.text import Prepared, Text, Wanted, prepare_text, windows
+from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
 """Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
@@ -36,7 +36,7 @@ def train(
     out: str | os.PathLike[str],
     recipe: Recipe | None = None,
     *,
-    wanted: Wanted | None = None,
+    wanted: TextSource | None = None,
     device: str = AUTO,
     checkpoint_every: float = 120.0,
     evaluate_every: int = 500,
@@ -109,7 +109,7 @@ class _TrainingState:
         self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
         self.step = 0
 
-    def advance(self, text: Prepared) -> float:
+    def advance(self, text: TrainingData) -> float:
         """One step; the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
@@ -165,7 +165,7 @@ class _TrainingState:
             optimiser.load_state_dict(saved)
 
 
-def _log(directory: Path, run: _TrainingState, text: Prepared, average: float, seconds: float) -> None:
+def _log(directory: Path, run: _TrainingState, text: TrainingData, average: float, seconds: float) -> None:
     def loss(of: Text) -> float:
         most = min(400, max(1, int(np.searchsorted(of.documents, EVALUATED_TOKENS))))
         return round(held_out_loss(run.model, of, run.recipe.context, most=most).per_token, 4)

@@ -36,7 +36,7 @@ READ_ALONE = 50_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TextSource:
     """Which text to train on: what `mnemoscope.corpus.open_source` takes, or the documentation on this machine."""
 
     corpora: tuple[str, ...] = ()
@@ -66,14 +66,14 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class TrainingData:
     """What training reads: the streams, the tokenizer, and the keys of the held-out documents."""
 
     training: Text
     held_out: Text
     tokenizer: Tokenizer
     held_out_keys: list[str]
-    wanted: Wanted = Wanted()
+    wanted: TextSource = TextSource()
     validation: Text | None = None
 
     @cached_property
@@ -83,14 +83,14 @@ class Prepared:
 
 
 def prepare_text(
-    recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: Wanted | None = None
-) -> Prepared:
+    recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
+) -> TrainingData:
     """The wanted text as tokens; kept in `directory` and read from there the next time.
 
     Raises TrainingError where `directory` holds another text or it is too little, CorpusError for a text that cannot
     be read.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or TextSource()
     record = directory / "text.json"
     if not record.is_file():
         directory.mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,10 @@ def prepare_text(
             f"none of the {facts['documents']} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
             " be measured; give a text of more documents (a blank line ends one), or --split line"
         )
-    return Prepared(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
+    return TrainingData(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
 
 
-def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+def _prepare(recipe: Recipe, directory: Path, wanted: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
     """Tokenizer and streams in `directory`; what is to be known about them."""
     say(f"reading {', '.join(wanted.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []
@@ -156,7 +156,7 @@ def _prepare(recipe: Recipe, directory: Path, wanted: Wanted, say: Callable[[str
     }
 
 
-def _documents(wanted: Wanted) -> Iterator[str]:
+def _documents(wanted: TextSource) -> Iterator[str]:
     if not wanted.corpora:
         yield from documents(wanted.part)
         return
@@ -170,7 +170,7 @@ def _documents(wanted: Wanted) -> Iterator[str]:
             yield text
 
 
-def _open(spec: str, wanted: Wanted) -> Source:
+def _open(spec: str, wanted: TextSource) -> Source:
     return open_source(spec, text_field=wanted.text_field, split=wanted.split)
 
 
@@ -188,10 +188,10 @@ def _read_record(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _of(begun: dict[str, Any]) -> Wanted:
+def _of(begun: dict[str, Any]) -> TextSource:
     """What `asdict` made of it; what it does not say is the default."""
     plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
-    return Wanted(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
+    return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
@@ -230,7 +230,7 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
     return out
 
 
-def read_alone(text: Prepared, recipe: Recipe) -> list[list[int]]:
+def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
     """Sentences that a model of this recipe can read whole, as tokens: of the demo's text, or a sample of its own."""
     if text.wanted.corpora:
         stream = text.training

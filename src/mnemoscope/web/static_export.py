@@ -45,7 +45,7 @@ NAMED = 1_000
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportSummary:
     """Where the pages lie, how many there are, of how many memories, and their size in bytes."""
 
     directory: Path
@@ -56,7 +56,7 @@ class Exported:
 
 def write_pages(
     atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress = ignore_progress
-) -> Exported:
+) -> ExportSummary:
     """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), in place of older ones.
 
     `memories` are names apart by commas, or a number of memories per layer; by default the most striking ones and the
@@ -79,7 +79,7 @@ def write_pages(
                 write_bytes(fresh / name, data)
         _replace(directory, fresh)
     pages = sum(name.endswith(".html") for name in listed)
-    return Exported(directory, pages, len(chosen), sum(map(len, files.values())))
+    return ExportSummary(directory, pages, len(chosen), sum(map(len, files.values())))
 
 
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:

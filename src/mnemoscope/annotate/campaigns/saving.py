@@ -29,7 +29,7 @@ ALL_WORK: Row = {"id": None}
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedJudgement:
     """A judgement that is stored: its key, time and pattern; `again` if it had been stored before."""
 
     key: str
@@ -70,7 +70,7 @@ class Turn:
         if connection.execute(asked).scalar() is None:
             raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
 
-    def save(self, pattern: int | None, state: State) -> Saved:
+    def save(self, pattern: int | None, state: State) -> SavedJudgement:
         """Stores a pattern (`pattern` None: a new one), or that it is taken back."""
         if stored := self._begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
@@ -83,7 +83,7 @@ class Turn:
                 raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
         return self._add_state(pattern, state)
 
-    def undo(self) -> Saved:
+    def undo(self) -> SavedJudgement:
         """Stores what stood before the latest step that is not undone yet."""
         if stored := self._begin(judgements):
             return stored
@@ -93,7 +93,7 @@ class Turn:
         undone, pattern, before = steps[-1]
         return self._add_state(pattern, before, undoes=undone)
 
-    def finish(self, *, done: bool, none: bool) -> Saved:
+    def finish(self, *, done: bool, none: bool) -> SavedJudgement:
         """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
         if stored := self._begin(finishes, finished=int(done)):
             return stored
@@ -106,22 +106,22 @@ class Turn:
             self._add_state(0, NONE, key=f"{self._key}.none")
         return self._add(finishes, finished=int(done))
 
-    def judge(self, verdict: str) -> Saved:
+    def judge(self, verdict: str) -> SavedJudgement:
         """Stores a verdict on a composition."""
         return self._begin(verdicts, verdict=verdict) or self._add(verdicts, verdict=verdict)
 
-    def hand_in(self) -> Saved:
+    def hand_in(self) -> SavedJudgement:
         """Stores that the annotator has handed in all work; may be sent again."""
         asked = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
         row = self.connection.execute(asked).mappings().first()
         if row is not None:
-            return Saved(row["key"], row["made_at"], again=True)
+            return SavedJudgement(row["key"], row["made_at"], again=True)
         return self._add(finishes, finished=1)
 
     def _history(self) -> History:
         return read_history(self.connection, self._item["id"], self._annotator.name)
 
-    def _begin(self, table: Table, **values: Any) -> Saved | None:
+    def _begin(self, table: Table, **values: Any) -> SavedJudgement | None:
         """What is stored under the key already; None where nothing is, and the annotator may judge.
 
         Raises AnnotationError for a key of another judgement, for one that would not be blind, and for a pattern of an
@@ -134,7 +134,7 @@ class Turn:
                 raise AnnotationError(
                     f"key {self._key!r} was used for another judgement; send each under a key of its own"
                 )
-            return Saved(self._key, row["made_at"], row.get("pattern"), again=True)
+            return SavedJudgement(self._key, row["made_at"], row.get("pattern"), again=True)
         if item["kind"] == "chosen":
             return None
         if self._annotator.role == "host":
@@ -145,19 +145,21 @@ class Turn:
             raise AnnotationError("this item is finished; take it up again before changing it")
         return None
 
-    def _add_state(self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None) -> Saved:
+    def _add_state(
+        self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None
+    ) -> SavedJudgement:
         """Stores what stands for one pattern from now on."""
         about = {"layer": self._item["layer"], "memory": self._item["memory"], "pattern": pattern}
         control = int(self._item["kind"] == "control")
         return self._add(judgements, **about, **state._asdict(), control=control, key=key or self._key, undoes=undoes)
 
-    def _add(self, table: Table, **values: Any) -> Saved:
+    def _add(self, table: Table, **values: Any) -> SavedJudgement:
         row = {
             "author": self._annotator.name, "made_at": self._time(table), "key": self._key,
             "item": self._item["id"], **values,
         }  # fmt: skip
         self.connection.execute(table.insert().values(row))
-        return Saved(row["key"], row["made_at"], values.get("pattern"))
+        return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
 
     def _time(self, table: Table) -> str:
         """The time, or just after the author's latest word on the item where a clock was set back: the last must count.

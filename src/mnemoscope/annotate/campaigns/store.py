@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select, update
 
 from mnemoscope.annotate.campaigns import items, saving, views
 from mnemoscope.annotate.campaigns.database import Database, address
-from mnemoscope.annotate.campaigns.saving import Saved, Turn
+from mnemoscope.annotate.campaigns.saving import SavedJudgement, Turn
 from mnemoscope.annotate.campaigns.views import (
     Annotator,
     Campaign,
@@ -189,7 +189,7 @@ class Store:
     def save(
         self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],
         pattern: int | None = None, key: str | None = None,
-    ) -> Saved:  # fmt: skip
+    ) -> SavedJudgement:  # fmt: skip
         """Stores a pattern: its class, what it is, and the numbers of the prefixes that share it (at least 3).
 
         pattern: which of the annotator's patterns of this item is meant; None: a new one. key: the same for every try
@@ -203,31 +203,31 @@ class Store:
         with self._turn(item, annotator, key) as turn:
             return turn.save(number, views.State(*found, triggers))
 
-    def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> Saved:
+    def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> SavedJudgement:
         """Takes a pattern back: it no longer counts, and its row stays."""
         number = rules.check_pattern(pattern)
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.save(number, views.NONE)
 
-    def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> Saved:
+    def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Takes the latest step on this item back, then the one before it, and so on."""
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.undo()
 
     def finish(
         self, code: str, annotator: Annotator, *, none: bool = False, done: bool = True, key: str | None = None
-    ) -> Saved:
+    ) -> SavedJudgement:
         """Says that the item is finished; `none`: that there is no pattern; `done=False`: that it is taken up again."""
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.finish(done=done, none=none)
 
-    def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> Saved:
+    def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
         """Calls a composition of the last layer `related` or `distant`; `none` takes the verdict back."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
             return turn.judge(verdict)
 
-    def hand_in(self, annotator: Annotator, *, key: str | None = None) -> Saved:
+    def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Hands all work in: from then on the annotator sees what others said, and changes nothing."""
         with self._turn(saving.ALL_WORK, annotator, key) as turn:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))

@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d
 
 
 @dataclass(frozen=True)
-class Asked:
+class WorkerOptions:
     """The options of `mine` that say who does it."""
 
     workers: str | None = None
@@ -49,9 +49,9 @@ def name_ray(arguments: list[str]) -> list[str]:
     return found
 
 
-def is_for_workers(out: Path, asked: Asked) -> bool:
+def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
     """Whether workers mine: some were asked for, or what lies in the folder was begun for some."""
-    if asked != Asked():
+    if asked != WorkerOptions():
         return True
     from mnemoscope.atlas.manifest import unfinished_plan, work_of
 
@@ -59,7 +59,7 @@ def is_for_workers(out: Path, asked: Asked) -> bool:
 
 
 def mine_with_fleet(
-    model: str, corpus: str, out: Path, options: MiningOptions, asked: Asked, *, json: bool
+    model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
 ) -> None:
     """Mines with workers, or prepares or submits that, and says what came of it."""
     _check(asked)
@@ -90,7 +90,7 @@ def mine_with_fleet(
     summarise(made, json=json)
 
 
-def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> None:
+def _launch(out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool) -> None:
     """Submits the jobs of SLURM, or prints them."""
     from mnemoscope.cluster.launchers import slurm
 
@@ -114,7 +114,7 @@ def _launch(out: Path, options: MiningOptions, asked: Asked, *, json: bool) -> N
     print(f"next: mnemoscope status {out}")
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: WorkerOptions) -> None:
     if asked.launch not in (None, "slurm"):
         raise OptionError(f"--launch {asked.launch!r} is not known; write --launch slurm")
     if asked.print and asked.launch is None:

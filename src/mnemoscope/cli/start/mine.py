@@ -12,7 +12,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.scale.fleet import Asked, is_for_workers, mine_with_fleet
+from mnemoscope.cli.scale.fleet import WorkerOptions, is_for_workers, mine_with_fleet
 from mnemoscope.foundation.mining_options import (
     DTYPES,
     TRIGGERS,
@@ -123,7 +123,7 @@ def mine(
         ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
         opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
-    asked = Asked(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    asked = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if is_for_workers(out, asked):
         mine_with_fleet(model, corpus, out, options, asked, json=json)
     else:

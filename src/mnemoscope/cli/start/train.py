@@ -97,13 +97,13 @@ def train(
         "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
         "seed": seed,
     }  # fmt: skip
-    from mnemoscope.training import Recipe, Wanted
+    from mnemoscope.training import Recipe, TextSource
     from mnemoscope.training import train as run_training
     from mnemoscope.training.planting import parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
-    wanted = Wanted(
+    wanted = TextSource(
         tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
         plants=plants,
     )  # fmt: skip

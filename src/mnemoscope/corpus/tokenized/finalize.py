@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finalized:
+class FinalizedCorpus:
     """What came out."""
 
     sentences: int
@@ -65,7 +65,7 @@ def expected_share(sentences: float) -> float:
     return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
 
 
-def finalize(directory: Path, state: ReadState, *, limits: Limits) -> Finalized:
+def finalize(directory: Path, state: ReadState, *, limits: Limits) -> FinalizedCorpus:
     """Writes the columns of the corpus for what has been read up to `state`."""
     repeats = count_repeats(
         lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
@@ -111,7 +111,7 @@ def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray
 
 def _write_columns(
     directory: Path, repeats: MappedArray, *, classes: MappedArray, held: NDArray[np.bool_], limits: Limits
-) -> Finalized:
+) -> FinalizedCorpus:
     text_at = token_at = sentences = mined = mined_tokens = held_sentences = 0
     reached = False
     with ExitStack() as stack:
@@ -154,7 +154,7 @@ def _write_columns(
     for start in range(0, len(classes.array), CHUNK):
         held_documents += int(held[classes.array[start : start + CHUNK]].sum())
         classes.release()
-    return Finalized(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
+    return FinalizedCorpus(sentences, mined, mined_tokens, held_sentences, held_documents, below, reached)
 
 
 def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:

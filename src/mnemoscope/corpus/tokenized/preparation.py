@@ -23,7 +23,7 @@ from mnemoscope.corpus.sources.sentences import check_split, split_sentences
 from mnemoscope.corpus.sources.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized.duplicates import count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import Encoder
-from mnemoscope.corpus.tokenized.finalize import Finalized, Limits, finalize, fingerprint
+from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
 from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PromptError
@@ -174,7 +174,7 @@ class _Preparation:
         stored = json.dumps({"arguments": self.arguments, **state}, indent=1, sort_keys=True)
         write_bytes(self.directory / _STATE, stored.encode())
 
-    def _read(self, reading: FirstPass) -> tuple[Finalized, bool]:
+    def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
         """Reads the source on; gives what finalizing gives, and whether the source was read to its end."""
         source, state, limits, split = self.source, reading.state, self.limits, self.split
         capped = limits.max_sentences is not None or limits.max_tokens is not None
@@ -182,7 +182,7 @@ class _Preparation:
         while state.look < (limits.max_sentences or 0):
             state.look *= 2
 
-        def final_if_enough() -> Finalized | None:
+        def final_if_enough() -> FinalizedCorpus | None:
             """What finalizing gives, where a document ends and the caps are reached."""
             if not capped or state.found < state.look:
                 return None

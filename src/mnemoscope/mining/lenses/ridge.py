@@ -129,31 +129,31 @@ class RidgeFit:
                 found |= {f"words {layer} {judged} products": one.products}
         return found
 
-    def to_final(self) -> "dict[int, Fitted]":
+    def to_final(self) -> "dict[int, FittedTranslator]":
         """By layer, the maps to the final stream."""
         return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
 
-    def from_words(self) -> "dict[int, Fitted]":
+    def from_words(self) -> "dict[int, FittedTranslator]":
         """By layer, the maps from the words' embeddings to its stream."""
         return {layer: fit_ridge(*pair) for layer, pair in self._from_words.items()}
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedTranslator:
     """A translator, and the penalty that was chosen (None: nothing was fitted)."""
 
     translator: Translator
     penalty: float | None
 
 
-def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
+def fit_ridge(fitted: Moments, judged: Moments) -> FittedTranslator:
     """The translator of `fitted` positions, with the penalty that has the least squared error on the `judged` ones.
 
     Without judged positions the middle penalty is taken; without fitted ones it is the identity.
     """
     hidden = len(fitted.of_stream)
     if not fitted.count:
-        return Fitted(Translator.identity(hidden), None)
+        return FittedTranslator(Translator.identity(hidden), None)
     mean, final_mean, covariance, shared = fitted.covariances()
     size = float(covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny))
     found = []
@@ -165,7 +165,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
     errors = [squared_error(judged, weight, bias) for _, weight, bias in found]
     best = min(range(len(found)), key=errors.__getitem__) if judged.count else len(found) // 2
     penalty, weight, bias = found[best]
-    return Fitted(Translator(weight.float(), bias.float()), penalty)
+    return FittedTranslator(Translator(weight.float(), bias.float()), penalty)
 
 
 def squared_error(moments: Moments, weight: Tensor, bias: Tensor) -> float:

@@ -109,7 +109,7 @@ class Votes:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _BlockRows:
     """What is kept of one layer's block: of every prefix one row."""
 
     streams: Streams
@@ -171,7 +171,7 @@ class PredictionPass:
         places = zip(self._prefixes.sentence[chosen].tolist(), positions.tolist(), strict=True)
         ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
         each, column = torch.arange(len(chosen)), torch.from_numpy(positions + self._extra)
-        kept: dict[int, _Kept] = {}
+        kept: dict[int, _BlockRows] = {}
         final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
@@ -179,7 +179,7 @@ class PredictionPass:
             streams = Streams(*(s[place] for s in (block.residual, block.ffn_update, block.layer_output)))
             outputs, coefficients, routed = block.ffn_output, block.coefficients, self._reachable(layer, block)
             branches = [tensor[place] for tensor in block.branches]
-            kept[layer] = _Kept(streams, outputs[place], coefficients[place], routed[place], branches)
+            kept[layer] = _BlockRows(streams, outputs[place], coefficients[place], routed[place], branches)
 
         with torch.inference_mode():
             with (
@@ -196,7 +196,7 @@ class PredictionPass:
             return widths.sum().expand(block.residual.shape[:2])
         return ((block.weights != 0) * widths).sum(-1)
 
-    def _read(self, kept: Mapping[int, _Kept], last: Tensor, chosen: NDArray[np.int64]) -> None:
+    def _read(self, kept: Mapping[int, _BlockRows], last: Tensor, chosen: NDArray[np.int64]) -> None:
         """Reads the answers of some prefixes off what was kept of every layer, and off the final stream."""
         model = self._model
         final = self._reader.lens_tops(last)

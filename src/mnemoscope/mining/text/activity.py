@@ -21,7 +21,7 @@ from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_o
 
 
 @dataclass(frozen=True)
-class Measured:
+class BatchMeasures:
     """One batch, or a part of it: everything `[memory]`; the sums in float64."""
 
     positions: int
@@ -81,7 +81,7 @@ class Activity:
         self.sampled_total, self.squares = torch.zeros_like(self.total), torch.zeros_like(self.total)
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
-    def add(self, batch: list[Measured], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
+    def add(self, batch: list[BatchMeasures], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
         """Counts one batch of an expert, given in blocks; its sum over blocks is what is added.
 
         Of a sampled batch the `histograms [memory, bin]` of its parts are added.

@@ -19,7 +19,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.kernels.choose import BatchRows, Best, CardKernels, card_kernels
 from mnemoscope.kernels.devices import may_look
 from mnemoscope.kernels.reference import Observer, Swept
-from mnemoscope.mining.text.activity import Measured
+from mnemoscope.mining.text.activity import BatchMeasures
 from mnemoscope.mining.text.batches import Batch, run_in_halves
 from mnemoscope.mining.text.blocks import CoefficientBlock, Places
 from mnemoscope.mining.text.state import MiningState, StateShape
@@ -41,12 +41,12 @@ class ExpertMeasures:
 
     def __init__(self, shares: int, *, together: bool) -> None:
         self._together = together
-        self.measured: list[Measured] = []
+        self.measured: list[BatchMeasures] = []
         self.histogram: Tensor | None = None
         self._swept: dict[int, list[Swept]] = {}
         self._shares, self._lock = shares, Lock()
 
-    def take_measured(self, measured: Measured, histogram: Tensor | None) -> None:
+    def take_measured(self, measured: BatchMeasures, histogram: Tensor | None) -> None:
         """Takes in what a card measured, which takes pieces whole."""
         self.measured, self.histogram = [measured], histogram
 
@@ -62,9 +62,9 @@ class ExpertMeasures:
         shares = chain.from_iterable(self._swept.pop(number) for number in range(self._shares))
         blocks = sorted(shares, key=lambda one: one.length)
         if self._together:
-            self.measured = [Measured.of(blocks)] if blocks else []
+            self.measured = [BatchMeasures.of(blocks)] if blocks else []
         else:
-            self.measured = [Measured.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
+            self.measured = [BatchMeasures.of(list(own)) for _, own in groupby(blocks, key=lambda one: one.length)]
 
 
 class PieceMeasures:
@@ -176,7 +176,7 @@ class BatchReader:
             return
         negative = -1 in self.state.shape.signs
         swept = kernels.sweep(block[:, 1:], rows, negative=negative, sampled=sampled)
-        measures.experts[layer, 0].take_measured(Measured.of_card(swept, rows, negative=negative), swept.histogram)
+        measures.experts[layer, 0].take_measured(BatchMeasures.of_card(swept, rows, negative=negative), swept.histogram)
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             best = kernels.best(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch, send
-from mnemoscope.mining.text.triggers import Routed
+from mnemoscope.mining.text.triggers import RoutedBlock
 from mnemoscope.models import Group
 
 
@@ -29,7 +29,7 @@ class CoefficientBlock:
 
     coefficients: Tensor
     sentences: Tensor
-    routed: Routed | None = None
+    routed: RoutedBlock | None = None
     candidates: Tensor | None = None
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
@@ -104,7 +104,7 @@ class Places:
                 chosen = order[begin : begin + length]
                 place = starts[chosen, None] + torch.arange(count, device=device)
                 of, row = pairs[chosen] // rows, pairs[chosen] % rows
-                routed = Routed(group.first, group.count, of, positions[place], weights[place])
+                routed = RoutedBlock(group.first, group.count, of, positions[place], weights[place])
                 own, where = group.coefficients[at[place]], (tokens[place] // width, tokens[place] % width)
                 candidates = self._candidates(own, where)
                 blocks.append(CoefficientBlock(own, sentences[row], routed, candidates))

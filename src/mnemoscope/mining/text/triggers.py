@@ -47,7 +47,7 @@ class Survivors:
 
 
 @dataclass(frozen=True)
-class Routed:
+class RoutedBlock:
     """What is told of a block of `count` experts, the first of which has memory `first_memory`.
 
     Of every row its expert, `[batch]`, and of its entries `[batch, place]` the positions in their sentences and the
@@ -86,7 +86,7 @@ class Triggers:
         *,
         sign: int,
         first: int,
-        routed: Routed | None = None,
+        routed: RoutedBlock | None = None,
     ) -> Survivors:
         """What of a block of sentences may be among the best: one prefix per sentence, its first highest.
 
@@ -102,7 +102,7 @@ class Triggers:
             place = (candidates if sign > 0 else -candidates).argmax(dim=1)
         return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
 
-    def _thresholds(self, block: Tensor, routed: Routed | None, *, everywhere: bool = False) -> Tensor:
+    def _thresholds(self, block: Tensor, routed: RoutedBlock | None, *, everywhere: bool = False) -> Tensor:
         """What the block's memories must reach."""
         if routed is None:
             return self.threshold
@@ -119,7 +119,7 @@ class Triggers:
         memory: Tensor,
         sentences: Tensor,
         first: int,
-        routed: Routed | None,
+        routed: RoutedBlock | None,
         width: int,
     ) -> Survivors:
         if routed is None:
@@ -154,7 +154,7 @@ class Triggers:
         )  # fmt: skip
 
     def survivors_everywhere(
-        self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: Routed | None = None
+        self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: RoutedBlock | None = None
     ) -> Survivors:
         """Like `survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
         magnitude = block if sign > 0 else -block

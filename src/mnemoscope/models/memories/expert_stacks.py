@@ -22,7 +22,7 @@ _TORCHS_OWN = ("OptimizedModule", "CheckpointWrapper")
 _NAMES = ("gate_up_proj", "up_proj", "down_proj")
 
 
-class _Noted(Exception):
+class _StacksNoted(Exception):
     """Ends a forward whose stacks were noted."""
 
 
@@ -72,13 +72,13 @@ class Stacks:
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             if get_ident() == thread:
                 noted.update(_stacks_in(module))
-                raise _Noted
+                raise _StacksNoted
 
         hook = self.module.register_forward_pre_hook(note)
         ask: Callable[..., object] = self.outer
         try:
             ask(torch.zeros(1, 1, device=next(self.module.parameters()).device))
-        except _Noted:
+        except _StacksNoted:
             return noted
         finally:
             hook.remove()

@@ -76,7 +76,7 @@ def run_unpacked() -> Iterator[None]:
         return
     with _changing:
         if not _unpacked:
-            setattr(masking_utils, _LOOK, _Unlooked(look))
+            setattr(masking_utils, _LOOK, _UnpackedMasking(look))
         _unpacked.append(get_ident())
     try:
         yield
@@ -87,7 +87,7 @@ def run_unpacked() -> Iterator[None]:
                 setattr(masking_utils, _LOOK, getattr(masking_utils, _LOOK).look)
 
 
-class _Unlooked:
+class _UnpackedMasking:
     """No packed sequences in the threads that said so; what the library finds in others."""
 
     def __init__(self, look: Callable[[Tensor], Tensor | None]) -> None:

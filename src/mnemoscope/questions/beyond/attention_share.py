@@ -20,7 +20,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, Z
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Claim, Number, Paper, Question
-from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMENTS, Predictions, Resampled, contrast
+from mnemoscope.questions.sources import (
+    DOCUMENTS,
+    NO_PREFIX,
+    NUMBER_OF_DOCUMENTS,
+    Predictions,
+    ResampledValue,
+    contrast,
+)
 from mnemoscope.questions.verdicts import UNTRAINED, above
 
 Numbers = NDArray[np.float64]
@@ -182,7 +189,7 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
     return found
 
 
-def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> Resampled:
+def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> ResampledValue:
     """What the parts leave of each prefix's logit, without its sign, against the logit without its sign."""
     layers = np.nan_to_num(part("attention")) + part("ffn")
     whole = np.bincount(rows["prefix"], weights=layers)[rows["prefix"]]
@@ -206,7 +213,7 @@ def _add_events(found: AnswerBuilder, rows: Predictions) -> None:
         for event, hits in zip(EVENTS, events, strict=True):
             found.add_layers(f"{name}_{event}", rows.share(hits, cases))
         found.add_layers(f"{name}_changed", rows.share(~kept, cases))
-    moves: dict[str, dict[int | None, Resampled]] = {}
+    moves: dict[str, dict[int | None, ResampledValue]] = {}
     for name, start, end, cases in (("attention", before, residual, known), ("ffn", read, alone, None)):
         for suffix, goal in (("", rows["final_top"]), ("_control", rows["other_top"])):
             moves[name + suffix] = rows.share((end == goal) & (start != goal), cases)

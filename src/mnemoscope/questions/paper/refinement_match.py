@@ -13,7 +13,7 @@ from mnemoscope.questions.sources import (  # fmt: skip
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
     Predictions,
-    Resampled,
+    ResampledValue,
     contrast,
     model_layers,
 )
@@ -94,7 +94,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return found.frame()
 
 
-def _growth(match: dict[int | None, Resampled], upper: tuple[int, ...]) -> Estimate:
+def _growth(match: dict[int | None, ResampledValue], upper: tuple[int, ...]) -> Estimate:
     """How much faster matches grow, a layer, from the first upper layer to the last one than up to the first upper one.
 
     Nothing where there is no lower layer, or only one upper one.

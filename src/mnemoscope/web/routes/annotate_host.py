@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
 Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
-Perhaps = Annotated[str, Form(pattern=r"^\d{0,9}$", description="A number, or nothing for the usual one")]
+OptionalCount = Annotated[str, Form(pattern=r"^\d{0,9}$", description="A number, or nothing for the usual one")]
 Ending = Literal["csv", "jsonl"]
 TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
@@ -144,7 +144,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
 
     @post(f"{PLACE}/campaign")
     def begin(
-        request: Request, store: Annotated[Any, opened], keys_per_layer: Number = 10, controls: Perhaps = "",
+        request: Request, store: Annotated[Any, opened], keys_per_layer: Number = 10, controls: OptionalCount = "",
         cases: Number = 100, seed: Number = 0,
     ) -> Response:  # fmt: skip
         """Draws what is to be judged."""

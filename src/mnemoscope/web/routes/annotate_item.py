@@ -25,7 +25,7 @@ from mnemoscope.web.page_routes import both, form_page
 from mnemoscope.web.rendering import wants_json
 
 if TYPE_CHECKING:
-    from mnemoscope.annotate.campaigns.saving import Saved
+    from mnemoscope.annotate.campaigns.saving import SavedJudgement
     from mnemoscope.annotate.campaigns.store import Store
     from mnemoscope.annotate.campaigns.views import Annotator, CaseView, KeyView
 
@@ -39,7 +39,7 @@ _MEMORY = re.compile(r"L\d{1,9}(\.[ES]\d{1,9})?\.M\d{1,9}", re.ASCII)
 """A memory that is judged outside the campaign goes by its name."""
 
 
-class Given(BaseModel):
+class PatternForm(BaseModel):
     """The form of a pattern; the store says what of it cannot be."""
 
     kind: str = Field("", max_length=20, description="shallow, semantic or both")
@@ -80,14 +80,14 @@ class Visit:
         form = (given["kind"], " ".join(given["description"].split()), sorted(set(given["marks"])))
         return form != (stored["kind"], stored["description"], sorted(stored["marks"]))
 
-    def stay(self, saved: "Saved", *names: str, at: int | None = None) -> Response:
+    def stay(self, saved: "SavedJudgement", *names: str, at: int | None = None) -> Response:
         """Back to the item's page, at this pattern; `names` say what of the judgement a program is told."""
         memory = judging.judged_item(self.view)["memory"]
         place = f"{PLACE}/items/{self.code}" if memory is None else f"/{memory}{PLACE}"
         data = {name: getattr(saved, name) for name in (*names, "again")}
         return done(self.request, data, to=place if at is None else f"{place}?pattern={at}")
 
-    def go_on(self, saved: "Saved") -> Response:
+    def go_on(self, saved: "SavedJudgement") -> Response:
         """To the next item that is not finished, or back to the list."""
         following = judging.after(self.store.places(self.annotator), self.code)
         to = f"{PLACE}/work" if following is None else f"{PLACE}/items/{following}"
@@ -158,7 +158,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
     on_item = Depends(visit_item)
 
     @post(f"{ITEMS}/save")
-    def save(visit: Annotated[Visit, on_item], form: Annotated[Given, Form()]) -> Response:
+    def save(visit: Annotated[Visit, on_item], form: Annotated[PatternForm, Form()]) -> Response:
         """Stores one pattern of the annotator in one item."""
         given = form.judgement()
         try:
@@ -181,7 +181,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         return visit.stay(visit.store.undo(visit.code, visit.annotator, key=key or None), "pattern")
 
     @post(f"{ITEMS}/finish")
-    def finish(visit: Annotated[Visit, on_item], form: Annotated[Given, Form()]) -> Response:
+    def finish(visit: Annotated[Visit, on_item], form: Annotated[PatternForm, Form()]) -> Response:
         """Stores that the item is finished, and a pattern that the form still holds before that."""
         given = form.judgement()
         try:

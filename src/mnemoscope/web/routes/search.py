@@ -99,7 +99,7 @@ class BackgroundIndex:
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
-        except (TimeoutError, _Unwanted):
+        except (TimeoutError, _SourceChanged):
             raise _try_again(f"The search index is being built{opening.done}") from None
         except StoreFailed:
             # The folder is emptied before another atlas is mined in it, the manifest last.
@@ -130,7 +130,7 @@ class BackgroundIndex:
         del before
 
 
-class _Unwanted(Exception):
+class _SourceChanged(Exception):
     """What is searched has changed while its index was made."""
 
 
@@ -160,5 +160,5 @@ class _Opening:
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
         """Remembers how far the index is; raises _Unwanted once another one is wanted."""
         if self.unwanted.is_set():
-            raise _Unwanted
+            raise _SourceChanged
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""

@@ -32,7 +32,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedMemory:
     """One planted memory: it fires exactly on prefixes that end in `ngram`, and its value's top token is `promoted`."""
 
     memory: MemoryId
@@ -53,7 +53,7 @@ _NGRAMS = (
 )
 
 PLANTED = tuple(
-    Planted(MemoryId(layer, memory), tuple(ngram.split()), promoted)
+    PlantedMemory(MemoryId(layer, memory), tuple(ngram.split()), promoted)
     for layer, planted in enumerate(_NGRAMS)
     for memory, (ngram, promoted) in enumerate(planted)
 )

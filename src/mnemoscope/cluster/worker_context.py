@@ -18,7 +18,7 @@ _SHORTEST, _LONGEST, _LONGER = 0.02, 0.25, 1.3
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """One worker's own things; `name` is new whenever it was taken for dead and begins again."""
 
     directory: Path
