@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest
 from hypothesis import settings
 
-from browser import Visits, chromium
+from support.browser import Visits, chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -33,7 +33,7 @@ def flush_at_once(handle: int) -> None:
     """`os.fsync` without the wait for the disk, 5 ms of which each atlas would take a hundred times.
 
     No test cuts the power, and a killed process takes nothing from the files that it wrote; that everything is flushed,
-    and in which order, tests/durable.py follows. What is no open file is refused as ever.
+    and in which order, tests/support/durable.py follows. What is no open file is refused as ever.
     """
     os.fstat(handle)
 

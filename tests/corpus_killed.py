@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from corpus_reference import Words
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.sources import readers
 from mnemoscope.corpus.tokenized import preparation
+from support.corpus_reference import Words
 
 
 def work(text: str, directory: Path, caps: dict[str, int]) -> None:

@@ -34,9 +34,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import faulty_disk
-from faulty_verbs import VERBS, Verb
-from power_cut import WAYS, Disk, Tree, write_tree
+from support import faulty_disk
+from support.faulty_verbs import VERBS, Verb
+from support.power_cut import WAYS, Disk, Tree, write_tree
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 LONGEST = 120

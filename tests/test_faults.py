@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import mnemoscope
-from faulty_disk import Call, compiler, read
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas.folder import occupancy
-from needed import refuse
-from power_cut import WAYS, Disk, write_tree
+from support.faulty_disk import Call, compiler, read
+from support.handbuilt_atlas import build_atlas
+from support.needed import refuse
+from support.power_cut import WAYS, Disk, write_tree
 
 pytestmark = pytest.mark.full
 
@@ -51,7 +51,7 @@ def test_one_place_of_every_kind_holds(verbs: str) -> None:
 OPENING = """
 import os, sqlite3, sys
 from pathlib import Path
-import faulty_disk
+from support import faulty_disk
 faulty_disk.begin_again_preloaded()
 root, diary, place = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 faulty_disk.begin(root, diary, fail_at=None if place < 0 else place, error=28)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.errors import Forked
 from mnemoscope.foundation import forks
+from support.handbuilt_atlas import build_atlas
 
 FORK = """
 import os, signal, sys

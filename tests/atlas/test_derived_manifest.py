@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import build_atlas, manifest
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.derived_manifest import (
     check_replaceable,
@@ -17,6 +16,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.errors import AtlasBusy, AtlasExists
 from mnemoscope.foundation.files import write_json
+from support.handbuilt_atlas import build_atlas, manifest
 
 
 def test_what_is_covered_is_verified(tmp_path: Path) -> None:

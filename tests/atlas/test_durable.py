@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from durable import Disk
-from handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.folder import clear
@@ -15,6 +13,8 @@ from mnemoscope.atlas.store import write_free_table, write_sentences, write_tabl
 from mnemoscope.cluster.state_folders import StateFolder
 from mnemoscope.foundation.files import copy_file, make_folder, write_bytes, write_json
 from mnemoscope.search import build_index
+from support.durable import Disk
+from support.handbuilt_atlas import PROVENANCE, build_atlas, sentence_columns, trigger_columns, trigger_rows
 
 
 @pytest.fixture

@@ -11,15 +11,6 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from handbuilt_atlas import (
-    PROVENANCE,
-    activity_columns,
-    manifest,
-    neighbour_columns,
-    trigger_columns,
-    value_columns,
-    write_tables,
-)
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.experts import as_stored, counted_through, numberings_of, with_experts, with_names
 from mnemoscope.atlas.manifest import read_manifest, seal
@@ -28,6 +19,15 @@ from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
+from support.handbuilt_atlas import (
+    PROVENANCE,
+    activity_columns,
+    manifest,
+    neighbour_columns,
+    trigger_columns,
+    value_columns,
+    write_tables,
+)
 
 MIXED = {"routed": 2, "memories": 2, "shared": [3]}
 NUMBERINGS = {0: Numbering((2, 2, 3), 2), 1: Numbering((4,))}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas, manifest, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import FOLDERS, clear, is_named, occupancy, remove_work
 from mnemoscope.atlas.form import Manifest
@@ -18,6 +17,7 @@ from mnemoscope.atlas.tables import Tables
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash
 from mnemoscope.questions import QUESTIONS
+from support.handbuilt_atlas import build_atlas, manifest, write_tables
 
 BEGUN: dict[str, Any] = {"plan": {}, "part": None}
 WEB_APP = {"name": "a web app", "icons": [], "files": {"index.html": "x"}}

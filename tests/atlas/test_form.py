@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import manifest
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.atlas.plain_json import short, unwritable
+from support.handbuilt_atlas import manifest
 
 COUNT, ROWS = "a whole number from 0 on", "a whole number from 1 to 16,777,216"
 SIZE, NAME = "a whole number from 0 on, or null", "text or null"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear, occupancy
 from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan, work_of
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
+from support.handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
 
 
 def test_a_folder_s_life(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from handbuilt_atlas import (
+from mnemoscope.atlas import Atlas, open_atlas, store
+from mnemoscope.atlas.derived_manifest import record_hashes
+from mnemoscope.atlas.manifest import begin, seal
+from mnemoscope.atlas.read import first_upper_layer
+from mnemoscope.atlas.schema import TABLES, Provenance
+from mnemoscope.atlas.store import write_table
+from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished, MemoryIdError, OptionError
+from mnemoscope.foundation.memory_names import MemoryId
+from support.handbuilt_atlas import (
     PROVENANCE,
     SENTENCES,
     build_atlas,
@@ -20,14 +28,6 @@ from handbuilt_atlas import (
     value_columns,
     write_tables,
 )
-from mnemoscope.atlas import Atlas, open_atlas, store
-from mnemoscope.atlas.derived_manifest import record_hashes
-from mnemoscope.atlas.manifest import begin, seal
-from mnemoscope.atlas.read import first_upper_layer
-from mnemoscope.atlas.schema import TABLES, Provenance
-from mnemoscope.atlas.store import write_table
-from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished, MemoryIdError, OptionError
-from mnemoscope.foundation.memory_names import MemoryId
 
 
 @pytest.fixture(scope="module")

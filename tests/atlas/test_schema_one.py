@@ -8,10 +8,10 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash
+from support.handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 
 LATER = ["working_logit", "working_probability"]
 

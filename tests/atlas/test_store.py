@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
 from mnemoscope.atlas import store
 from mnemoscope.atlas.manifest import table_files
 from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
@@ -26,6 +25,7 @@ from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation import files
 from mnemoscope.foundation.files import replacing, storing, write_json
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
+from support.handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
 
 
 def test_histogram_edges_are_the_contract_s() -> None:
@@ -76,7 +76,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
 
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     write_tables(tmp_path / "here")
-    script = "import pathlib, sys, handbuilt_atlas; handbuilt_atlas.write_tables(pathlib.Path(sys.argv[1]))"
+    script = "import pathlib, sys; from support import handbuilt_atlas; handbuilt_atlas.write_tables(pathlib.Path(sys.argv[1]))"
     folders = f"{Path(__file__).parents[1]}:{Path(files.__file__).parents[1]}"
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], check=True, env=environment)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
@@ -15,6 +14,7 @@ from mnemoscope.atlas.schema import Provenance
 from mnemoscope.atlas.store import write_table
 from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import file_hash, write_json
+from support.handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
 
 
 @pytest.fixture

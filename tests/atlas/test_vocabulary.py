@@ -5,12 +5,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from handbuilt_atlas import PROVENANCE, WORDS, manifest, write_tables
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.vocabulary import Vocabulary, is_without_spaces
 from mnemoscope.errors import AtlasDamaged, OptionError
+from support.handbuilt_atlas import PROVENANCE, WORDS, manifest, write_tables
 
 HALF = b"\xe2\x82"  # the first two of the three bytes of €
 TOKENS = [b"a", b" b", HALF, b"\xac", "\ufffd".encode(), b"", b"\n"]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handbuilt_atlas import build_atlas
+from support.handbuilt_atlas import build_atlas
 
 HIDDEN = """
 import os, signal, sys

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from judged_atlas import judged_atlas
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
-from postgresql import Server, postgresql
+from support.judged_atlas import judged_atlas
+from support.postgresql import Server, postgresql
 
 Opening = Callable[[], Store]
 

@@ -13,14 +13,14 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
-from handwritten_judgements import SCHEMA
-from judged_atlas import another_atlas, judged_atlas
 from mnemoscope.annotate.judgements import read_judgements
 from mnemoscope.annotate.judgements.tables import judgements
 from mnemoscope.annotations import Annotator, Store, open_store
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
-from postgresql import Server
+from support.handwritten_judgements import SCHEMA
+from support.judged_atlas import another_atlas, judged_atlas
+from support.postgresql import Server
 
 Opening = Callable[[], Store]
 

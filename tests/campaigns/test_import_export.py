@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from judged_atlas import another_atlas
 from mnemoscope.annotate.campaigns.import_export import as_text, rows
 from mnemoscope.annotate.judgements.tables import items, judgements
 from mnemoscope.annotations import Annotator, KeyView, Store, export, import_judgements, open_store, results
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
+from support.judged_atlas import another_atlas
 
 Opening = Callable[[], Store]
 HOSTILE = 'says "of, the"; =1+1, <b>ünïcode</b> \u200b日本'

@@ -11,8 +11,6 @@ import polars as pl
 import pytest
 from sqlalchemy import select
 
-from handwritten_judgements import SCHEMA
-from judged_atlas import judged_atlas
 from mnemoscope.annotate.judgements import read_judgements
 from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.annotate.judgements.tables import items
@@ -21,6 +19,8 @@ from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.intervals import wilson
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import answer
+from support.handwritten_judgements import SCHEMA
+from support.judged_atlas import judged_atlas
 
 
 def someone(store: Store, name: str) -> Annotator:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import RULERS, build_answers
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
 from mnemoscope.questions import BEYOND, QUESTIONS, load_question, write_all
 from mnemoscope.questions.sources import DOCUMENTS
+from support.handbuilt_answers import RULERS, build_answers
+from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import stdout_console
 from mnemoscope.cli.runner import FilteredStream, emit
+from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import verify
 from mnemoscope.cli import main
+from support.handbuilt_atlas import build_atlas
 
 pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]

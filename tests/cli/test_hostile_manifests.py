@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handbuilt_atlas import seal_as_is
-from hostile_json import ABSENT, ODD, Place, changed, entries
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.form import form_faults
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.mining import mine
+from support.handbuilt_atlas import seal_as_is
+from support.hostile_json import ABSENT, ODD, Place, changed, entries
 
 pytestmark = pytest.mark.full
 

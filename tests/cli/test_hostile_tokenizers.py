@@ -16,11 +16,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from hostile_json import ODD, changed, entries
 from mnemoscope.atlas import open_atlas
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from models.small_tokenizers import byte_fallback, byte_level, unigram, wordpiece
+from support.hostile_json import ODD, changed, entries
 
 pytestmark = pytest.mark.full
 

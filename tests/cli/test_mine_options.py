@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
 from mnemoscope.foundation.mining_options import MiningOptions
+from support.handbuilt_atlas import build_atlas
 
 EVERY_OPTION = """
     --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99

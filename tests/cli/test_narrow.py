@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
 from mnemoscope.cli.drawing import print_table, stdout_console
 from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
+from support.handbuilt_atlas import build_atlas
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?%?")
 

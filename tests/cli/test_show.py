@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.cli import main
 from mnemoscope.foundation.formatting import show_text, show_token
+from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
 

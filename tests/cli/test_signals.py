@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import mnemoscope as ms
-from handbuilt_atlas import build_atlas
 from mining.conftest import tables_of
 from mining_killed import sentences
 from mnemoscope.models.opening.handmade.models import WORDS
+from support.handbuilt_atlas import build_atlas
 
 pytestmark = pytest.mark.full
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corpus_texts import varied_text
+from support.corpus_texts import varied_text
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from corpus_reference import Words
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.sources import opening as sources
 from mnemoscope.corpus.sources import readers, row_fields, streams
@@ -19,6 +18,7 @@ from mnemoscope.corpus.sources.row_fields import RowField
 from mnemoscope.corpus.sources.streams import Meter, text_blocks
 from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import CorpusUnreadable
+from support.corpus_reference import Words
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,

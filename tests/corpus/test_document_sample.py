@@ -6,11 +6,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from corpus_reference import Letters, Words
 from mnemoscope.corpus import Source, document_hash
 from mnemoscope.corpus.sources.pydocs import document_key
 from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import PlanDiffers
+from support.corpus_reference import Letters, Words
 
 
 def draw(documents: list[str], stored: list[tuple[int, int, str]], **options: Any) -> list[SampledDocument]:

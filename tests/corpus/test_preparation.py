@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corpus_reference import Expected, Letters, Words, expected_copy
-from corpus_texts import varied_text
-from durable import Disk
 from mnemoscope.corpus import Source, TokenizedCorpus, document_hash, open_prepared, open_source, prepare
 from mnemoscope.corpus.sources import pydocs
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.corpus.tokenized import finalize, preparation
 from mnemoscope.corpus.tokenized.first_pass import ReadState
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError, PromptError, StoreFailed
+from support.corpus_reference import Expected, Letters, Words, expected_copy
+from support.corpus_texts import varied_text
+from support.durable import Disk
 
 LONGEST = 12
 

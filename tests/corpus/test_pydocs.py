@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from corpus_reference import Letters
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.sources import pydocs
 from mnemoscope.corpus.sources.pydocs import clean, document_key, documents, held_out_hashes, is_prose
 from mnemoscope.errors import CorpusNotFound, OptionError
+from support.corpus_reference import Letters
 
 TRAP = "raise SystemExit('this file was run')\n"
 

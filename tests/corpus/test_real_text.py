@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corpus_reference import Words
 from mnemoscope.corpus import open_source, prepare
+from support.corpus_reference import Words
 
 DATA = Path(__file__).parent.parent.parent.parent / "shared" / "data"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import mnemoscope
-from corpus_reference import Words
-from corpus_texts import varied_text
 from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
 from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import StoreFailed
+from support.corpus_reference import Words
+from support.corpus_texts import varied_text
 
 HERE = Path(__file__).parent.parent
 

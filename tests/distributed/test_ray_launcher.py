@@ -18,7 +18,7 @@ import pytest
 from mnemoscope.cluster.launchers.ray_cluster import check_answer, connect_to_ray
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
-from waiting_work import wait_for_stop
+from support.waiting_work import wait_for_stop
 
 pytestmark = pytest.mark.full
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import RULERS, build_answers
 from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.questions import QUESTIONS, answer
+from support.handbuilt_answers import RULERS, build_answers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
 

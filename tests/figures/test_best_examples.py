@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, value_columns, write_tables
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.show.figures.examples import best_examples
+from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, value_columns, write_tables
 
 # Where a token follows, in the four sentences of the hand-built atlas: (sentence, position) -> next token.
 # (0, 0) -> 2   (0, 1) -> 3   (0, 3) -> 5   (0, 4) -> 6   (0, 5) -> 7   (0, 6) ends

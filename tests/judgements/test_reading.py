@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from handwritten_judgements import SCHEMA
 from mnemoscope.annotate.judgements import read_judgements, reading
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasTooNew
+from support.handwritten_judgements import SCHEMA
 
 INSERT = (
     "INSERT INTO judgements (author, made_at, layer, memory, control, pattern, kind, description, triggers)"

@@ -14,7 +14,7 @@ import pytest
 
 from mnemoscope.patterns.finding import write_patterns
 from mnemoscope.patterns.word_lists import is_stop_word
-from pattern_atlas import Place, build, random_places, real_sentences
+from support.pattern_atlas import Place, build, random_places, real_sentences
 
 pytestmark = pytest.mark.full
 

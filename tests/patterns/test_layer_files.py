@@ -16,8 +16,8 @@ from mnemoscope.patterns import (
     write_patterns,
     write_words,
 )
-from pattern_atlas import build, random_places
 from patterns.test_writing import filler
+from support.pattern_atlas import build, random_places
 
 ENDINGS = ("baking", "making", "taking", "waking", "raking", "soaking", "asking", "poking", "parking", "walking")
 

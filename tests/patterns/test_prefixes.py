@@ -15,9 +15,9 @@ from mnemoscope.patterns.prefixes import PrefixBatch, read_background, read_pref
 from mnemoscope.patterns.significance import count_shared, groups_of
 from mnemoscope.patterns.surface import Feature, read_spelling, split_key
 from mnemoscope.patterns.words import Lexicon
-from pattern_atlas import Place, build
 from patterns.hand_prefixes import prefixes_of, triggers_of
 from patterns.test_words import spelling_of
+from support.pattern_atlas import Place, build
 
 TEXTS = ["He", " lives", " (", "in", " Par", "is", ")", ' "', "since", " 1944", "\n", "", " new", " paris"]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.patterns import write_patterns
 from mnemoscope.patterns.significance import log10_tail
-from pattern_atlas import Place, build, random_places
 from patterns.test_topics import slow_stake
 from reports.reported_atlas import reported
+from support.handbuilt_atlas import build_atlas
+from support.pattern_atlas import Place, build, random_places
 
 Rows = list[tuple[int, int, int, str, str, list[int]]]
 

@@ -8,13 +8,13 @@ import polars as pl
 import pytest
 import torch
 
-from handbuilt_answers import VOCABULARY, build_answers
 from mining.conftest import byte_tokenizer, tiny_model
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.questions import answer
 from models.conftest import build
+from support.handbuilt_answers import VOCABULARY, build_answers
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 40}
 

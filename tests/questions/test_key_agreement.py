@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.intervals import NOTHING, Estimate, share, wilson
 from mnemoscope.questions import answer
 from mnemoscope.questions.answer_builder import difference
 from mnemoscope.show.figures.sections import chart
+from support.handbuilt_answers import build_answers, numbers
 
 
 def test_shares_ranks_and_controls_are_those_of_the_memories_with_triggers(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import Trigger, build_answers, numbers
-from handwritten_judgements import SCHEMA
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.intervals import wilson
 from mnemoscope.questions import answer
+from support.handbuilt_answers import Trigger, build_answers, numbers
+from support.handwritten_judgements import SCHEMA
 
 KINDS = ("shallow_only", "semantic_only", "both", "none")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from handbuilt_answers import VOCABULARY, Trigger, build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import VOCABULARY, Trigger, build_answers, numbers
 
 Removal = tuple[int, int, int, str, float, float]
 

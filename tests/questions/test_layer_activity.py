@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import build_answers, numbers
 
 PREFIXES = [(0, 1, 6, 6), (0, 1, 6, 6), (1, 1, 6, 6)]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import build_answers, numbers
 
 # (document, position, next token, final top): ` the` (1), `Of` (2) and `'s` (5) are stop words, 3 is ` cat`, 4 `.`
 PREFIXES = [(0, 3, 1, 6), (0, 4, 3, 6), (1, 3, 4, 6), (2, 5, 2, 6)]

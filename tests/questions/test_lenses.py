@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from handbuilt_answers import RULERS, VOCABULARY, Value, build_answers, numbers
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import exact_share, wilson
 from mnemoscope.questions import answer
+from support.handbuilt_answers import RULERS, VOCABULARY, Value, build_answers, numbers
 
 
 def value(rank: int | None, probability: float) -> Value:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mnemoscope as ms
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.intervals import NOTHING, Estimate, clustered_share, share
 from mnemoscope.mining import mine
@@ -20,6 +19,7 @@ from mnemoscope.questions.answer_builder import difference
 from mnemoscope.questions.beyond.memorised import TriggerPlaces, _chosen, binomial_tail, find_true
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
+from support.handbuilt_answers import build_answers, numbers
 
 CYCLE = [f"k{number}" for number in range(11, 24)]
 OTHERS = ["the", "of", "cat", "dog", "bird", "sat", "ran", "mat", "far"]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import build_answers, numbers
 
 
 def test_means_and_quartiles(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import VOCABULARY, build_answers, numbers
-from handwritten_judgements import SCHEMA
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.questions import answer
 from mnemoscope.questions.paper.refinement_events import cases
+from support.handbuilt_answers import VOCABULARY, build_answers, numbers
+from support.handwritten_judgements import SCHEMA
 
 Prediction = dict[str, float]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import build_answers, numbers
 
 PREFIXES = [(0, 1, 6, 7), (0, 1, 6, 8), (1, 1, 6, 9), (2, 1, 6, 9)]
 

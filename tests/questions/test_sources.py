@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from handbuilt_answers import Value, build_answers
-from handbuilt_atlas import build_atlas
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished, OptionError
 from mnemoscope.foundation.intervals import DRAWS, NOTHING, Estimate, ends
 from mnemoscope.questions import QUESTIONS, answer, load_question
@@ -25,6 +23,8 @@ from mnemoscope.questions.sources import (
     projection,
     values,
 )
+from support.handbuilt_answers import Value, build_answers
+from support.handbuilt_atlas import build_atlas
 
 ON_PREFIXES = [question for question in QUESTIONS if load_question(question).interval == DOCUMENTS]
 MINE = "`mnemoscope mine gpt2 'my text.txt' --out"

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from handbuilt_answers import RULERS, build_answers
-from handwritten_judgements import SCHEMA
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
@@ -28,6 +26,8 @@ from mnemoscope.questions.answers import (
     with_patterns,
 )
 from mnemoscope.questions.registry import BEYOND, THE_PAPERS
+from support.handbuilt_answers import RULERS, build_answers
+from support.handwritten_judgements import SCHEMA
 
 OPTIONAL: dict[str, Any] = {
     "roles": {0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, "width": [0, 1, 2], "lenses": RULERS, "memorised": [],

@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from handbuilt_answers import VOCABULARY, Value, build_answers, numbers
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import exact_share, wilson
 from mnemoscope.questions import answer
+from support.handbuilt_answers import VOCABULARY, Value, build_answers, numbers
 
 
 @pytest.fixture

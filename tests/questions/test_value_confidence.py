@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import Value, build_answers, numbers
 from mnemoscope.questions import answer
+from support.handbuilt_answers import Value, build_answers, numbers
 
 QUESTION = "value_confidence"
 

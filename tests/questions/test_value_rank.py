@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_answers import build_answers, numbers
 from mnemoscope.foundation.intervals import NOTHING, wilson
 from mnemoscope.questions import answer
 from mnemoscope.questions.paper.value_rank import ranks_higher
+from support.handbuilt_answers import build_answers, numbers
 
 QUANTILES = ("q00", "q05", "q25", "q50", "q75", "q95", "q100")
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from handbuilt_answers import build_answers
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples
@@ -23,6 +22,7 @@ from mnemoscope.models import load_model
 from mnemoscope.questions.beyond.width import Losses, Spread, exits, mean_spread, rate_bound
 from models.conftest import build as build_tiny
 from questions.known_model import Known, build
+from support.handbuilt_answers import build_answers
 
 FOLLOWS = {"cat": "sat", "dog": "ran", "bird": "mat", "of": "the"}
 USED = tuple(Known({word: 4.0}, {following: 3.0}) for word, following in FOLLOWS.items())

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import mnemoscope as ms
-from handbuilt_answers import RULERS, build_answers, numbers
-from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.lock import lock_folder
@@ -20,6 +18,8 @@ from mnemoscope.atlas.schema import ANSWER_COLUMNS
 from mnemoscope.errors import AtlasBusy, AtlasUnfinished
 from mnemoscope.questions import QUESTIONS, answer, load_question, write, write_all
 from mnemoscope.questions.answers import with_patterns
+from support.handbuilt_answers import RULERS, build_answers, numbers
+from support.handbuilt_atlas import PROVENANCE
 
 PREFIXES = [(document, 1, 6, 7) for document in range(4)]
 PREDICTIONS = {

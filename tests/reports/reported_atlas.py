@@ -7,9 +7,9 @@ memory 0 of a layer says token 6, which follows all six of its triggers.
 from pathlib import Path
 from typing import Any
 
-from handbuilt_answers import RULERS, WORDS, build_answers
-from handbuilt_atlas import PROVENANCE
 from mnemoscope.atlas import Atlas
+from support.handbuilt_answers import RULERS, WORDS, build_answers
+from support.handbuilt_atlas import PROVENANCE
 
 MEMORIES, PREFIXES = 12, 8
 HOSTILE = {

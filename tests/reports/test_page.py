@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from browser import PHONE, Visit, Visits
 from mnemoscope.questions import QUESTIONS
+from support.browser import PHONE, Visit, Visits
 
 DRAWN = "html[data-charts=drawn]"
 

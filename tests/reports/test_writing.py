@@ -12,7 +12,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from handwritten_judgements import SCHEMA
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.cli import main
@@ -22,6 +21,7 @@ from mnemoscope.questions.answers import LoadedAnswers, load_answers
 from mnemoscope.show.export import write_report
 from reports.reading import page_without_figures, section, words
 from reports.reported_atlas import MEMORIES, reported
+from support.handwritten_judgements import SCHEMA
 
 pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]

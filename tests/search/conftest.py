@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from handbuilt_atlas import PROVENANCE, activity_columns, manifest
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
+from support.handbuilt_atlas import PROVENANCE, activity_columns, manifest
 
 LAYERS, MEMORIES, TRIGGERS, SENTENCES, LENGTH = 3, 12, 10, 150, 40
 WORDS = [

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, trigger_rows, write_tables
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.lock import lock_folder
@@ -24,6 +23,7 @@ from mnemoscope.errors import AtlasDamaged, StoreFailed
 from mnemoscope.foundation.files import write_json
 from mnemoscope.search import build_index, open_index
 from search.conftest import build_random_atlas
+from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest, trigger_columns, trigger_rows, write_tables
 
 BUILD = "import sys; from mnemoscope.search import open_index; print(open_index(sys.argv[1]).search('capital').total)"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
-from handwritten_judgements import SCHEMA
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
 from mnemoscope.search import Hit, Index, open_index
 from search.conftest import sealed, value_columns, write
+from support.handbuilt_atlas import PROVENANCE, activity_columns, build_atlas
+from support.handwritten_judgements import SCHEMA
 
 SENTENCES = [
     [" 我", "们", "去", "巴", "黎", "看", "塔"],

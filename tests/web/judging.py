@@ -11,14 +11,14 @@ from urllib.parse import urlencode
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from handbuilt_answers import write_patterns
-from handbuilt_atlas import activity_columns, manifest
-from judged_atlas import MEMORIES, judged_atlas, list_cases
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from pattern_atlas import write
+from support.handbuilt_answers import write_patterns
+from support.handbuilt_atlas import activity_columns, manifest
+from support.judged_atlas import MEMORIES, judged_atlas, list_cases
+from support.pattern_atlas import write
 
 LOCAL = "http://127.0.0.1:8765"
 JSON = {"accept": "application/json"}

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from handbuilt_answers import Trigger, Value, build_answers, write_patterns
-from handbuilt_atlas import PROVENANCE, manifest
 from mnemoscope.atlas.manifest import MANIFEST, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from support.handbuilt_answers import Trigger, Value, build_answers, write_patterns
+from support.handbuilt_atlas import PROVENANCE, manifest
 
 PREFIXES = 100
 WORDS = {3: "<script>window.ran=3</script>", 6: '"><img src=x onerror="window.ran=6">', 9: "{{ 7 * 191 }}<!--"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from browser import PHONE, Visit, Visits
 from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
+from support.browser import PHONE, Visit, Visits
 from web.judging import annotated_atlas
 from web.served import running
 

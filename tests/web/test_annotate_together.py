@@ -13,7 +13,7 @@ from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
-from postgresql import postgresql
+from support.postgresql import postgresql
 from web.judging import GOOD, JSON, Reader, Visitor, annotated_atlas, codes, host, invited, served
 from web.served import running
 

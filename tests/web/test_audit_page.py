@@ -11,7 +11,6 @@ import torch
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
-from handbuilt_atlas import build_atlas
 from mnemoscope.auditing import AuditedString, AuditOptions, audit
 from mnemoscope.auditing.alternatives import VARIED
 from mnemoscope.cli import main
@@ -24,6 +23,7 @@ from mnemoscope.show.pages.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
+from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights, planted_atlas
 from web.served import client

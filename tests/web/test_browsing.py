@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
 from mnemoscope.questions import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import all_are_current, write_all
 from mnemoscope.show.figures.examples import best_examples
 from reports.reported_atlas import reported
+from support.handbuilt_atlas import build_atlas
 from web.served import client, patient
 
 

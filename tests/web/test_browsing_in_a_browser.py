@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from browser import PHONE, Visit, Visits
 from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
+from support.browser import PHONE, Visit, Visits
 from web.served import running
 
 PAGES = ("/", "/L0.M0", "/L0.M0?pattern=0", "/search?q=script", "/tokens", "/tokens/6", "/L0.M99", "/nothing")

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from handbuilt_atlas import PROVENANCE, SENTENCES, build_atlas, manifest
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
@@ -22,6 +21,7 @@ from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import bars
 from mnemoscope.show.pages.triggers import group_triggers
 from reports.reported_atlas import reported
+from support.handbuilt_atlas import PROVENANCE, SENTENCES, build_atlas, manifest
 from web.served import client
 
 

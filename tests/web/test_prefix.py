@@ -9,11 +9,11 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.errors import OptionError
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import with_token
 from mnemoscope.web.settings import Settings
+from support.handbuilt_atlas import build_atlas
 from web.judging import annotated_atlas
 
 PATH = "/user/me/proxy/8765"

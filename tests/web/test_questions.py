@@ -12,7 +12,6 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from browser import PHONE, Visits
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.web import Settings
@@ -20,6 +19,7 @@ from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import listen
 from reports.reading import words
 from reports.reported_atlas import reported
+from support.browser import PHONE, Visits
 from web.served import client
 
 

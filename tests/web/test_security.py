@@ -8,12 +8,12 @@ from starlette.datastructures import URL
 from starlette.requests import HTTPConnection, Request
 from starlette.testclient import TestClient
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.web.annotator_session import AnnotatorSession
 from mnemoscope.web.app import create_app
 from mnemoscope.web.rendering import json_response
 from mnemoscope.web.security import BODY, check_form, csrf_token, give_csrf
 from mnemoscope.web.settings import Settings
+from support.handbuilt_atlas import build_atlas
 from web.served import client
 
 TOKEN = "a-token-of-this-test"

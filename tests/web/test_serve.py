@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from handbuilt_atlas import build_atlas
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.cli import main
 from mnemoscope.show.pages import page
 from mnemoscope.web import Settings
 from mnemoscope.web.serving import prewarm
 from mnemoscope.web.site import Site
+from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,8 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from browser import PHONE, Visits
-from durable import Disk
 from mnemoscope.cli import main
 from mnemoscope.errors import AtlasBusy, AtlasExists, MemoryIdError, OptionError, StoreFailed
 from mnemoscope.foundation.files import write_bytes
@@ -22,6 +20,8 @@ from mnemoscope.web import static_export
 from mnemoscope.web.static_export import ExportSummary, write_pages
 from reports.reading import words
 from reports.reported_atlas import reported
+from support.browser import PHONE, Visits
+from support.durable import Disk
 from web.layer_atlas import Row, layered
 from web.served import client
 

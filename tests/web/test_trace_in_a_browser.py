@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from browser import PHONE, Visit, Visits
+from support.browser import PHONE, Visit, Visits
 from web.planted_atlas import SPEC, planted_atlas
 from web.served import running
 

@@ -10,10 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 import mnemoscope as ms
-from handbuilt_atlas import build_atlas
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
+from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC, planted_atlas
 from web.served import client

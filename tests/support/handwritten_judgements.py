@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-_PAGE = Path(__file__).parents[1] / "docs" / "patterns.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
 (_TABLES,) = re.findall(r"```sql\n(CREATE TABLE annotations_version .+?)```", _PAGE.read_text(encoding="utf-8"), re.S)
 
 SCHEMA = f"{_TABLES}INSERT INTO annotations_version VALUES (1);\n"

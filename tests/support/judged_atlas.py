@@ -9,14 +9,14 @@ from pathlib import Path
 
 import polars as pl
 
-from handbuilt_answers import write_patterns
-from handbuilt_atlas import PROVENANCE
 from mnemoscope.annotate.campaigns.items import CASES
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import MANIFEST, SEAL
 from mnemoscope.atlas.store import write_free_table
-from pattern_atlas import build
+from support.handbuilt_answers import write_patterns
+from support.handbuilt_atlas import PROVENANCE
+from support.pattern_atlas import build
 
 MEMORIES = 6
 SENTENCES = 30

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from handbuilt_atlas import PROVENANCE, manifest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.corpus import split_sentences
 from mnemoscope.corpus.sources.pydocs import documents
+from support.handbuilt_atlas import PROVENANCE, manifest
 
 Place = tuple[int, int]
 """A prefix: sentence and position."""

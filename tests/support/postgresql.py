@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from needed import refuse
+from support.needed import refuse
 
 USER = "postgres"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from handbuilt_atlas import PROVENANCE, activity_columns, manifest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
+from support.handbuilt_atlas import PROVENANCE, activity_columns, manifest
 
 RULERS = ("plain", "ridge", "tuned")
 VOCABULARY = 20
