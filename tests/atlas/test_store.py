@@ -76,8 +76,8 @@ def test_the_same_rows_give_the_same_bytes_however_they_came(tmp_path: Path) -> 
 
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     write_tables(tmp_path / "here")
-    script = "import pathlib, sys; from support import handbuilt_atlas; handbuilt_atlas.write_tables(pathlib.Path(sys.argv[1]))"
-    folders = f"{Path(__file__).parents[1]}:{Path(files.__file__).parents[1]}"
+    script = "import sys\nfrom support.handbuilt_atlas import *\nwrite_tables(Path(sys.argv[1]))"
+    folders = f"{Path(__file__).parents[1]}:{Path(files.__file__).parents[2]}"
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "there")], check=True, env=environment)
     names = table_files(tmp_path / "here")

@@ -40,8 +40,8 @@ DENSE = ("gpt2-relu", "llama", "gpt_neox", "gemma2")
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for room in ("tuned", "lenses"):
-        monkeypatch.setattr(f"mnemoscope.mining.{room}.STEPS", 6)
+    for room in ("tuned", "lens_pass"):
+        monkeypatch.setattr(f"mnemoscope.mining.lenses.{room}.STEPS", 6)
     assert tuned.STEPS == 6
 
 

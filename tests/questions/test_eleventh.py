@@ -86,8 +86,8 @@ pages["drawing"] = reader.get("/questions/attention_length").text
 def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     sources, atlas = tmp_path / "src" / "mnemoscope", tmp_path / "atlas"
     shutil.copytree(Path(mnemoscope.__file__).parent, sources, ignore=shutil.ignore_patterns("__pycache__", "pydocs"))
-    (sources / "questions" / "attention_length.py").write_text(QUESTION)
-    (sources / "figures" / "attention_length.py").write_text(FIGURE)
+    (sources / "questions" / "beyond" / "attention_length.py").write_text(QUESTION)
+    (sources / "show" / "figures" / "beyond" / "attention_length.py").write_text(FIGURE)
     registry = sources / "questions" / "registry.py"
     end = ')\n"""Those that it left open'
     assert registry.read_text().count(end) == 1

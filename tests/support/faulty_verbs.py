@@ -23,7 +23,7 @@ from support import faulty_server
 from support.faulty_disk import Call
 
 WARM = (
-    *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "batch_reader", "blocks")),
+    *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "text.batch_reader", "text.blocks")),
     *("mnemoscope.cluster.single_run", "mnemoscope.cli.mined", "mnemoscope.cli.drawing", "mnemoscope.questions"),
     *("mnemoscope.show.export.writing", "mnemoscope.search", "mnemoscope.annotate.campaigns.store"),
     *("mnemoscope.web.app", "pandas"),
