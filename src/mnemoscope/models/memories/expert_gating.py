@@ -61,7 +61,6 @@ def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[G
     """Ways of joining that bound what goes in."""
 
     def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:
-        """See `FeedForward`."""
         gate = gate.clamp(max=limit)
         return (up.clamp(-limit, limit) + 1) * (gate * torch.sigmoid(gate * alpha))
 

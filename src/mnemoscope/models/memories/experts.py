@@ -50,56 +50,46 @@ class MixtureFeedForward:
 
     @cached_property
     def numbering(self) -> Numbering:
-        """See `FeedForward`."""
         widths = [self.routed.width] * self.routed.count + [each.dense.numbering.count for each in self.shared]
         return Numbering(tuple(widths), self.routed.count)
 
     @property
     def hidden(self) -> int:
-        """See `FeedForward`."""
         return self.routed.hidden
 
     @property
     def has_gate(self) -> bool:
-        """See `FeedForward`."""
         return self.routed.layout is not None
 
     @property
     def activation(self) -> Activation:
-        """See `FeedForward`."""
         return self.routed.activation
 
     @property
     def is_probed(self) -> bool:
-        """See `FeedForward`."""
         around = any(each.is_probed for each in self.routed.around)
         return around or self.routed.stacks.are_made or any(each.dense.is_probed for each in self.shared)
 
     @property
     def precision(self) -> torch.dtype:
-        """See `FeedForward`."""
         own = [self.routed.second_map(0)[0].dtype, *(each.precision for each in self.routed.around)]
         return coarsest([*own, *(each.dense.precision for each in self.shared)])
 
     @property
     def parameters(self) -> int:
-        """See `FeedForward`."""
         around = parameters_of(self.routed.around)
         return self.routed.stacks.parameters + around + sum(each.dense.parameters for each in self.shared)
 
     def keys(self) -> Tensor:
-        """See `FeedForward`."""
         return torch.cat([*map(self.routed.keys, self._experts()), *(each.dense.keys() for each in self.shared)])
 
     def up_keys(self) -> Tensor | None:
-        """See `FeedForward`."""
         if not self.has_gate:
             return None
         shared = [up for each in self.shared if (up := each.dense.up_keys()) is not None]
         return torch.cat([*map(self.routed.up_keys, self._experts()), *shared])
 
     def values(self) -> Tensor:
-        """See `FeedForward`."""
         return torch.cat([*map(self.routed.values, self._experts()), *(each.dense.values() for each in self.shared)])
 
     def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:

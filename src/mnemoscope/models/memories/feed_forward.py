@@ -107,32 +107,26 @@ class DenseFeedForward:
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """See `FeedForward`."""
         return ()
 
     @cached_property
     def numbering(self) -> Numbering:
-        """See `FeedForward`."""
         return Numbering((self.down.shape[1],))
 
     @property
     def hidden(self) -> int:
-        """See `FeedForward`."""
         return self.down.shape[0]
 
     @property
     def has_gate(self) -> bool:
-        """See `FeedForward`."""
         return self.up is not None
 
     @property
     def entry(self) -> nn.Module:
-        """See `FeedForward`."""
         return self.gate.module
 
     @property
     def exits(self) -> tuple[nn.Module, ...]:
-        """See `FeedForward`."""
         return (self.down.module,)
 
     @property
@@ -142,33 +136,26 @@ class DenseFeedForward:
 
     @property
     def is_probed(self) -> bool:
-        """See `FeedForward`."""
         return any(each.is_probed for each in self.maps)
 
     @property
     def precision(self) -> torch.dtype:
-        """See `FeedForward`."""
         return coarsest(each.precision for each in self.maps)
 
     @property
     def parameters(self) -> int:
-        """See `FeedForward`."""
         return parameters_of(self.maps)
 
     def keys(self) -> Tensor:
-        """See `FeedForward`."""
         return self.gate.weight()
 
     def up_keys(self) -> Tensor | None:
-        """See `FeedForward`."""
         return None if self.up is None else self.up.weight()
 
     def values(self) -> Tensor:
-        """See `FeedForward`."""
         return self.down.weight().T
 
     def recall(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        """See `FeedForward`."""
         made = self.activation(self.gate(inputs))
         made = made if self.up is None else made * self.up(inputs)
         return made if self.inner_norm is None else self.inner_norm(made)
@@ -177,11 +164,9 @@ class DenseFeedForward:
         """See `FeedForward`."""
 
     def write(self, coefficients: Tensor) -> Tensor:
-        """See `FeedForward`."""
         return coefficients.float() @ self.values().float()
 
     def bias(self, weights: Tensor | None = None) -> Tensor | None:
-        """See `FeedForward`."""
         bias = self.down.bias()
         return None if bias is None else bias.float()
 
