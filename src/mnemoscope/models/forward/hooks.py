@@ -203,7 +203,7 @@ class Watched:
     def __init__(self, own_thread: bool) -> None:
         self._thread = get_ident() if own_thread else None
 
-    def __call__(self) -> bool:  # noqa: D102
+    def __call__(self) -> bool:
         return self._thread is None or self._thread == get_ident()
 
 
