@@ -16,12 +16,13 @@ prepare=$(sbatch --parsable --output=/data/me/atlas.slurm/prepare-%j.log <<'END_
 cd -- /data/me || exit 2
 export OMP_NUM_THREADS=2 MKL_NUM_THREADS=2
 
-caught=yes again= ended=
-mnemoscope mine gpt2 wiki.txt --out atlas --triggers 20 --prepare &
-running=$!
+caught=yes again= ended= running=
 # SIGUSR1: the time is nearly up. SIGTERM: SLURM ends this job, and puts it back by itself where it should.
 trap 'caught=yes again=yes; kill -USR1 "$running" 2> /dev/null' USR1
 trap 'caught=yes ended=yes; kill -USR1 "$running" 2> /dev/null' TERM
+mnemoscope mine gpt2 wiki.txt --out atlas --triggers 20 --prepare &
+running=$!
+[ -z "$again$ended" ] || kill -USR1 "$running"
 while [ -n "$caught" ]; do  # a signal ends `wait`, too
   caught=
   wait "$running"
@@ -49,12 +50,13 @@ work=$(sbatch --parsable --output=/data/me/atlas.slurm/work-%A_%a.log "--depende
 cd -- /data/me || exit 2
 export OMP_NUM_THREADS=2 MKL_NUM_THREADS=2
 
-caught=yes again= ended=
-mnemoscope worker atlas --text-only &
-running=$!
+caught=yes again= ended= running=
 # SIGUSR1: the time is nearly up. SIGTERM: SLURM ends this job, and puts it back by itself where it should.
 trap 'caught=yes again=yes; kill -USR1 "$running" 2> /dev/null' USR1
 trap 'caught=yes ended=yes; kill -USR1 "$running" 2> /dev/null' TERM
+mnemoscope worker atlas --text-only &
+running=$!
+[ -z "$again$ended" ] || kill -USR1 "$running"
 while [ -n "$caught" ]; do  # a signal ends `wait`, too
   caught=
   wait "$running"
@@ -81,12 +83,13 @@ finish=$(sbatch --parsable --output=/data/me/atlas.slurm/finish-%j.log "--depend
 cd -- /data/me || exit 2
 export OMP_NUM_THREADS=2 MKL_NUM_THREADS=2
 
-caught=yes again= ended=
-mnemoscope mine gpt2 wiki.txt --out atlas --triggers 20 --workers auto &
-running=$!
+caught=yes again= ended= running=
 # SIGUSR1: the time is nearly up. SIGTERM: SLURM ends this job, and puts it back by itself where it should.
 trap 'caught=yes again=yes; kill -USR1 "$running" 2> /dev/null' USR1
 trap 'caught=yes ended=yes; kill -USR1 "$running" 2> /dev/null' TERM
+mnemoscope mine gpt2 wiki.txt --out atlas --triggers 20 --workers auto &
+running=$!
+[ -z "$again$ended" ] || kill -USR1 "$running"
 while [ -n "$caught" ]; do  # a signal ends `wait`, too
   caught=
   wait "$running"

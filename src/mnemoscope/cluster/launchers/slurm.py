@@ -111,12 +111,13 @@ _SCRIPT = """\
 cd -- {directory} || exit 2
 export OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads}
 
-caught=yes again= ended=
-{command} &
-running=$!
+caught=yes again= ended= running=
 # SIGUSR1: the time is nearly up. SIGTERM: SLURM ends this job, and puts it back by itself where it should.
 trap 'caught=yes again=yes; kill -USR1 "$running" 2> /dev/null' USR1
 trap 'caught=yes ended=yes; kill -USR1 "$running" 2> /dev/null' TERM
+{command} &
+running=$!
+[ -z "$again$ended" ] || kill -USR1 "$running"
 while [ -n "$caught" ]; do  # a signal ends `wait`, too
   caught=
   wait "$running"
