@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +47,12 @@ settings.load_profile("here")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What opens pages in Chromium is marked so, before marks choose."""
+    """Settles the level of every test: `full` where it opens pages in Chromium, or is behind the first of `fast(n)`."""
+    seen = Counter[str]()
     for item in items:
-        if "running_chromium" in getattr(item, "fixturenames", ()):
+        mark, function = item.get_closest_marker("fast"), item.nodeid.partition("[")[0]
+        seen[function] += 1
+        if "running_chromium" in getattr(item, "fixturenames", ()) or (mark and seen[function] > mark.args[0]):
             item.add_marker(pytest.mark.full)
 
 

@@ -75,6 +75,7 @@ print(path.exists())
     assert lines_of(script, build_atlas(tmp_path / "a")) == ["None", "True", "False"]
 
 
+@pytest.mark.full
 def test_a_forked_process_runs_a_model_with_one_thread() -> None:
     """OpenMP's threads stay behind; 1 is as many as PyTorch needs none for."""
     script = """

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from mnemoscope.foundation.heap import HeapTrimmer
 
 # In a process of its own: what earlier tests left free would take the pieces in, and no hole would show.
@@ -91,6 +93,7 @@ def test_what_was_large_is_given_back_at_once() -> None:
     assert held_after("") > 30, "the C library gives it back by itself, so this shows nothing"
 
 
+@pytest.mark.full
 def test_too_few_addresses_are_one_line() -> None:
     """A limit as of `ulimit -v` aborts the renderer of figures, and mining, from within libraries."""
     script = """

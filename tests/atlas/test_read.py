@@ -358,6 +358,7 @@ def test_a_flipped_byte_anywhere_in_a_table_is_refused(tmp_path: Path, name: str
             open_atlas(directory)["L0.M0"].triggers()
 
 
+@pytest.mark.full
 def test_a_flipped_byte_in_the_sentences_is_never_read_as_text(tmp_path: Path) -> None:
     """Their parts are not hashed on opening; the pages' own checksums stand guard."""
     directory = build_atlas(tmp_path / "a")

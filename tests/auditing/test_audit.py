@@ -152,6 +152,7 @@ def test_exposure_is_carlini_s() -> None:
     assert stand(-1.0, np.array([])) is None
 
 
+@pytest.mark.full
 def test_strings_never_seen_are_exposed_at_the_stated_rate() -> None:
     """200 random strings on a random model: false alarms are binomial with 5 %."""
     model = tiny("gpt2")

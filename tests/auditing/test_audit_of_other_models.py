@@ -104,6 +104,7 @@ class SlowMixture:
         return found
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
     slow = SlowMixture(name)
@@ -157,6 +158,7 @@ def test_memories_of_every_kind_of_expert_are_switched_off(name: str) -> None:
 ADAPTIVE = [name for name, kind in KINDS.items() if kind.softmax_cutoffs is not None]
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_two_level_head_has_likelihoods_and_no_carriers(name: str, tmp_path: Path) -> None:
     args, weights = args_of(KINDS[name]), weights_of(KINDS[name])

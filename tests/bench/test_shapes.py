@@ -39,6 +39,7 @@ user's loop would take most of the time: its scores are of GPT-2's whole vocabul
 STORE = ("polars", "pyarrow", "typer", "rich", "sentencex", "pandas", "altair", "jinja2", "starlette", "sqlalchemy")
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("shape", shapes.SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", None])
 def test_every_loop_is_measured(shape: str, dtype: str | None) -> None:
@@ -73,6 +74,7 @@ def test_the_work_of_a_token_is_two_operations_for_each_weight_of_the_blocks() -
     assert found == {"bare forward": 2 * 2 * each, "mining": 2 * 2 * each - 2 * hidden * memories}
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("shape", shapes.SHAPES)
 def test_a_device_that_is_the_host_agrees_with_it(shape: str) -> None:
     assert same_as_on_the_host(shape, torch.device("cpu")) == {"shared_triggers": 1.0, "coefficient_difference": 0.0}

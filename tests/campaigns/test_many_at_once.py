@@ -56,6 +56,7 @@ def saving(atlas: Atlas, place: str, first: int, last: int, count: int) -> "subp
     return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.full
 def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, place: str) -> None:
     for number in range(PEOPLE):
         store.invite(f"annotator {number}")

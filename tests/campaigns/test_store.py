@@ -298,6 +298,7 @@ def test_invitations(store: Store) -> None:
     assert fresh.token not in stored
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("table", [table.name for table in GROWING])
 @pytest.mark.parametrize("statement", ["UPDATE {} SET made_at = 'never'", "DELETE FROM {}"])
 def test_what_people_said_is_never_changed_or_deleted(store: Store, table: str, statement: str) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mnemoscope
 
 # VmHWM is the peak of the child alone; the peak that getrusage reports would include this process's at the fork.
@@ -40,6 +42,7 @@ def peak(text: Path, directory: Path) -> tuple[int, int]:
     return kilobytes * 1024, sentences
 
 
+@pytest.mark.full
 def test_ten_times_the_text_needs_hardly_more_memory(tmp_path: Path) -> None:
     chance = random.Random(0)
     # Without blank lines, so that the whole text is one document: the hardest case for a reader.

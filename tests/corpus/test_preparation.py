@@ -96,6 +96,7 @@ def test_documents_are_held_out_by_their_hash(text: Path, tmp_path: Path) -> Non
     assert not set(copy.documents(copy.mined).tolist()) & held
 
 
+@pytest.mark.full
 def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(" ".join(f"Word {i} {j}." for j in range(20)) for i in range(5_000)))

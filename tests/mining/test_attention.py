@@ -38,6 +38,7 @@ def near(found: float, expected: float, size: float) -> bool:
     return abs(found - expected) <= 1e-4 * max(1.0, abs(size))
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_any(name), byte_tokenizer(bos_token=END, eos_token=END)

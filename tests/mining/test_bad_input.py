@@ -172,6 +172,7 @@ mine(tiny_model("gpt2"), sys.argv[2], out=sys.argv[3], progress=wait, **OPTIONS)
 """
 
 
+@pytest.mark.full
 def test_two_processes_do_not_write_one_atlas(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -203,6 +204,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: maps of the working copy may live on
 
 
+@pytest.mark.full
 def test_a_full_disk_at_every_stage(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], small_disk: Path
 ) -> None:
@@ -238,6 +240,7 @@ def test_a_full_disk_at_every_stage(
     assert verify(out) == []
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("stage", ["start", "mining", "tables", "values", "removals", "predictions", "finished"])
 def test_a_read_only_folder(
     stage: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], small_disk: Path
@@ -282,6 +285,7 @@ def bad_text(kind: str, folder: Path) -> tuple[Path, type[MnemoscopeError], str]
     return folder / "bad.txt", CorpusEmpty, "no usable sentence"
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", ["empty", "blank", "not utf-8", "no field", "truncated", "absent"])
 def test_a_text_that_cannot_be_used_leaves_nothing_behind_and_takes_nothing_away(
     kind: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
@@ -312,6 +316,7 @@ def test_a_token_beyond_the_heads_rows(text: Path, tmp_path: Path) -> None:
 # --- the model ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_coefficients_that_are_not_finite_name_layer_and_sentence(
@@ -370,6 +375,7 @@ class Memory:
             )
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("rows", "times"), [(4, 1), (1, 3), (2, 1000)])
 def test_a_batch_that_does_not_fit_is_computed_in_halves_and_listed(
     rows: int, times: int, text: Path, tmp_path: Path

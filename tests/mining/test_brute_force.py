@@ -31,6 +31,7 @@ def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, c
     return Reference(hf, found, beginning=beginning)
 
 
+@pytest.mark.fast(3)
 def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build(family), byte_tokenizer(bos_token=END, eos_token=END)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7)
@@ -40,6 +41,7 @@ def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
     open_atlas(out)["L1.M3"].triggers()
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(UNCOMMON))
 def test_every_uncommon_structure(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_uncommon(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -93,6 +95,7 @@ def test_the_text_has_everything_odd(text: Path) -> None:
     assert any(END in s.text and len(s.tokens) > 3 for s in found)  # special strings are plain text
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
 @pytest.mark.parametrize("kind", ["none", "end-of-text"])
 def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: Path) -> None:
@@ -108,6 +111,7 @@ def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: P
         assert pl.read_parquet(out / "triggers/layer-000.parquet")["position"].min() == 1
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["gpt2", "opt"])
 @pytest.mark.parametrize("tokenizer", [{}, {"bos_token": END}], ids=["none", "bos"])
 def test_all_prefixes_of_a_sentence_may_be_triggers(
@@ -147,6 +151,7 @@ def test_a_layer_of_one_memory_has_no_neighbours(text: Path, tmp_path: Path) -> 
     assert_agrees(out, reference, keep=5, layers=(0,), vocabulary=ROWS)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("neighbours", [0, 3])
 def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path, neighbours: int) -> None:
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
@@ -177,6 +182,7 @@ def test_only_some_layers(text: Path, tmp_path: Path) -> None:
     assert open_atlas(out).manifest["layers"] == [1, 2]
 
 
+@pytest.mark.full
 def test_small_batches_find_the_same(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
     model = load_model(hf, tokenizer=tokenizer)
@@ -199,6 +205,7 @@ def test_sentences_of_paragraphs(tmp_path: Path) -> None:
     assert_agrees(out, Reference(hf, found, beginning=0), keep=5, layers=(0, 1), vocabulary=ROWS)
 
 
+@pytest.mark.full
 def test_deviation_and_histogram_see_the_sampled_batches_only(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +261,7 @@ def test_large_scores_have_an_exact_entropy(text: Path, tmp_path: Path) -> None:
             assert abs(entropy - expected) <= 1e-5 * max(1, np.abs(scores).max() / 10)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_runs_and_is_recorded(dtype: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
@@ -276,6 +284,7 @@ def test_half_precision_runs_and_is_recorded(dtype: str, text: Path, tmp_path: P
     assert overlap < 7 * 24 or dtype == "float16"  # and it is not float32 in disguise
 
 
+@pytest.mark.full
 def test_the_built_in_model(tmp_path: Path) -> None:
     try:
         model = load_model("builtin:pydocs")
@@ -304,6 +313,7 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         assert_values(out, reference, layer, every=50)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("column", ["max_probability", "value_norm", "entropy", "trigger_log_probability"])
 def test_the_comparison_notices_a_smallest_number_that_is_a_little_off(
     column: str, text: Path, tmp_path: Path

@@ -92,6 +92,7 @@ def test_triggers_are_those_of_the_sentence_read_alone(mined: tuple[Network, Any
             assert near(row["coefficient"], expected), row
 
 
+@pytest.mark.fast(1)
 def test_removals_are_those_of_the_prefix_without_the_token_read_alone(mined: tuple[Network, Any, Path]) -> None:
     network, _, out = mined
     tokens, known, changed = tokens_of(out), dict[tuple[int, ...], list[torch.Tensor]](), 0

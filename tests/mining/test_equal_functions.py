@@ -54,6 +54,7 @@ def atlas_of(model: LanguageModel | str, folder: Path, name: str) -> Path:
     return mine(model, folder / "text.txt", out=folder / name, validation=folder / "validation.txt", **MINED)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("layouts", [UNGATED, GATED], ids=["ungated", "gated"])
 def test_one_function_in_several_layouts_has_one_atlas(
     layouts: tuple[Layout, ...], folder: Path, tokenizer: Any, windows: torch.Tensor, request: pytest.FixtureRequest

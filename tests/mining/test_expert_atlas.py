@@ -35,6 +35,7 @@ def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: in
     return ExpertReference(hf, name, found, beginning=beginning)
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", list(MIXTURES))
 def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -44,6 +45,7 @@ def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
     assert verify(out) == []
 
 
+@pytest.mark.full
 def test_without_a_beginning_token_and_in_small_batches(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_mixture("qwen2_moe"), byte_tokenizer()
     options = {"split": "line", "triggers": 7, "removals": 0, "prefixes": 10, "batch_tokens": 100}
@@ -52,6 +54,7 @@ def test_without_a_beginning_token_and_in_small_batches(text: Path, tmp_path: Pa
     assert_mixture(out, reference, tmp_path / "flat", keep=7, vocabulary=280)
 
 
+@pytest.mark.full
 def test_parts_of_a_mixture_merge_to_the_bytes_of_one_run(text: Path, tmp_path: Path) -> None:
     model = load_model(build_mixture("deepseek_v2"), tokenizer=byte_tokenizer(bos_token=END))
     options = {"split": "line", "triggers": 7, "removals": 2, "prefixes": 20, "batch_tokens": 200}
@@ -102,6 +105,7 @@ def twin(name: str, dense: Any, **changes: Any) -> Any:
     return hf
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("split", [1, 2, 3])
 def test_a_dense_layer_in_experts_has_the_same_atlas(split: int, text: Path, tmp_path: Path) -> None:
     """One expert that is always chosen, or rows shared among experts that are all chosen, is the dense layer."""
@@ -142,6 +146,7 @@ USUAL = ("mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h", "gemm
 OTHERS = [name for name in MIXTURES if name not in (*USUAL, "qwen3_next")]
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""

@@ -89,6 +89,7 @@ def differing(one: Path, other: Path) -> set[tuple[str, str]]:
     return found
 
 
+@pytest.mark.full
 def test_ids_give_the_numbers_of_their_text(atlases: dict[str, Path]) -> None:
     assert differing(atlases["text"], atlases["ids"]) == {("sentences", "text")}
     without = differing(atlases["text"], atlases["bare"])

@@ -48,6 +48,7 @@ def held_out(path: Path, lines: int, *, first: str) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_a_validation_text_that_changed_meanwhile_is_another_plan(
     model: LanguageModel, text: Path, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_the_state_of_another_plan_is_refused(model: LanguageModel, text: Path, 
         mine(model, text, out=tmp_path / "a", **OPTIONS)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("stage", ["values", "removals", "predictions", "values at work"])
 def test_a_stopped_merge_goes_on(
     stage: str, model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def test_the_default_number_of_memories() -> None:
     assert middle == 630_000 // (50 * 3 * 11 * 0.6 * 12)
 
 
+@pytest.mark.full
 def test_the_sample_is_seeded_and_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(80))
     model = tiny_model("gpt2-relu")
@@ -136,6 +137,7 @@ def test_held_out_prefixes_are_distinct_sentences_with_a_next_token(tmp_path: Pa
     assert model.beginning.token is None
 
 
+@pytest.mark.full
 def test_predictions_do_not_depend_on_how_they_are_batched(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(300))
     model = tiny_model("gpt2")

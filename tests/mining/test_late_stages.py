@@ -93,6 +93,7 @@ def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
     return Run(dense, text, tmp_path / "run")
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     ("make", "of", "options"),
     [
@@ -177,6 +178,7 @@ def test_a_missing_piece_is_named(run: Run) -> None:
     run.worker(3).run("questions", 0)
 
 
+@pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
     old = Run(dense, text, tmp_path / "run", seed=1)
     old.do(LATE_STAGES, 2)

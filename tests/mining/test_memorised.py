@@ -61,6 +61,7 @@ def rows_of(out: Path) -> dict[int, dict[str, Any]]:
     return {row["document"]: row for row in table.to_dicts()}
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", list(MODELS))
 def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_path: Path) -> None:
     hf = model_of(name)

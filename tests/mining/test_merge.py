@@ -34,6 +34,7 @@ def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Callable[..., lis
     return make
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_merged_parts_are_byte_identical_to_one_run(
     of: int, model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]]

@@ -60,6 +60,7 @@ def test_a_resume_with_another_adapter_is_another_plan(opened: dict[str, str], t
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_merge_and_serve_open_the_model_as_it_was_mined(opened: dict[str, str], text: Path, tmp_path: Path) -> None:
     named = {"tokenizer": opened["words"], "adapter": opened["first"], **OPTIONS}
     whole = mine(opened["base"], text, out=tmp_path / "whole", **named)

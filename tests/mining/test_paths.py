@@ -130,6 +130,7 @@ def leaks(folder: Path, room: Path) -> list[str]:
     return [path.name for path in files if any(each in said_in(path) for each in hidden)]
 
 
+@pytest.mark.full
 def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     room, opened = mined
     atlas = open_atlas(room / "out" / "atlas")

@@ -87,6 +87,7 @@ def plainly(model: LanguageModel, sentences: NamedSentences, requests: Requests)
     return found
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize(("area", "pieces"), [(1, 1), (40, 2), (60, 3), (4096, 1), (4096, 5)])
 def test_every_answer_is_that_of_a_plain_forward(
     area: int, pieces: int, model: LanguageModel, sentences: NamedSentences

@@ -96,6 +96,7 @@ def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
     assert killed("real", 3, tmp_path)["kills"] >= 3
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("every", [1, 4])
 def test_no_more_than_a_checkpoint_interval_is_done_twice(
     every: int,
@@ -144,6 +145,7 @@ def test_progress_after_a_restart_counts_what_was_done_before(
     assert seen == sorted(seen)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("stage", ["mining", "tables", "values", "removals", "predictions", "values at work"])
 def test_ctrl_c_saves_and_says_how_to_go_on(
     stage: str,
@@ -182,6 +184,7 @@ def as_command() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     ("stage", "number"),
     [("mining", signal.SIGTERM), ("tables", signal.SIGTERM), ("removals", signal.SIGUSR1),

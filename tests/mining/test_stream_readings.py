@@ -73,6 +73,7 @@ def assert_readings(model: LanguageModel, reader: StreamReader) -> None:
     assert torch.equal(found[model.sizes.layers - 1]["output_top"], finals)
 
 
+@pytest.mark.fast(4)
 def test_readings_of_every_family(family: str) -> None:
     model = load_model(build(family), tokenizer=byte_tokenizer())
     reader = StreamReader(model)

@@ -53,6 +53,7 @@ def rows(path: Path, found: list[Any]) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_without_a_beginning_token_a_model_is_read_as_one_that_has_none(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(odd_text(30))
     hf = build("gpt2-relu", bos_token_id=None, eos_token_id=None)
@@ -118,6 +119,7 @@ def test_token_ids_name_their_beginning_in_decimal(tmp_path: Path) -> None:
     assert list(model.encode(["12 5 7", "0 5 7"])) == [[5, 7], [0, 5, 7]]
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("per_sentence", [1, "all"])
 @pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
 def test_special_tokens_are_no_triggers_and_count_in_activity(
@@ -227,6 +229,7 @@ def test_lines_that_differ_in_indentation_count_once_and_that_is_said(
     assert "(what differs only in white space at its ends, such as indentation, is one text)" in said
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize(
     ("ids", "said"),
     [

@@ -88,6 +88,7 @@ def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, *
     return made
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama", "opt", "gemma2", "gpt_neox"])
 @pytest.mark.parametrize("per_sentence", ["1", "all"])
 def test_what_three_threads_find_is_what_one_finds(
@@ -103,6 +104,7 @@ def test_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tables_of(mined(tmp_path, "gpt2", 3, monkeypatch, force=True)) == first
 
 
+@pytest.mark.full
 def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text(odd_text())
     model = tiny_model("gpt2")

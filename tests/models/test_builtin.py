@@ -12,7 +12,7 @@ def test_an_unknown_name_is_told_with_those_there_are():
 
 
 def test_missing_weights_are_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(huggingface, "__file__", str(tmp_path / "huggingface.py"))
+    monkeypatch.setattr(huggingface, "__file__", str(tmp_path / "opening" / "huggingface.py"))
     with pytest.raises(ModelNotFound, match="the weights of 'builtin:pydocs' are not in this installation"):
         huggingface.builtin_folder("pydocs")
     (tmp_path / "pydocs").mkdir()

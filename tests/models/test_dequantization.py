@@ -76,6 +76,7 @@ def test_a_format_that_quantises_what_goes_in_names_its_way_out(
     assert [record for record in caplog.records if record.name.startswith("bitsandbytes")] == []
 
 
+@pytest.mark.fast(1)
 def test_what_is_mined_says_how_it_was_read(stored: tuple[str, Path, Any], tmp_path: Path) -> None:
     _, folder, _ = stored
     (tmp_path / "text.txt").write_text("The function returns a list.\n\nThe list is empty.\n")

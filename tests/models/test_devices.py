@@ -79,6 +79,7 @@ def assert_same(spread: LanguageModel, plain: LanguageModel) -> None:
             assert torch.equal(*scores)
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(("share", "places"), [(PARTLY, ("cpu", "disk")), (0.0, ("disk",))])
 def test_a_spread_model_is_the_same_model(stored: Any, name: str, share: float, places: tuple[str, ...]) -> None:
@@ -202,6 +203,7 @@ def spread_over(network: Any, place: str, folder: Path) -> Any:
     return accelerate.dispatch_model(network, children, offload_dir=str(folder))
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_that_the_user_has_spread(name: str, tmp_path: Path, tokenizer: Any) -> None:
     plain = load_model(network_of(name), tokenizer=tokenizer)

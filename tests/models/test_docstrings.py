@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def optimized(script: str) -> str:
     done = subprocess.run([sys.executable, "-OO", "-c", script], capture_output=True, text=True)
@@ -22,6 +24,7 @@ print(len(verbs), {run_verb([verb, "--help"]) for verb in verbs})
     assert said.count("Options:") == int(count) > 10
 
 
+@pytest.mark.full
 def test_a_model_is_opened_and_traced() -> None:
     script = """
 import mnemoscope as ms

@@ -31,6 +31,7 @@ def read(model: Any, ids: list[int]) -> dict[int, torch.Tensor]:
     return found
 
 
+@pytest.mark.fast(6)
 def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: Any) -> None:
     hf, case = build_mixture(mixture), MIXTURES[mixture]
     hand = HandRead(hf, mixture)
@@ -54,6 +55,7 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
             torch.testing.assert_close(blocks[layer].weights[0], weights[layer].float(), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.fast(8)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_proof_holds_in_half_precision(mixture: str, dtype: str, tokenizer: Any) -> None:
     if mixture in ("jamba", "qwen3_next") and dtype == "float16":
@@ -148,6 +150,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.fast(12)
 @pytest.mark.parametrize("planted", FAULTS)
 def test_the_proof_notices(planted: str, mixture: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if planted == "gate and up swapped" and not MIXTURES[mixture].gated:

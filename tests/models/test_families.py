@@ -30,6 +30,7 @@ def test_sizes_are_the_tiny_ones(family, case, tiny, tokenizer):
     assert model.has_negative == ("relu" not in model.activation)
 
 
+@pytest.mark.fast(6)
 def test_proof_holds_in_every_dtype(family, tiny, tokenizer):
     hf = tiny(family)
     for dtype, limit in (("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 2e-2)):

@@ -18,6 +18,7 @@ def print_of(hf, tokenizer, **options):
     return load_model(hf, tokenizer=tokenizer, **options).fingerprint
 
 
+@pytest.mark.fast(4)
 def test_every_family_keeps_its_fingerprint_on_disk(family, tiny, tokenizer, tmp_path, capfd):
     hf = tiny(family)
     hf.save_pretrained(tmp_path)

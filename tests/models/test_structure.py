@@ -359,6 +359,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(kind, tokenizer):
     assert "'made-up'" in str(caught.value)
 
 
+@pytest.mark.fast(8)
 def test_every_known_family_is_found_without_its_row(family, case, tiny, tokenizer, monkeypatch):
     known = load_model(tiny(family), tokenizer=tokenizer)
     monkeypatch.setattr(anatomy, "FAMILIES", ())

@@ -173,6 +173,7 @@ def _tables(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
 
 
+@pytest.mark.full
 def test_an_atlas_and_a_trace_do_not_depend_on_the_process(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"a line of text, number {number} of it" for number in range(40)))
     (folder := tmp_path / "model").mkdir()

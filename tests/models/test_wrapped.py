@@ -84,6 +84,7 @@ def forget() -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("way", list(WAYS))
 def test_it_is_the_same_model(way: str) -> None:
     plain = load(network_of("llama"))

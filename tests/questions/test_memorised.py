@@ -132,6 +132,7 @@ def test_dealt_verdicts_are_found_no_more_often_than_said() -> None:
     assert fooled <= 18  # 5 % of 200 is 10; 99.5 % of such sets of draws have 18 or fewer
 
 
+@pytest.mark.full
 def test_mined_documents_are_above_held_out_ones_only_where_they_are(tmp_path: Path) -> None:
     """250 documents of which 50 are held out: known alike, then not."""
     chance = np.random.default_rng(3)

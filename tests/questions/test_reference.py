@@ -89,12 +89,14 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
     assert_all(out, mined_tables(out), near=1e-9)
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_question_on_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, bos_token=END, eos_token=END)
 
 
 # The first is as the paper's model is.
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("tied", "final_norm"), [(True, False), (False, True)], ids=["tied", "untied-normed"])
 def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp_path: Path) -> None:
     """A checkpoint in the paper's own format: words, two levels of scores, votes that depend on the value's length."""

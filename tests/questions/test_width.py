@@ -227,6 +227,7 @@ def test_widths_and_their_resamples_are_those_of_a_loop(half_noise: Path) -> Non
     assert none.width_needed({1: tokens[:0]}, 8).value is None
 
 
+@pytest.mark.full
 def test_where_usefulness_is_shuffled_random_memories_cost_as_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

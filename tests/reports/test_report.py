@@ -52,6 +52,7 @@ def test_every_question_has_section_figure_and_files_that_open(reported_atlas: P
     assert verify(reported_atlas) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_number_of_the_answer_is_in_its_tables(question: str, reported_atlas: Path, page: str) -> None:
     """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""

@@ -113,6 +113,7 @@ def test_rows_with_nan_are_sorted_whole(size: int) -> None:
     ]
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("size", [128, 129, 255, 257, 511, 1000, 50_257])
 @pytest.mark.parametrize(("best", "worst"), [(20, 20), (1, 0), (0, 3), (64, 7), (0, 0)])
 def test_a_ranking_is_that_of_plain_sorting(size: int, best: int, worst: int) -> None:
@@ -145,6 +146,7 @@ def test_a_token_outside_the_vocabulary_is_an_error() -> None:
             rank_tokens(torch.zeros(2, 300), of=[torch.tensor([0, token])])
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])
 @pytest.mark.parametrize("count", [1, 20, 25])
 def test_top_of_a_large_vocabulary(size: int, count: int) -> None:

@@ -376,6 +376,7 @@ def folder(atlas: Path) -> dict[str, bytes]:
 DAMAGE = ("analyses/refinement_events.cases.parquet", "analyses/value_agreement.json", "patterns.parquet")
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("damaged", DAMAGE)
 def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(
     answered_atlas: Path, tmp_path: Path, damaged: str
@@ -400,6 +401,7 @@ def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(
         assert "mnemoscope analyze" in reader.get("/").text
 
 
+@pytest.mark.full
 def test_two_who_warm_the_pages_make_each_once(answered_atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: dict[str, int] = {}
     lock = threading.Lock()

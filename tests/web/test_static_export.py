@@ -60,6 +60,7 @@ def pages(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.html"))
 
 
+@pytest.mark.full
 def test_every_link_leads_to_a_file_that_was_written(exported: ExportSummary) -> None:
     seen = set()
     for page in pages(exported.directory):
