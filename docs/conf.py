@@ -47,7 +47,7 @@ CONTENTS = {
         "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",
     ],
     "The project": [
-        "docs/decisions", "CHANGELOG", "LOG", "CONTRIBUTING", "src/mnemoscope/models/pydocs/MODEL_CARD",
+        "docs/decisions", "docs/speed", "CHANGELOG", "LOG", "CONTRIBUTING", "src/mnemoscope/models/pydocs/MODEL_CARD",
     ],
 }  # fmt: skip
 """Every page beside README, by the heading of the side bar that it stands under."""

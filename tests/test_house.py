@@ -155,6 +155,7 @@ def test_pins_meet_what_is_asked_for() -> None:
     assert all(re.fullmatch(r"[\w.]+", version) for version in PINS.values())
 
 
+@pytest.mark.full
 def test_what_is_imported_is_asked_for() -> None:
     """At the top of a file only what every installation has; inside a function also what an extra brings, and at
     the top of a file that is written in an extra's language.

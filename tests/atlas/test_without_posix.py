@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.handbuilt_atlas import build_atlas
 
 HIDDEN = """
@@ -27,6 +29,7 @@ def without_posix(script: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_every_module_of_the_readers_is_imported() -> None:
     script = """
 from importlib import import_module

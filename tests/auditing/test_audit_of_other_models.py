@@ -137,6 +137,7 @@ def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
     assert slow.total(ids) == before
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_memories_of_every_kind_of_expert_are_switched_off(name: str) -> None:
     """All memories with an effect above 0, so that routed and shared experts are among them."""

@@ -185,6 +185,7 @@ def file_store(shared_atlas: Atlas, swift: Path) -> Iterator[Store]:
         yield store
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_mid_save(file_store: Store) -> None:
     """The judgement is refused in one line, none before it is lost, and the same one is stored once there is room."""
     store = file_store

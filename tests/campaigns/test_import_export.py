@@ -68,6 +68,7 @@ def standing(shared_atlas: Atlas, tmp_path_factory: pytest.TempPathFactory) -> I
         yield work(store)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_a_round_trip_is_exact(worked: Store, shared_atlas: Atlas, tmp_path: Path, form: str) -> None:
     path = tmp_path / f"judgements.{form}"

@@ -31,6 +31,7 @@ def everything(count: int) -> Counter[str]:
     return Counter(f"{name} judgement-{number:05}" for name in names for number in range(count))
 
 
+@pytest.mark.fast(1)
 def test_in_threads_of_one_server(store: Store) -> None:
     for number in range(PEOPLE):
         store.invite(f"annotator {number}")

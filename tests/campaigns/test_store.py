@@ -44,6 +44,7 @@ def shallow(store: Store, code: str, annotator: Annotator, **changes: Any) -> An
     return store.save(code, annotator, **given)
 
 
+@pytest.mark.fast(1)
 def test_a_campaign_draws_keys_controls_and_compositions_once(store: Store, opening: Opening) -> None:
     campaign = store.campaign()
     assert campaign is not None
@@ -200,6 +201,7 @@ def finish_all(store: Store, annotator: Annotator, *, last: bool = True) -> None
             store.finish(place.code, annotator)
 
 
+@pytest.mark.fast(1)
 def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: Store) -> None:
     ada, ben, host = someone(store), someone(store, "Ben"), store.invite("Host", role="host").annotator
     key, case = of_kind(store, "key")[0], of_kind(store, "case")[0]
@@ -234,6 +236,7 @@ def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: S
     shallow(store, store.choose(MemoryId(0, 0)), ada)
 
 
+@pytest.mark.fast(5)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -298,7 +301,7 @@ def test_invitations(store: Store) -> None:
     assert fresh.token not in stored
 
 
-@pytest.mark.fast(4)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("table", [table.name for table in GROWING])
 @pytest.mark.parametrize("statement", ["UPDATE {} SET made_at = 'never'", "DELETE FROM {}"])
 def test_what_people_said_is_never_changed_or_deleted(store: Store, table: str, statement: str) -> None:

@@ -146,6 +146,7 @@ def test_patterns_made_again_bring_the_answers_that_depend_on_them_along(tmp_pat
     assert verify(tmp_path) == []
 
 
+@pytest.mark.full
 def test_neither_torch_nor_transformers_is_imported(tmp_path: Path) -> None:
     atlas = build_atlas(tmp_path / "a")
     script = (

@@ -44,6 +44,7 @@ def atlas(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.fast(5)
 @pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0][:8])
 def test_no_control_code_reaches_the_terminal(words: list[str], atlas: Path, tmp_path: Path, capsys: Capture) -> None:
     places = {"ATLAS": str(atlas), "OUT": str(tmp_path / "out")}

@@ -55,7 +55,7 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.fast(6)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 @pytest.mark.parametrize("width", [40, 50, 80])
 def test_no_number_is_cut(

@@ -51,6 +51,7 @@ def same(copy: TokenizedCorpus, expected: Expected) -> None:
     assert copy.counts["text_bytes"] >= sum(len(text.encode()) for text in expected.texts)
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("split", ["sentence", "line", "document"])
 @pytest.mark.parametrize(
     "caps", [{}, {"max_sentences": 1}, {"max_sentences": 321}, {"max_tokens": 1}, {"max_tokens": 2_000}], ids=str

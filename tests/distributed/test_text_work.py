@@ -83,6 +83,7 @@ def test_a_fleet_with_deaths_counts_every_batch_once(
     assert found.states <= workers + deaths
 
 
+@pytest.mark.full
 def test_a_worker_goes_on_with_the_state_of_a_dead_one(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
     beginning = begin(model, lines, OPTIONS)
     settled = settle(tmp_path / "a", beginning, OPTIONS)
@@ -91,6 +92,7 @@ def test_a_worker_goes_on_with_the_state_of_a_dead_one(model: LanguageModel, lin
     assert found.state.finished == [(0, settled.run.batches)]
 
 
+@pytest.mark.full
 def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
@@ -138,6 +140,7 @@ def test_half_a_lease_that_was_saved_is_not_counted_again(
     assert_equal_states(second.work._state, whole)
 
 
+@pytest.mark.full
 def test_a_run_of_one_process_is_taken_over(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
@@ -221,6 +224,7 @@ def test_done_leases_stay_done(model: LanguageModel, lines: Path, tmp_path: Path
     assert (tmp_path / "a" / STATES / "w").is_dir()
 
 
+@pytest.mark.full
 def test_a_worker_that_is_far_too_slow_is_not_waited_for(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_worker_that_is_far_too_slow_is_not_waited_for(
         slow.work.end()
 
 
+@pytest.mark.full
 def test_a_clock_that_is_wrong_changes_nothing(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:

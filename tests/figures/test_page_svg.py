@@ -33,7 +33,7 @@ def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
     return {question: draw_figure(question, answers) for question in answers}
 
 
-@pytest.mark.fast(2)
+@pytest.mark.full
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_it_holds_what_a_page_may_hold_and_its_numbers(
     question: str, answers: dict[str, Answer], figures: dict[str, Figure]

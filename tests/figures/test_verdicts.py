@@ -42,6 +42,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("case", SHOWN)
 def test_pages_print_the_verdict_that_the_memories_give(case: str, tmp_path: Path) -> None:
     """From the tables of an atlas, through the answers, to the report's page and the served one."""

@@ -204,6 +204,7 @@ def measured(draw: st.DrawFn) -> tuple[list[torch.Tensor], list[bool]]:
     return batches, [draw(st.booleans()) for _ in batches]
 
 
+@pytest.mark.full
 @given(measured(), st.data())
 def test_activity_merges_to_the_same_bits_however_the_stream_is_cut(stream, data) -> None:
     batches, sampled = stream
@@ -223,6 +224,7 @@ def test_activity_merges_to_the_same_bits_however_the_stream_is_cut(stream, data
     assert bits(a) == bits(whole)
 
 
+@pytest.mark.full
 @given(measured())
 def test_activity_is_what_adding_everything_gives(stream) -> None:
     batches, sampled = stream

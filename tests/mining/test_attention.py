@@ -38,7 +38,7 @@ def near(found: float, expected: float, size: float) -> bool:
     return abs(found - expected) <= 1e-4 * max(1.0, abs(size))
 
 
-@pytest.mark.fast(4)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_row_is_the_slow_models(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_any(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -96,6 +96,7 @@ def is_top(slow: SlowAttention, token: int, stream: torch.Tensor) -> None:
     assert float(scores.max() - scores[token]) <= 1e-4 * max(1.0, float(scores.abs().max()))
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["recurrent_gemma", "rwkv"])
 def test_blocks_without_attention_are_null_and_what_they_add_is_the_rest(name: str, text: Path, tmp_path: Path) -> None:
     model = load_model(build_uncommon(name), tokenizer=byte_tokenizer(bos_token=END))

@@ -31,7 +31,7 @@ def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, c
     return Reference(hf, found, beginning=beginning)
 
 
-@pytest.mark.fast(3)
+@pytest.mark.full
 def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build(family), byte_tokenizer(bos_token=END, eos_token=END)
     out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7)
@@ -52,6 +52,7 @@ def test_every_uncommon_structure(name: str, text: Path, tmp_path: Path) -> None
     assert verify(out) == []
 
 
+@pytest.mark.full
 def test_the_text_half_of_a_model_that_reads_pictures_is_the_text_model(text: Path, tmp_path: Path) -> None:
     seeing, tokenizer = build_seeing("llava"), byte_tokenizer(bos_token=END, eos_token=END)
     alone = AutoModelForCausalLM.from_config(seeing.config.text_config).eval().requires_grad_(False)
@@ -111,7 +112,7 @@ def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: P
         assert pl.read_parquet(out / "triggers/layer-000.parquet")["position"].min() == 1
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "opt"])
 @pytest.mark.parametrize("tokenizer", [{}, {"bos_token": END}], ids=["none", "bos"])
 def test_all_prefixes_of_a_sentence_may_be_triggers(
@@ -151,7 +152,7 @@ def test_a_layer_of_one_memory_has_no_neighbours(text: Path, tmp_path: Path) -> 
     assert_agrees(out, reference, keep=5, layers=(0,), vocabulary=ROWS)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("neighbours", [0, 3])
 def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path, neighbours: int) -> None:
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
@@ -171,6 +172,7 @@ def test_more_neighbours_than_a_table_numbers_are_refused(text: Path, tmp_path: 
         mine(model, text, out=tmp_path / "atlas", neighbours=30_001)
 
 
+@pytest.mark.full
 def test_only_some_layers(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("llama", num_hidden_layers=4), byte_tokenizer(bos_token=END)
     out = mine(
@@ -233,6 +235,7 @@ def test_deviation_and_histogram_see_the_sampled_batches_only(
         assert_activity(out, reference, layer, sampled=chosen)
 
 
+@pytest.mark.full
 def test_a_nearly_constant_coefficient_has_an_exact_deviation(text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
     for block in hf.transformer.h:
@@ -261,7 +264,7 @@ def test_large_scores_have_an_exact_entropy(text: Path, tmp_path: Path) -> None:
             assert abs(entropy - expected) <= 1e-5 * max(1, np.abs(scores).max() / 10)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_runs_and_is_recorded(dtype: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)

@@ -92,7 +92,7 @@ def test_triggers_are_those_of_the_sentence_read_alone(mined: tuple[Network, Any
             assert near(row["coefficient"], expected), row
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 def test_removals_are_those_of_the_prefix_without_the_token_read_alone(mined: tuple[Network, Any, Path]) -> None:
     network, _, out = mined
     tokens, known, changed = tokens_of(out), dict[tuple[int, ...], list[torch.Tensor]](), 0
@@ -150,6 +150,7 @@ def test_the_trace_is_that_of_its_prompt_alone(mined: tuple[Network, Any, Path])
             assert found.logits[-1].logit == pytest.approx(float(logits[-1].max()), rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.fast(1)
 def test_width_and_lenses_read_every_sentence_as_alone(mined: tuple[Network, Any, Path]) -> None:
     network, model, out = mined
     ms.extend(out, model, ["width"])

@@ -54,7 +54,7 @@ def atlas_of(model: LanguageModel | str, folder: Path, name: str) -> Path:
     return mine(model, folder / "text.txt", out=folder / name, validation=folder / "validation.txt", **MINED)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("layouts", [UNGATED, GATED], ids=["ungated", "gated"])
 def test_one_function_in_several_layouts_has_one_atlas(
     layouts: tuple[Layout, ...], folder: Path, tokenizer: Any, windows: torch.Tensor, request: pytest.FixtureRequest
@@ -104,6 +104,7 @@ OTHERWISE = {
 """What changes in another way. Everything else is the same to the bit."""
 
 
+@pytest.mark.full
 def test_a_relu_key_times_a_and_its_value_over_a_change_nothing_but_the_bare_value(
     folder: Path, tokenizer: Any, ungated: dict[str, Any]
 ) -> None:

@@ -35,7 +35,7 @@ def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: in
     return ExpertReference(hf, name, found, beginning=beginning)
 
 
-@pytest.mark.fast(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(MIXTURES))
 def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -105,7 +105,7 @@ def twin(name: str, dense: Any, **changes: Any) -> Any:
     return hf
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("split", [1, 2, 3])
 def test_a_dense_layer_in_experts_has_the_same_atlas(split: int, text: Path, tmp_path: Path) -> None:
     """One expert that is always chosen, or rows shared among experts that are all chosen, is the dense layer."""
@@ -134,6 +134,7 @@ def test_a_dense_layer_in_experts_has_the_same_atlas(split: int, text: Path, tmp
     assert_equal_atlases(one, flat)
 
 
+@pytest.mark.full
 def test_experts_keep_25_triggers_unless_told_otherwise(text: Path, tmp_path: Path) -> None:
     tokenizer, options = byte_tokenizer(bos_token=END), {"split": "line", "removals": 0, "prefixes": 5}
     for name, hf, kept in (("experts", build_mixture("mixtral"), 25), ("dense", build("llama"), 50)):
@@ -146,7 +147,7 @@ USUAL = ("mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h", "gemm
 OTHERS = [name for name in MIXTURES if name not in (*USUAL, "qwen3_next")]
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""

@@ -61,7 +61,7 @@ def checkpoint(folder: Path, kind: Kind) -> tuple[str, Slow]:
     return write(folder, args, weights), Slow(args, weights)
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     "name", ["tied", "other bands and factors", "final norm", "post-norm, gelu, untied", "plain, shared"]
 )

@@ -148,6 +148,7 @@ def test_pages_of_an_atlas_of_ids(atlases: dict[str, Path], models: tuple[Path, 
     assert wrong.json()["message"].startswith("'the' is not a token id; without a tokenizer")
 
 
+@pytest.mark.full
 def test_a_tokenizer_without_a_rust_half_gives_the_numbers_of_its_ids(texts: Any, tmp_path: Path) -> None:
     """ByT5's tokens are the bytes and 3, so the reference needs no tokenizer."""
     lines = [line for line in texts[0] if len(line.encode()) < 60][:40]
@@ -187,6 +188,7 @@ def strip_texts(value: Any) -> Any:
     return [strip_texts(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.full
 def test_parts_of_ids_are_merged_with_the_plan_s_model(atlases: dict[str, Path], models: Any, tmp_path: Path) -> None:
     corpus = atlases["bare"].parent / "a.parquet"
     parts = [

@@ -177,6 +177,7 @@ def test_a_part_of_an_older_version_is_refused_in_one_line(model: LanguageModel,
     assert plan.MiningPlan.from_document(stored, tmp_path / "p").document() == stored
 
 
+@pytest.mark.full
 def test_force_after_the_values_leaves_nothing_of_the_old_text(
     model: LanguageModel, text: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_force_after_the_values_leaves_nothing_of_the_old_text(
     assert tables_of(atlas) == tables_of(mine(model, text, out=tmp_path / "clean", **OPTIONS))
 
 
+@pytest.mark.full
 def test_values_of_another_origin_are_made_again(model: LanguageModel, text: Path, tmp_path: Path) -> None:
     whole = tables_of(mine(model, text, out=tmp_path / "whole", **OPTIONS))
     foreign = mine(model, text, out=tmp_path / "foreign", **{**OPTIONS, "triggers": 3})
@@ -201,6 +203,7 @@ def test_values_of_another_origin_are_made_again(model: LanguageModel, text: Pat
     assert tables_of(mine(model, text, out=tmp_path / "atlas", **OPTIONS)) == whole
 
 
+@pytest.mark.full
 def test_late_checkpoints_are_believed_only_with_their_inputs(
     model: LanguageModel, text: Path, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_validation_text_of_its_own_is_numbered_after_the_mined_one(planted: P
         assert row["next_token"] == tokens[row["position"] + 1]
 
 
+@pytest.mark.full
 def test_held_out_prefixes_are_distinct_sentences_with_a_next_token(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(400))
     for name, special in (("with", {}), ("without", {"unk_token": "<|endoftext|>"})):

@@ -93,7 +93,7 @@ def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
     return Run(dense, text, tmp_path / "run")
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "of", "options"),
     [
@@ -121,6 +121,7 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
         assert open_atlas(whole).table("predictions").height > 0
 
 
+@pytest.mark.full
 def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
     late = {stage: run.worker(3) for stage in LATE_STAGES}
     for stage in LATE_STAGES:
@@ -139,6 +140,7 @@ def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
     assert tables_of(run.folder) == made
 
 
+@pytest.mark.full
 def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
 
 
+@pytest.mark.full
 def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
     with pytest.raises(MiningError, match="stage tables has no task 2, only 2"):
         run.worker(1).run("tables", 2)
@@ -297,6 +300,7 @@ def test_an_answer_that_no_piece_gave_is_an_error(tmp_path: Path) -> None:
     assert list((tmp_path / WORK).iterdir()) == []
 
 
+@pytest.mark.full
 def test_the_manifest_keeps_its_facts_through_json(run: Run) -> None:
     run.do(LATE_STAGES, 1)
     said = WorkersFacts.read(run.folder / WORK, run.plan)

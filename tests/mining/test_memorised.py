@@ -61,7 +61,7 @@ def rows_of(out: Path) -> dict[int, dict[str, Any]]:
     return {row["document"]: row for row in table.to_dicts()}
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(MODELS))
 def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_path: Path) -> None:
     hf = model_of(name)
@@ -93,6 +93,7 @@ def test_agreement_and_loss_are_those_of_decoding_token_by_token(name: str, tmp_
     assert verify(out) == []
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("split", ["line", "sentence", "document"])
 def test_sentences_are_those_that_begin_in_the_first_tokens(split: str, tmp_path: Path) -> None:
     """Byte for byte: the stored sentences are looked for in each document, and their tokens counted by hand."""

@@ -79,6 +79,7 @@ def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     assert tables_of(merge(tmp_path / "merged", made)) == tables_of(whole)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     ("chosen", "line"),
     [

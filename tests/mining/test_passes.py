@@ -28,7 +28,7 @@ KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox"
          "gemma4", "gemma4 small")  # fmt: skip
 
 
-@pytest.mark.fast(3)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     hf, tokenizer = (build_uncommon if kind in UNCOMMON else build)(kind), byte_tokenizer(bos_token=END, eos_token=END)
@@ -60,7 +60,7 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     assert verify(out) == []
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
 @pytest.mark.parametrize("kind", ["none", "end-of-text"])
 def test_without_a_beginning_token(name: str, kind: str, tmp_path: Path) -> None:
@@ -114,6 +114,7 @@ def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
     assert not drawn[0].equals(drawn[1])
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("name", "factor"), [("granite", 0.4 / 3), ("cohere", 0.2)])
 def test_multipliers_count_for_values_at_work(name: str, factor: float, tmp_path: Path) -> None:
     hf, tokenizer = build(name), byte_tokenizer(bos_token=END, eos_token=END)

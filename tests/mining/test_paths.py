@@ -198,6 +198,7 @@ def llama(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
+@pytest.mark.full
 def test_the_place_and_the_names_decide_no_byte(llama: Path, tmp_path: Path) -> None:
     one = mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "one", **OPTIONS)
     there = shutil.copytree(llama, tmp_path / "somewhere" / "else")

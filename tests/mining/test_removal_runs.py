@@ -87,7 +87,7 @@ def plainly(model: LanguageModel, sentences: NamedSentences, requests: Requests)
     return found
 
 
-@pytest.mark.fast(4)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("area", "pieces"), [(1, 1), (40, 2), (60, 3), (4096, 1), (4096, 5)])
 def test_every_answer_is_that_of_a_plain_forward(
     area: int, pieces: int, model: LanguageModel, sentences: NamedSentences
@@ -114,6 +114,7 @@ def test_nothing_asked_is_nothing_run(model: LanguageModel, sentences: NamedSent
     assert ShortenedRuns(ask(0, seed=0, beginning=1), model, sentences, area=100).cuts == []
 
 
+@pytest.mark.full
 def test_memory_that_runs_out_halves_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows or more in one take are too much: the atlas says so, and its coefficients are the same."""
     (tmp_path / "text.txt").write_text(odd_text(30))

@@ -96,7 +96,7 @@ def test_the_command_killed_at_random_moments(tmp_path: Path) -> None:
     assert killed("real", 3, tmp_path)["kills"] >= 3
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("every", [1, 4])
 def test_no_more_than_a_checkpoint_interval_is_done_twice(
     every: int,
@@ -145,7 +145,7 @@ def test_progress_after_a_restart_counts_what_was_done_before(
     assert seen == sorted(seen)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("stage", ["mining", "tables", "values", "removals", "predictions", "values at work"])
 def test_ctrl_c_saves_and_says_how_to_go_on(
     stage: str,
@@ -184,7 +184,7 @@ def as_command() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stage", "number"),
     [("mining", signal.SIGTERM), ("tables", signal.SIGTERM), ("removals", signal.SIGUSR1),
@@ -221,6 +221,7 @@ def test_a_scheduler_stops_the_patterns_of_a_sealed_atlas(
     assert open_atlas(tmp_path / "atlas").layers
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("place", ["patterns.parquet", "analyses/manifest.json"])
 def test_patterns_that_cannot_be_written_are_what_is_left_to_make(
     place: str, model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,6 +241,7 @@ def test_patterns_that_cannot_be_written_are_what_is_left_to_make(
         mine(model, text, out=atlas, **OPTIONS)
 
 
+@pytest.mark.full
 def test_the_second_ctrl_c_stops_at_once(
     model: LanguageModel,
     text: Path,
@@ -283,6 +285,7 @@ def test_ctrl_c_on_the_command(tmp_path: Path) -> None:
     assert verify(tmp_path / "atlas") == []
 
 
+@pytest.mark.full
 def test_a_forced_run_that_was_stopped_goes_on_with_the_same_command(
     model: LanguageModel,
     text: Path,
@@ -302,6 +305,7 @@ def test_a_forced_run_that_was_stopped_goes_on_with_the_same_command(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_force_replaces_an_unfinished_atlas_of_another_plan(
     model: LanguageModel,
     text: Path,
@@ -319,6 +323,7 @@ def test_force_replaces_an_unfinished_atlas_of_another_plan(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_a_text_that_changed_meanwhile_is_another_plan(
     model: LanguageModel,
     text: Path,
@@ -339,6 +344,7 @@ def test_a_text_that_changed_meanwhile_is_another_plan(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_force_begins_anew_where_the_text_has_changed(
     model: LanguageModel,
     text: Path,
@@ -357,6 +363,7 @@ def test_force_begins_anew_where_the_text_has_changed(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_the_working_copy_is_gone_at_the_end_unless_asked_for(model: LanguageModel, text: Path, tmp_path: Path) -> None:
     out = mine(model, text, out=tmp_path / "a", **OPTIONS)
     assert not (out / "work").exists()

@@ -71,6 +71,7 @@ def assert_a_loop_says_the_same(atlas: Atlas, matrices: Callable[[int], Matrices
     assert looked_at > 20
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(READ))
 def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: Path) -> None:
     hf = build(name)
@@ -79,6 +80,7 @@ def test_cosines_and_ranks_are_those_of_a_loop(name: str, text: Path, tmp_path: 
     assert_a_loop_says_the_same(atlas, lambda layer: READ[name](hf, layer))
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gpt_neox"])
 def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most(
     name: str, text: Path, tmp_path: Path

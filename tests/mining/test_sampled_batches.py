@@ -7,6 +7,7 @@ because an atlas's figures depend on them.
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.mining import mine
@@ -18,6 +19,7 @@ LENGTH, IN_A_BATCH, BATCHES = 60, 100, 65
 FULLY, EVERY = 34, 16
 
 
+@pytest.mark.full
 def test_all_batches_until_200_000_tokens_then_every_16th(tmp_path: Path) -> None:
     lines = [f"{number:06d}" + "." * (LENGTH - 6) for number in range(5 * IN_A_BATCH * BATCHES // 4)]
     tokenizer = byte_tokenizer(bos_token="<|endoftext|>")

@@ -56,6 +56,7 @@ def test_an_atlas_does_not_tell_where_the_model_lay(name: str, text: Path, tmp_p
     assert plans[0] == plans[1]
 
 
+@pytest.mark.full
 def test_a_run_goes_on_wherever_the_model_lies(text: Path, tmp_path: Path) -> None:
     folder = save("llama", tmp_path / "model")
     whole = mine(folder, text, out=tmp_path / "whole", **OPTIONS)

@@ -70,6 +70,7 @@ def test_without_a_beginning_token_a_model_is_read_as_one_that_has_none(folder: 
     ms.extend(asked, tables=["width"])  # opens the model as the plan says
 
 
+@pytest.mark.full
 def test_parts_are_put_together_with_the_plan_s_beginning_and_bad_rows(folder: Path, tmp_path: Path) -> None:
     lines = [{"text": line} for line in odd_text(30).split("\n")]
     text = rows(tmp_path / "a.jsonl", [*lines, 3])
@@ -82,6 +83,7 @@ def test_parts_are_put_together_with_the_plan_s_beginning_and_bad_rows(folder: P
     assert [plan[name] for name in ("beginning", "skip_bad_rows", "skip_special")] == ["the", 1, True]
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize(("asked", "token"), [("the", None), (END, 0), (" the", None), ("none", -1)])
 def test_a_chosen_beginning_stands_before_every_prompt(asked: str, token: int | None, folder: Path) -> None:
     model = load_model(str(folder), beginning=asked)
@@ -119,7 +121,7 @@ def test_token_ids_name_their_beginning_in_decimal(tmp_path: Path) -> None:
     assert list(model.encode(["12 5 7", "0 5 7"])) == [[5, 7], [0, 5, 7]]
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("per_sentence", [1, "all"])
 @pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
 def test_special_tokens_are_no_triggers_and_count_in_activity(

@@ -88,7 +88,7 @@ def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, *
     return made
 
 
-@pytest.mark.fast(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama", "opt", "gemma2", "gpt_neox"])
 @pytest.mark.parametrize("per_sentence", ["1", "all"])
 def test_what_three_threads_find_is_what_one_finds(
@@ -99,6 +99,7 @@ def test_what_three_threads_find_is_what_one_finds(
     assert_equal_atlases(one, three)
 
 
+@pytest.mark.full
 def test_the_same_bytes_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tables_of(mined(tmp_path, "gpt2", 3, monkeypatch))
     assert tables_of(mined(tmp_path, "gpt2", 3, monkeypatch, force=True)) == first

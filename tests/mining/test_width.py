@@ -116,7 +116,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return name, hf, out
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 def test_losses_are_those_of_one_sentence_at_a_time(case: tuple[str, Any, Path]) -> None:
     name, hf, out = case
     logits = slow_dense(hf) if name in DENSE else slow_mixture(hf, name)
@@ -170,7 +170,7 @@ def test_early_exits_are_those_of_one_position_at_a_time(case: tuple[str, Any, P
     assert {tuple(row[:3]): list(row[3:]) for row in rows} == dict(found)
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 def test_models_are_run_from_the_middle_and_whole_ones_say_the_same(
     case: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +185,7 @@ def test_models_are_run_from_the_middle_and_whole_ones_say_the_same(
     assert after["loss"].drop_nulls().to_list() == pytest.approx(before["loss"].drop_nulls().to_list(), rel=1e-5)
 
 
+@pytest.mark.full
 def test_interrupted_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(build("gpt2"))
     out = atlas_of(model, tmp_path)

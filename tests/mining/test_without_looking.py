@@ -68,7 +68,7 @@ def test_best_of_batches_are_what_sorting_everything_gives(stream: Any, seed: in
     assert rows(found) == oracle(keep, batches, ids, sign, all_=False)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama"])
 def test_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "text.txt").write_text(odd_text())

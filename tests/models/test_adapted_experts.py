@@ -54,6 +54,7 @@ def load(network: Any) -> LanguageModel:
     return load_model(network, tokenizer=byte_tokenizer())
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("place", list(PLACES))
 def test_it_is_read_as_the_merged_model_by_hand(place: str) -> None:
     name, options, probed = PLACES[place]
@@ -76,7 +77,7 @@ def test_it_is_read_as_the_merged_model_by_hand(place: str) -> None:
             torch.testing.assert_close(mine_, theirs, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("place", ["both stacks", "shared expert"])
 def test_it_is_mined_as_the_merged_model_is_by_brute_force(place: str, tmp_path: Path) -> None:
     name, options, _ = PLACES[place]

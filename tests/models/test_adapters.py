@@ -40,6 +40,7 @@ def refused(kind: type[MnemoscopeError], source: str, **options: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_an_adapter_by_name_is_the_one_that_peft_loads(name: str, tmp_path: Path) -> None:
     base, adapter = save_base(tmp_path / "base", name), save_adapter(tmp_path / "adapter", name)
@@ -61,6 +62,7 @@ KINDS: dict[str, Any] = {
 """Other adapters than LoRA, and one whose loading changes the weights beneath it."""
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_other_kinds_are_as_peft_loads_them_and_merges_them(kind: str, tmp_path: Path) -> None:
     config = getattr(peft, kind)(target_modules=TARGETS["llama"], **KINDS[kind])
@@ -188,6 +190,7 @@ RESIZED: dict[str, tuple[str, bool, dict[str, Any]]] = {
 """Family, tied or not, and what is trained beside the layers, of an adapter trained after two tokens were added."""
 
 
+@pytest.mark.fast(3)
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings:UserWarning", "ignore:Model has:UserWarning")
 @pytest.mark.parametrize("case", list(RESIZED))
 def test_an_adapter_of_a_resized_vocabulary_brings_its_rows_and_its_tokenizer(case: str, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param, place, network
 
 
+@pytest.mark.fast(1)
 def test_widened_weights_are_what_the_format_says(stored: tuple[str, Path, Any]) -> None:
     from bitsandbytes import functional
 
@@ -85,6 +86,7 @@ def test_what_is_mined_says_how_it_was_read(stored: tuple[str, Path, Any], tmp_p
     assert atlas.manifest.plan["dequantize"] is True
 
 
+@pytest.mark.fast(1)
 def test_an_adapter_goes_on_packed_and_on_widened_weights(stored: tuple[str, Path, Any], tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     name, folder, _ = stored

@@ -79,7 +79,7 @@ def assert_same(spread: LanguageModel, plain: LanguageModel) -> None:
             assert torch.equal(*scores)
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(("share", "places"), [(PARTLY, ("cpu", "disk")), (0.0, ("disk",))])
 def test_a_spread_model_is_the_same_model(stored: Any, name: str, share: float, places: tuple[str, ...]) -> None:
@@ -95,6 +95,7 @@ def test_a_spread_model_is_the_same_model(stored: Any, name: str, share: float, 
         assert next(traces) == next(traces)
 
 
+@pytest.mark.full
 def test_weights_are_widened_as_they_are_fetched(stored: Any) -> None:
     folder, size = stored("llama", dtype=torch.bfloat16, max_shard_size="6KB")
     assert len(list(Path(folder).glob("*.safetensors"))) > 2
@@ -149,6 +150,7 @@ def test_weights_come_for_as_long_as_they_are_needed_and_stay_tied(stored: Any) 
     assert all(away(spread))
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_threads_share_what_is_fetched(stored: Any, name: str) -> None:
     folder, _ = stored(name)

@@ -1,5 +1,6 @@
 """Where what experts computed lies among the coefficients and weights of their layer, by hand."""
 
+import pytest
 import torch
 
 from mnemoscope.models.memories.expert_taps import Group, place, taken_from, weights_of
@@ -25,6 +26,7 @@ def test_coefficients_are_written_to_their_place_and_read_there() -> None:
     assert taken_from(counted, SHARED).tolist() == [[4], [9], [14]]
 
 
+@pytest.mark.full
 def test_weights_stand_at_their_expert() -> None:
     assert weights_of(ROUTED, 3).tolist() == [[0.5, 0, 0], [0, 0, 0], [1, 0.25, 0]]
     assert weights_of(SHARED, 3).tolist() == [[0, 0, 1]] * 3

@@ -63,6 +63,7 @@ def test_the_proof_holds_in_half_precision(mixture: str, dtype: str, tokenizer: 
     load_model(build_mixture(mixture), tokenizer=tokenizer, dtype=dtype)
 
 
+@pytest.mark.fast(8)
 def test_the_users_model_is_left_as_it_was(mixture: str, tokenizer: Any) -> None:
     hf = build_mixture(mixture)
     before = hf(input_ids=torch.tensor([IDS])).logits
@@ -88,6 +89,7 @@ def test_a_forward_of_the_modules_own_is_put_back(tokenizer: Any) -> None:
     assert len(calls) == seen + 1
 
 
+@pytest.mark.fast(8)
 def test_overwriting_with_the_same_numbers_changes_next_to_nothing(mixture: str, tokenizer: Any) -> None:
     model = load_model(build_mixture(mixture), tokenizer=tokenizer)
     ids = torch.tensor([IDS])

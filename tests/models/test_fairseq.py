@@ -51,6 +51,7 @@ def compare(model, slow, *, lens=True):
     torch.testing.assert_close(padded[0, :5], scores[:5], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.fast(5)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_every_kind_computes_what_the_format_says(name, tmp_path):
     kind = KINDS[name]
@@ -93,6 +94,7 @@ def test_attention_is_read_as_the_format_says(name, tmp_path):
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
 
 
+@pytest.mark.fast(7)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_coefficients_values_and_projections(name, tmp_path):
     kind = KINDS[name]

@@ -18,6 +18,7 @@ def own(tensor):
     return torch.cat([tensor[row, :length] for row, length in enumerate(LENGTHS)])
 
 
+@pytest.mark.fast(13)
 def test_sizes_are_the_tiny_ones(family, case, tiny, tokenizer):
     hf, known = tiny(family), case(family)
     model = load_model(hf, tokenizer=tokenizer)
@@ -56,6 +57,7 @@ def test_coefficients_are_what_the_weights_give(family, case, tiny, tokenizer):
         torch.testing.assert_close(block.ffn_output, summed if bias is None else summed + bias, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.fast(16)
 def test_states_and_logits_are_those_of_transformers(family, tiny, tokenizer):
     hf = tiny(family)
     model = load_model(hf, tokenizer=tokenizer)

@@ -121,6 +121,7 @@ def same_numbers(one: LanguageModel, other: LanguageModel) -> None:
         assert torch.equal(one.keys(layer), other.keys(layer))
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q4_0"])
 def test_a_file_is_the_model_of_its_rounded_weights(kind: str, tmp_path: Path) -> None:
     source = write(tmp_path / "model.gguf", network(), kind)

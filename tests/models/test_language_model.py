@@ -11,6 +11,7 @@ from tokenizers import models as pieces
 from mnemoscope.models import load_model
 
 
+@pytest.mark.fast(11)
 def test_keys_values_and_biases_have_the_shapes_of_the_definitions(family, case, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
     memories = case(family).memories
@@ -30,6 +31,7 @@ def test_feed_forward_parameters_are_counted_by_hand(tiny, tokenizer):
     assert load_model(tiny("phi3"), tokenizer=tokenizer).sizes.ffn_parameters == 2 * 3 * 16 * 24
 
 
+@pytest.mark.fast(17)
 def test_padding_on_the_right_changes_nothing_before_it(family, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
     alone = model.backbone(torch.tensor([[5, 1, 8]]))
@@ -37,6 +39,7 @@ def test_padding_on_the_right_changes_nothing_before_it(family, tiny, tokenizer)
     torch.testing.assert_close(padded[:1, :3], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.fast(9)
 def test_a_full_context_fits(family, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
     ids = torch.arange(model.sizes.context)[None] % 280

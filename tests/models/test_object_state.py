@@ -80,6 +80,7 @@ def known(model: LanguageModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_a_change_all_that_is_kept_is_what_a_model_loaded_anew_has(
     change: Callable[[Any], None], network: Any

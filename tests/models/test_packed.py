@@ -109,6 +109,7 @@ def packed_and_wide(kind: Any, **options: Any) -> tuple[Any, Any]:
     return network, wide
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", [Gptq, Awq])
 def test_what_stands_for_gptq_and_awq(kind: Any, bias: bool, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def load(network: Any) -> LanguageModel:
     return load_model(network, tokenizer=byte_tokenizer())
 
 
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(TARGETS))
 @pytest.mark.parametrize("dora", [False, True])
 def test_an_adapted_model_is_mined_as_the_one_it_is_merged_into(name: str, dora: bool, tmp_path: Path) -> None:
@@ -168,6 +168,7 @@ def test_a_four_bit_model_of_bitsandbytes() -> None:
     assert load(network).fingerprint == model.fingerprint
 
 
+@pytest.mark.full
 def test_a_four_bit_folder_is_read_in_float32(tmp_path: Path) -> None:
     """As it lies on the hub: packed weights, and all else in bfloat16."""
     pytest.importorskip("bitsandbytes")

@@ -114,6 +114,7 @@ def test_the_blocks_own_norm_comes_first(name, tiny, tokenizer):
     assert not torch.allclose(gain, model.scores(VECTORS, projection="gain", layer=0))
 
 
+@pytest.mark.fast(8)
 def test_folded_and_head_are_the_gain_scores(family, tiny, tokenizer):
     model = load_model(tiny(family), tokenizer=tokenizer)
     folded = model.fold(VECTORS, layer=1)

@@ -24,6 +24,7 @@ def uncommon(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.mark.fast(5)
 def test_coefficients_and_values_are_those_by_hand(uncommon: str, tokenizer: Any) -> None:
     hf, case = build_uncommon(uncommon), UNCOMMON[uncommon]
     model, taken, blocks = load_model(hf, tokenizer=tokenizer), {}, {}
@@ -105,6 +106,7 @@ def test_a_model_without_memories_is_refused(kind: str, mixer: str, tokenizer: A
         load_model(hf, tokenizer=tokenizer)
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("kind", list(SEEING))
 def test_the_text_half_of_a_model_that_reads_pictures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     hf = build_seeing(kind)

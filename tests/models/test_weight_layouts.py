@@ -101,6 +101,7 @@ LAYOUTS: dict[str, Callable[[State], object]] = {
 }
 
 
+@pytest.mark.fast(5)
 @pytest.mark.parametrize(
     ("family", "layout"),
     [*(("gpt2", layout) for layout in LAYOUTS), ("llama", "Lightning"), ("llama", "old norms"), ("gpt_neox", "DDP")],

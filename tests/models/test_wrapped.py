@@ -84,7 +84,7 @@ def forget() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.fast(4)
+@pytest.mark.full
 @pytest.mark.parametrize("way", list(WAYS))
 def test_it_is_the_same_model(way: str) -> None:
     plain = load(network_of("llama"))
@@ -123,6 +123,7 @@ def test_compiled_code_runs_compiled_when_nobody_reads() -> None:
     assert len(runs) == 2 * before
 
 
+@pytest.mark.full
 def test_it_is_mined_as_the_plain_one(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text())
     one = mine(load(WAYS["compiled layers"](network_of("llama"))), tmp_path / "text.txt", out=tmp_path / "a", **OPTIONS)

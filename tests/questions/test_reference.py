@@ -89,14 +89,14 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
     assert_all(out, mined_tables(out), near=1e-9)
 
 
-@pytest.mark.fast(2)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_question_on_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, bos_token=END, eos_token=END)
 
 
 # The first is as the paper's model is.
-@pytest.mark.fast(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("tied", "final_norm"), [(True, False), (False, True)], ids=["tied", "untied-normed"])
 def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp_path: Path) -> None:
     """A checkpoint in the paper's own format: words, two levels of scores, votes that depend on the value's length."""
@@ -126,6 +126,7 @@ def test_every_question_on_more_kinds(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, bos_token=END, eos_token=END)
 
 
+@pytest.mark.full
 def test_every_question_without_a_beginning_token_on_held_out_text(tmp_path: Path) -> None:
     check("llama", tmp_path, triggers=28)
 

@@ -55,6 +55,7 @@ def test_every_question_is_written_and_covered(tmp_path: Path) -> None:
     assert verify(tmp_path) == ["analyses/value_rank.json: the content is not what was written (its sha256 differs)"]
 
 
+@pytest.mark.fast(7)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_form_of_the_files(question: str, tmp_path: Path) -> None:
     atlas = whole(tmp_path)
@@ -82,6 +83,7 @@ def test_the_form_of_the_files(question: str, tmp_path: Path) -> None:
     assert places.index(99) == len(said["layers"]) if 99 in places else True  # totals come last
 
 
+@pytest.mark.fast(8)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_claim_of_the_paper_has_its_total(question: str, tmp_path: Path) -> None:
     claims = load_question(question).paper.claims
@@ -106,6 +108,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((directory / "analyses").iterdir())}
 
 
+@pytest.mark.full
 def test_the_same_atlas_gives_the_same_bytes_and_asking_again_replaces_them(tmp_path: Path) -> None:
     atlas, again = whole(tmp_path / "a"), whole(tmp_path / "b")
     write_all(atlas)
@@ -117,6 +120,7 @@ def test_the_same_atlas_gives_the_same_bytes_and_asking_again_replaces_them(tmp_
     assert files_of(tmp_path / "a") == first
 
 
+@pytest.mark.full
 def test_bytes_do_not_depend_on_threads(tmp_path: Path) -> None:
     """The answers of another process with another number of threads are the same to the bit."""
     atlas = whole(tmp_path / "a")

@@ -41,6 +41,7 @@ def test_triggers(scan: Scan, index: Index, terms: list[str]) -> None:
         assert any(matched for _, matched in hit.parts)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("side", ["top", "bottom"])
 @given(
     terms=st.lists(

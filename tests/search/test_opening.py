@@ -138,6 +138,7 @@ def test_a_trigger_of_a_memory_that_its_layer_does_not_have_is_damage(tmp_path: 
         build_index(open_atlas(atlas))
 
 
+@pytest.mark.full
 def test_two_processes_build_at_once(tmp_path: Path) -> None:
     atlas = build_random_atlas(tmp_path / "atlas")
     command = [sys.executable, "-c", BUILD.replace("capital", "the"), str(atlas)]
@@ -148,6 +149,7 @@ def test_two_processes_build_at_once(tmp_path: Path) -> None:
     assert [file.name for file in (atlas / "search").iterdir()] == ["index.sqlite"]
 
 
+@pytest.mark.full
 def test_threads_build_and_search_at_once(tmp_path: Path) -> None:
     atlas = open_atlas(build_random_atlas(tmp_path / "atlas"))
     with ThreadPoolExecutor(8) as pool:

@@ -149,6 +149,7 @@ def test_a_prefix_without_words_that_comes_first_of_all_is_never_found() -> None
             assert words.find(database, parse_query(asked), EVERYWHERE).triggers.tolist() == [1]
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("more", [-1, 0, 1, 50])
 def test_of_too_many_the_strongest_are_counted(more: int) -> None:
     """Word `a` in every third prefix alone, `b` in all: only the first MOST_ROWS of those with `b` are counted."""

@@ -42,6 +42,7 @@ def planted() -> LanguageModel:
     return load_model("handmade:planted")
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_number_is_the_slow_models(name: str) -> None:
     model, slow = tiny(name)
@@ -68,6 +69,7 @@ def test_the_two_level_head_of_the_paper(variant: Variant, tmp_path: Path) -> No
     check_trace(found, slow, model.encode([prompt])[0], top=4, memories=6)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["gpt2", "gptj", "opt-350m", "gemma2", "llama"])
 def test_with_changes_every_number_is_the_changed_slow_models(name: str) -> None:
     model, slow = tiny(name)
@@ -136,6 +138,7 @@ def test_votes_that_are_kept_are_those_of_a_fresh_model() -> None:
     assert [one["layers"] for one in kept] == [one["layers"] for one in fresh]
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "opt-350m"])
 def test_votes_of_an_atlas_are_those_that_tracing_projects(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

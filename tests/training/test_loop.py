@@ -189,6 +189,7 @@ def test_the_matrices_inside_the_blocks_are_updated_as_the_recipe_says(recipe: R
     assert owners["gpt_neox.layers.1.mlp.dense_4h_to_h.bias"] == ("AdamW", 1e-2, 0.0)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("changes", [{"optimiser": "muon"}, {"sparsity": 0.05, "revival": 0.0}])
 def test_a_run_of_another_kind_goes_on_as_if_it_had_not_stopped(
     recipe: Recipe, documentation: list[str], tmp_path: Path, changes: dict[str, Any]

@@ -129,6 +129,7 @@ def test_a_batch_without_a_sentence_revives_nothing(recipe: Recipe) -> None:
     assert terms.penalty(~ALL, sparsity=0.0, free=1.0, revival=1.0).item() == 0
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("sparsity", "revival"), [(0.0, 0.0), (0.3, 1.0)])
 def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     recipe: Recipe, documentation: list[str], tmp_path: Any, sparsity: float, revival: float

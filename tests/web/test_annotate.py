@@ -58,6 +58,7 @@ def test_looking_makes_no_file(atlas: Path) -> None:
     assert not (atlas / "annotations.sqlite").exists()
 
 
+@pytest.mark.full
 def test_a_campaign_from_the_first_form_to_the_results(atlas: Path) -> None:
     app = served(atlas)
     boss = host(app)
@@ -117,6 +118,7 @@ def test_every_save_is_a_row_and_the_same_key_is_stored_once(atlas: Path) -> Non
     assert len(rows(atlas)) == 7, "undoing is a row too"
 
 
+@pytest.mark.full
 def test_two_at_once_see_only_their_own_until_they_hand_in(atlas: Path) -> None:
     app = served(atlas)
     boss = host(app)
@@ -143,6 +145,7 @@ def test_two_at_once_see_only_their_own_until_they_hand_in(atlas: Path) -> None:
     assert "handed in" in save(ada, code, status=409)["message"]
 
 
+@pytest.mark.full
 def test_after_all_have_handed_in_memories_show_what_people_said(atlas: Path) -> None:
     app = served(atlas)
     boss = host(app)
@@ -224,6 +227,7 @@ def test_a_post_without_the_form_s_token_is_refused(atlas: Path) -> None:
     assert rows(atlas) == []
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [

@@ -104,6 +104,7 @@ def test_a_database_of_another_version_refuses_its_pages_alone(atlas: Path) -> N
         served(atlas, annotations=str(atlas / "annotations.sqlite"))
 
 
+@pytest.mark.full
 def test_a_database_that_is_gone_is_503_until_it_is_back(atlas: Path) -> None:
     with postgresql() as server:
         app = served(atlas, annotations=server.database())

@@ -72,6 +72,7 @@ def minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
+@pytest.mark.full
 def test_the_data_is_that_of_the_command(
     reader: TestClient, atlas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
     assert "Without the best of them together" not in said
 
 
+@pytest.mark.full
 def test_memories_of_experts_are_links(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
     atlas = mine("handmade:experts", tmp_path / "text.txt", out=tmp_path / "atlas", split="line")

@@ -59,6 +59,7 @@ def test_hostile_text_is_shown_and_never_markup(reader: TestClient, path: str) -
     assert "&lt;img src=x onerror=window.ran=1&gt;" in answer.text
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("path", PAGES)
 def test_every_link_leads_somewhere(reader: TestClient, path: str) -> None:
     page = Elements()
@@ -102,6 +103,7 @@ def test_the_overview_holds_what_the_atlas_says(atlas: Path, reader: TestClient)
     assert [one["agreement"] for one in data["striking"]] == [row["agreement"] for row in expected]
 
 
+@pytest.mark.full
 def test_the_overview_shows_four_figures_that_lead_to_their_questions(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader, page = client(opened.path), Elements()
@@ -165,6 +167,7 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
     assert "What a value speaks most for is what follows" in page
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(("option", "table", "questions"), [
     ("removals", "removals", ["key_removals"]),
     ("prefixes", "predictions", [

@@ -67,6 +67,7 @@ def mined_again(atlas: Path, *, seed: int = 8) -> str:
     return file_hash(atlas / MANIFEST)
 
 
+@pytest.mark.full
 def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from web.planted_atlas import planted_atlas
@@ -135,6 +136,7 @@ def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
         assert answer.headers["etag"] == expected.headers["etag"]
 
 
+@pytest.mark.full
 def test_a_page_whose_answers_are_not_read_before_they_change_is_of_the_next_edition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> No
     assert third.table("values", 0).equals(rows)
 
 
+@pytest.mark.full
 def test_a_figure_is_drawn_once_for_all_editions_that_answer_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

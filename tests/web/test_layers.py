@@ -114,6 +114,7 @@ def expected(choice: dict[str, str]) -> list[int]:
     return ordered + [number for number in kept if key(number) is None]
 
 
+@pytest.mark.full
 @given(choice=CHOICES)
 def test_choosing_is_what_a_brute_force_chooses(reader: TestClient, choice: dict[str, str]) -> None:
     first = asked(reader, **choice)

@@ -45,6 +45,7 @@ def fetched(address: str) -> tuple[int, Any]:
         return refused.code, json.load(refused)
 
 
+@pytest.mark.full
 def test_parallel_requests_give_what_they_give_alone(atlas: Path, model: LanguageModel) -> None:
     asked = [(prompt, changes) for prompt in PROMPTS for changes in CHANGES]
     alone = {(prompt, changes): ms.trace(model, prompt, interventions=changes).to_dict() for prompt, changes in asked}
@@ -172,6 +173,7 @@ def test_an_error_is_everybodys_own_and_is_not_kept(model: LanguageModel) -> Non
     assert worker.answer("bad", lambda model, cancelled: 2) == 2
 
 
+@pytest.mark.full
 def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path: Path) -> None:
     other = str(other_weights(tmp_path / "other"))
     with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*force_model=True"):

@@ -75,6 +75,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_atlas(tmp_path_factory.mktemp("atlas"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strips", [True, False], ids=["taken off", "passed on"])
 def test_no_address_of_any_page_leaves_the_path(atlas: Path, strips: bool) -> None:
     found = crawl(behind(atlas, strips=strips, root_path=PATH), f"{PATH}/")
@@ -152,6 +153,7 @@ def test_a_path_that_is_told_is_believed_only_where_that_was_said(atlas: Path) -
     assert f'href="{PATH}/layers"' in behind(atlas, told=f"{PATH}/", trust_proxy=True).get(f"{PATH}/").text
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize(
     "told",
     ["//evil.example", "https://evil.example", '/"><script>', "/a b", "/a%22", "/..", "evil", "/a/../b?", "/\\evil"],

@@ -41,6 +41,7 @@ def address(answered_atlas: Path) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_shows_its_answer(question: str, reader: TestClient) -> None:
     found = reader.get(f"/questions/{question}.json").json()

@@ -68,6 +68,7 @@ def old_url(request: Request) -> URL:
     return URL(f"{scope['scheme']}://{said}{scope['path']}?{scope['query_string'].decode('latin-1')}")
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize(
     "said", ["x/annotate/join?", "x/annotate/join#", "x/static/a?", "example.test/annotate/join?", "x\\annotate/join?"]

@@ -36,6 +36,7 @@ def begun(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.full
 def test_it_prints_where_it_is_and_ends_at_ctrl_c(atlas: Path) -> None:
     with begun(str(atlas), "--port", "0") as process:
         assert process.stdout is not None

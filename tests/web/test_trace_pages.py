@@ -96,6 +96,7 @@ def test_where_a_change_holds_may_be_said_once(reader: TestClient, model: Langua
     assert found["trace"] == ms.trace(model, PROMPT_TEXT, interventions=found["interventions"]).to_dict()
 
 
+@pytest.mark.full
 def test_every_link_of_a_trace_leads_somewhere(reader: TestClient) -> None:
     shown = page(reader, set=OFF, generate=2)
     ids = {at["id"] for _, at in shown.found if "id" in at}
