@@ -47,13 +47,15 @@ settings.load_profile("here")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Settles the level of every test: `full` where it opens pages in Chromium, or is behind the first of `fast(n)`."""
+    """Settles the level of every test: `full` where it opens pages in Chromium, or is behind the first of `fast`."""
     seen = Counter[str]()
     for item in items:
         mark, function = item.get_closest_marker("fast"), item.nodeid.partition("[")[0]
         seen[function] += 1
         if "running_chromium" in getattr(item, "fixturenames", ()) or (mark and seen[function] > mark.args[0]):
             item.add_marker(pytest.mark.full)
+        if mark and seen[function] > mark.kwargs.get("full", len(items)):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

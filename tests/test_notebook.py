@@ -63,7 +63,7 @@ def test_a_memory_that_never_fired_is_shown(atlas: ms.Atlas) -> None:
     assert all("promotes" in memory._repr_html_() for memory in silent)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.fast(1, full=5)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_chart_holds_the_answer(atlas: ms.Atlas, question: str) -> None:
     """Every number of the chart's data is one of the answer's; nothing is written into the atlas."""

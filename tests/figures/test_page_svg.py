@@ -33,7 +33,7 @@ def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
     return {question: draw_figure(question, answers) for question in answers}
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=5)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_it_holds_what_a_page_may_hold_and_its_numbers(
     question: str, answers: dict[str, Answer], figures: dict[str, Figure]
@@ -61,7 +61,7 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
     assert answers[question].question.paper.question not in unescape(svg), "the page has the title"
 
 
-@pytest.mark.fast(2)
+@pytest.mark.fast(2, full=5)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_it_is_right_by_the_grammar(
     question: str, answers: dict[str, Answer], figures: dict[str, Figure]

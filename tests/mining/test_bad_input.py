@@ -241,7 +241,7 @@ def test_a_full_disk_at_every_stage(
     assert verify(out) == []
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("stage", ["start", "mining", "tables", "values", "removals", "predictions", "finished"])
 def test_a_read_only_folder(
     stage: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], small_disk: Path
@@ -286,7 +286,7 @@ def bad_text(kind: str, folder: Path) -> tuple[Path, type[MnemoscopeError], str]
     return folder / "bad.txt", CorpusEmpty, "no usable sentence"
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("kind", ["empty", "blank", "not utf-8", "no field", "truncated", "absent"])
 def test_a_text_that_cannot_be_used_leaves_nothing_behind_and_takes_nothing_away(
     kind: str, model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
@@ -317,7 +317,7 @@ def test_a_token_beyond_the_heads_rows(text: Path, tmp_path: Path) -> None:
 # --- the model ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_coefficients_that_are_not_finite_name_layer_and_sentence(

@@ -96,7 +96,7 @@ def test_the_text_has_everything_odd(text: Path) -> None:
     assert any(END in s.text and len(s.tokens) > 3 for s in found)  # special strings are plain text
 
 
-@pytest.mark.fast(1)
+@pytest.mark.fast(1, full=3)
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
 @pytest.mark.parametrize("kind", ["none", "end-of-text"])
 def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: Path) -> None:

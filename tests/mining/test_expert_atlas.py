@@ -35,7 +35,7 @@ def reference_of(hf: Any, name: str, tokenizer: Any, text: str, *, beginning: in
     return ExpertReference(hf, name, found, beginning=beginning)
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=8)
 @pytest.mark.parametrize("name", list(MIXTURES))
 def test_every_mixture(name: str, text: Path, tmp_path: Path) -> None:
     hf, tokenizer = build_mixture(name), byte_tokenizer(bos_token=END, eos_token=END)
@@ -147,7 +147,7 @@ USUAL = ("mixtral", "qwen2_moe", "deepseek_v2", "flex_olmo", "nemotron_h", "gemm
 OTHERS = [name for name in MIXTURES if name not in (*USUAL, "qwen3_next")]
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> None:
     """As for dense models (test_passes.py), by the loop; `routed_memories` by hand."""

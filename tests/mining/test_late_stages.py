@@ -93,7 +93,7 @@ def run(dense: LanguageModel, text: Path, tmp_path: Path) -> Run:
     return Run(dense, text, tmp_path / "run")
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize(
     ("make", "of", "options"),
     [

@@ -28,7 +28,7 @@ KINDS = ("gpt2", "gpt2-relu", "opt", "opt-350m", "opt-no-final-norm", "gpt_neox"
          "gemma4", "gemma4 small")  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     hf, tokenizer = (build_uncommon if kind in UNCOMMON else build)(kind), byte_tokenizer(bos_token=END, eos_token=END)
@@ -60,7 +60,7 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     assert verify(out) == []
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
 @pytest.mark.parametrize("kind", ["none", "end-of-text"])
 def test_without_a_beginning_token(name: str, kind: str, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, *
     return made
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=5)
 @pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama", "opt", "gemma2", "gpt_neox"])
 @pytest.mark.parametrize("per_sentence", ["1", "all"])
 def test_what_three_threads_find_is_what_one_finds(

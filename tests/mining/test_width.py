@@ -116,7 +116,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return name, hf, out
 
 
-@pytest.mark.fast(1)
+@pytest.mark.fast(1, full=4)
 def test_losses_are_those_of_one_sentence_at_a_time(case: tuple[str, Any, Path]) -> None:
     name, hf, out = case
     logits = slow_dense(hf) if name in DENSE else slow_mixture(hf, name)
@@ -170,7 +170,7 @@ def test_early_exits_are_those_of_one_position_at_a_time(case: tuple[str, Any, P
     assert {tuple(row[:3]): list(row[3:]) for row in rows} == dict(found)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.fast(1, full=4)
 def test_models_are_run_from_the_middle_and_whole_ones_say_the_same(
     case: tuple[str, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def assert_same(spread: LanguageModel, plain: LanguageModel) -> None:
             assert torch.equal(*scores)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.fast(1, full=6)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(("share", "places"), [(PARTLY, ("cpu", "disk")), (0.0, ("disk",))])
 def test_a_spread_model_is_the_same_model(stored: Any, name: str, share: float, places: tuple[str, ...]) -> None:

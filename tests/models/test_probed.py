@@ -51,7 +51,7 @@ def load(network: Any) -> LanguageModel:
     return load_model(network, tokenizer=byte_tokenizer())
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=3)
 @pytest.mark.parametrize("name", list(TARGETS))
 @pytest.mark.parametrize("dora", [False, True])
 def test_an_adapted_model_is_mined_as_the_one_it_is_merged_into(name: str, dora: bool, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
     assert_all(out, mined_tables(out), near=1e-9)
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_question_on_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, bos_token=END, eos_token=END)

@@ -146,7 +146,7 @@ def test_a_token_outside_the_vocabulary_is_an_error() -> None:
             rank_tokens(torch.zeros(2, 300), of=[torch.tensor([0, token])])
 
 
-@pytest.mark.fast(3)
+@pytest.mark.fast(3, full=6)
 @pytest.mark.parametrize("size", [8193, 8256, 20_011, 50_257])
 @pytest.mark.parametrize("count", [1, 20, 25])
 def test_top_of_a_large_vocabulary(size: int, count: int) -> None:
