@@ -262,7 +262,7 @@ import json
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from mnemoscope.kernels import cards as triton_kernels as kernels
+from mnemoscope.kernels import cards as kernels
 
 KINDS = {"block": "*bf16", "sentences": "*i64", "sums": "*fp64", "squares": "*fp64"}
 FLOATS = ("peaks", "lows", "greatest", "least", "threshold")
