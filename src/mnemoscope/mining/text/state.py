@@ -72,11 +72,6 @@ class StateShape:
             "experts": {str(layer): numbering.document() for layer, numbering in self.experts.items()},
         }
 
-    def of_layer(self, layer: int) -> "StateShape":
-        """The shape of one of the layers alone."""
-        experts = {layer: self.experts[layer]} if layer in self.experts else {}
-        return StateShape({layer: self.memories[layer]}, self.keep, self.signs, experts)
-
     @property
     def numberings(self) -> dict[int, Numbering]:
         """Those of all mined layers; empty where no layer has experts."""
