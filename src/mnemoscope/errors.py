@@ -1,9 +1,9 @@
-"""Everything that can go wrong, as one tree (drawn in docs/errors.md); the text of an error is one plain line.
+"""Every error of the package, as one tree (drawn in docs/errors.md). The text of an error is one plain line.
 
-The line says what was wrong, the value seen, and what to do about it. The command line prints it last and
-exits with 2; `Interrupted` (work saved after Ctrl-C) exits with 130, `Terminated` with 75. Any other exception is a
-bug. A line names options as the command line does (`--max-tokens 0`) where that runs, else as Python's arguments
-(`max_tokens=0`); commands between backquotes stay commands.
+The line states what was wrong, the value seen, and what to do. The command line prints it last and exits with 2;
+`Interrupted` (work saved after Ctrl-C) exits with 130, `Terminated` with 75. Any other exception is a bug. On the
+command line a line names options as flags (`--max-tokens 0`), in Python as arguments (`max_tokens=0`); commands between
+backquotes stay as they are.
 """
 
 import re
@@ -23,7 +23,7 @@ _running: list[bool] = []
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Errors name options by their flags meanwhile, in every thread."""
+    """Makes errors name options by their flags inside the block, in every thread."""
     _running.append(True)
     try:
         yield
@@ -31,18 +31,18 @@ def command_line() -> Iterator[None]:
         _running.pop()
 
 
-def _as_argument(found: re.Match[str]) -> str:
-    if found[1] is None:
-        return found[0]
-    name, value = found[1].replace("-", "_"), found[2]
+def _as_argument(match: re.Match[str]) -> str:
+    if match[1] is None:
+        return match[0]
+    name, value = match[1].replace("-", "_"), match[2]
     if value is None:
-        return f"{name}=True" if found[1] in _SWITCHES else name
+        return f"{name}=True" if match[1] in _SWITCHES else name
     plain = re.fullmatch(r"'.*'|\d[\d.]*|nan", value) or (value.isupper() and "/" not in value)
     return f"{name}={value}" if plain else f"{name}='{value}'"
 
 
 class MnemoscopeError(Exception):
-    """Whatever a user can mend; the message is one plain line."""
+    """An error that the user can fix; the message is one plain line."""
 
     exit_code: int = 2
 

@@ -1,8 +1,7 @@
-"""What other tools call a memory: TransformerLens' hook, nnsight's module, Neuronpedia's address.
+"""The names that other tools give a memory: TransformerLens' hook, nnsight's module, Neuronpedia's address.
 
-A memory's coefficient is an entry of the input of the down-projection, which all of them can reach, each by a name of
-its own. Nothing of these tools is imported. For an atlas no model is loaded: its
-family's row says where the down-projection is.
+A memory's coefficient is an entry of the down-projection's input, which each of these tools reaches under its own name.
+None of them is imported. For an atlas no model is loaded: the row of its family locates the down-projection.
 """
 
 import re
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel
 
 NEURONPEDIA = {"gpt2": "gpt2-small"}
-"""Models that Neuronpedia calls otherwise than by the last part of their hub id, in lower case."""
+"""Neuronpedia's names of models, where they differ from the last part of the hub id in lower case."""
 
 
 def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> dict[str, str | None]:
-    """What others call one memory of a model (a hub id or folder, a loaded model, or an atlas).
+    """The names of one memory in other tools, for a model (a hub id or folder, a loaded model, or an atlas).
 
     * `transformer_lens`: the hook and index of `HookedTransformer` and `TransformerBridge`, whose cache holds the
       coefficient after any gate.
@@ -29,9 +28,9 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     * `neuronpedia`: `MODEL/LAYER/INDEX`, the path of the neuron's page if it has one; its source there is its layer.
     * `module`: the down-projection's path inside the transformers model; its input's last axis holds the memory.
 
-    None where there is no such name: a model of fairseq has no such module, an atlas does not tell where that of an
-    unknown family is, and Neuronpedia has models of the hub only, without adapters. Raises MemoryIdError for a memory
-    that the model does not have, and what `load_model` raises.
+    None where there is no such name: a model of fairseq has no such module, an atlas does not record the module of an
+    unknown family, and Neuronpedia covers hub models without adapters. Raises MemoryIdError for a memory that the model
+    does not have, and the errors of `load_model`.
     """
     named = MemoryId.parse(memory) if isinstance(memory, str) else memory
     spec, hub, path, sizes = _look_up(model, named.layer)
@@ -48,8 +47,8 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
 
 
 def _look_up(model: "str | LanguageModel | Atlas", layer: int) -> tuple[str, str, str | None, tuple[int, ...]]:
-    """The model's spec and id on the hub (empty where it has none, or an adapter), the path of the layer's
-    down-projection, and how many memories every layer has."""
+    """The model's spec, its hub id (empty without one, or with an adapter), the path of the layer's down-projection,
+    and the number of memories of every layer."""
     from mnemoscope.models.anatomy.families import FAMILIES
 
     if isinstance(model, Atlas):

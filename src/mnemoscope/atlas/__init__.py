@@ -1,4 +1,4 @@
-"""The store: a self-describing folder of tables (FORMAT.md), written and read without torch.
+"""The atlas: a self-describing folder of tables (FORMAT.md), written and read without torch.
 
 Reading starts at `open_atlas`; writing goes through schema.py, store.py, manifest.py and lock.py.
 """

@@ -1,10 +1,9 @@
-"""Manifests of the folders that are made from a finished atlas: `extensions/`, `analyses/` and `report/`.
+"""Manifests of the folders made from a finished atlas: `extensions/`, `analyses/` and `report/`.
 
-The atlas's own manifest never changes after mining, so what is made later is covered by a manifest beside it: the hash
-of every file and of the atlas's manifest. `patterns.parquet`, which can be made again, is covered by `analyses/`'s,
-optional tables that were made later and fitted lenses by `extensions/`'s.
-What was made from an opened atlas is never written beside another that took its place meanwhile.
-Verification reads these manifests; nothing here judges them.
+The atlas's own manifest never changes after mining, so a manifest in each folder covers its files: the hash of every
+file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`, which can be made again; that of
+`extensions/` covers optional tables made later, and fitted lenses. Verification reads these manifests; nothing here
+judges them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,10 +20,7 @@ from mnemoscope.foundation.files import file_entry, file_hash, is_hash, make_fol
 
 @contextmanager
 def write_beside(atlas: Atlas) -> Iterator[None]:
-    """Holds the folder of an opened atlas for writing what was made from it.
-
-    Raises AtlasBusy while another process writes it, and if another atlas lies there since this one was opened.
-    """
+    """Locks an opened atlas's folder; raises AtlasBusy if another process writes it, or the atlas was replaced."""
     with lock_folder(atlas.path):
         if not _is_there(atlas):
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
@@ -34,8 +30,8 @@ def write_beside(atlas: Atlas) -> Iterator[None]:
 def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
-    Entries of other files stay if they were made from this atlas and exist; `anew` drops them. The folder is held by
-    the caller. Raises StoreFailed.
+    Keeps entries of other files that exist and were made from this atlas, unless `anew`. The caller holds the lock.
+    Raises StoreFailed.
     """
     directory = atlas.path
     folder = directory / side
@@ -47,14 +43,14 @@ def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool =
 
 
 def made_files(path: Path, entry: str = "files") -> dict[str, Any]:
-    """The files that a manifest beside an atlas lists; none where `path` is not a manifest of that form."""
-    said = read_object(path)
-    files = said.get(entry)
-    return files if isinstance(files, dict) and said.keys() == {"atlas", entry} and is_hash(said["atlas"]) else {}
+    """The files that a derived manifest lists; empty where `path` does not have that form."""
+    stored = read_object(path)
+    files = stored.get(entry)
+    return files if isinstance(files, dict) and stored.keys() == {"atlas", entry} and is_hash(stored["atlas"]) else {}
 
 
 def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str) -> None:
-    """Raises AtlasExists unless `directory` does not exist, is empty, or holds `what` was written there before."""
+    """Raises AtlasExists unless `directory` is missing, empty, or an earlier output (`is_own`), which is `what`."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -66,7 +62,7 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
-    """The files that the manifest of `side` lists, relative to the atlas; none where it was made from another atlas."""
+    """The files in the manifest of `side`, relative to the atlas; empty if it belongs to another atlas."""
     return files_beside(atlas.path, side, atlas.manifest_hash)
 
 

@@ -1,8 +1,8 @@
-"""How memories of experts stand in tables, and how they are counted here.
+"""The two numberings of experts' memories, stored and computed, and the conversion between them.
 
-In a table of an experts model `expert` and `memory` name a memory, in a dense layer `expert` is null (definitions.md
-section 7.1). Whoever computes counts the memories of a layer through (`Numbering`), so that a layer is a layer: here
-one is turned into the other. What an atlas gives out has `memory` counted through, and `expert` beside it.
+A stored table names a memory by `expert` and `memory`; `expert` is null in a dense layer (definitions.md section 7.1).
+Computation counts the memories of a layer through (`Numbering`), so that every layer has one form. Rows that an atlas
+returns have `memory` counted through, and `expert` beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mnemoscope.foundation.memory_names import Numbering
 
 Numberings = Mapping[int, Numbering]
-"""Of every layer of an experts model; empty for any other model."""
+"""By layer, of a model of experts; empty for any other model."""
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 _NAMES = (("layer", "expert", "memory"), ("other_layer", "other_expert", "other_memory"))
@@ -24,26 +24,22 @@ _SPAN = 1 << 15
 
 
 def numberings_of(memories: Sequence[int], experts: Sequence[Mapping[str, Any] | None] | None) -> Numberings:
-    """The numberings of a manifest's layers."""
     if experts is None:
         return {}
     return {layer: Numbering.of(experts[layer], count) for layer, count in enumerate(memories)}
 
 
 def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int | None) -> dict[str, Any]:
-    """The columns of a table as they are stored: memories that were counted through, by expert and memory.
-
-    `layer` is that of the whole table; None where the rows say it.
-    """
-    found = dict(columns)
+    """The columns as stored: memories counted through become expert and memory. `layer`: None if a column has it."""
+    stored = dict(columns)
     if not numberings:
-        return found
+        return stored
     for of, expert, memory in _NAMES:
-        if memory in found:
-            numbers = np.asarray(found[memory])
-            layers = np.asarray(found[of]) if of in found else np.full(len(numbers), layer)
-            found[expert], found[memory] = _name_all(numbers, layers, numberings)
-    return found
+        if memory in stored:
+            numbers = np.asarray(stored[memory])
+            layers = np.asarray(stored[of]) if of in stored else np.full(len(numbers), layer)
+            stored[expert], stored[memory] = _name_all(numbers, layers, numberings)
+    return stored
 
 
 def _name_all(
@@ -58,12 +54,12 @@ def _name_all(
 
 
 def counted_through(rows: Frame, numberings: Numberings, layer: int | None) -> Frame:
-    """The rows of a stored table with its memories counted through their layer."""
+    """The rows of a stored table, with memories counted through their layer."""
     return _shift(rows, numberings, layer, 1)
 
 
 def as_stored(rows: Frame, numberings: Numberings, layer: int | None) -> Frame:
-    """The rows of `counted_through` as they are stored."""
+    """The inverse of `counted_through`."""
     return _shift(rows, numberings, layer, -1)
 
 
@@ -74,7 +70,7 @@ def _shift(rows: Frame, numberings: Numberings, layer: int | None, sign: int) ->
     for of, expert, memory in _NAMES:
         if memory in names and expert in names:
             at = pl.col(of).cast(pl.Int64) if of in names else pl.lit(layer, pl.Int64)
-            there = {own: found for own, found in numberings.items() if of in names or own == layer}
+            there = {own: numbering for own, numbering in numberings.items() if of in names or own == layer}
             first = (at * _SPAN + pl.col(expert).cast(pl.Int64).fill_null(0)).replace_strict(
                 _firsts(there), return_dtype=pl.Int32
             )
@@ -83,7 +79,7 @@ def _shift(rows: Frame, numberings: Numberings, layer: int | None, sign: int) ->
 
 
 def _firsts(numberings: Numberings) -> dict[int, int]:
-    """The number of the first memory of every expert, by layer and expert."""
+    """The number of each expert's first memory, by `layer * _SPAN + expert`."""
     return {
         layer * _SPAN + expert: first
         for layer, numbering in numberings.items()
@@ -92,6 +88,6 @@ def _firsts(numberings: Numberings) -> dict[int, int]:
 
 
 def with_names(columns: Sequence[str]) -> list[str]:
-    """The columns to be read so that memories among them can be counted through."""
+    """The columns to read so that memories among them can be counted through."""
     needed = [expert for _, expert, memory in _NAMES if memory in columns and expert not in columns]
     return [*columns, *needed]

@@ -1,8 +1,8 @@
-"""What lies in a folder, and what of it is an atlas's own.
+"""Classifies the contents of a folder, and decides which of its files are an atlas's own.
 
-A folder is an atlas's only if its marks have the form that this package writes: `manifest.json` is a name that many
-tools use. Removed are only the files that the format names, and those that a manifest of the atlas lists with the hash
-they have; whatever else lies there stays, and so does every folder that holds it.
+A folder is an atlas only if its marks have the form that this package writes, since many tools use the name
+`manifest.json`. Removal takes only files that the format names, and files that a manifest of the atlas lists with their
+present hash; everything else stays, and so does every folder that holds it.
 """
 
 import re
@@ -37,15 +37,13 @@ Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
 SIDES = (EXTENSIONS, "analyses", "report")
 _SHARED = ("leases", "states", "closed", "beats")
-"""In the work folder of a run that workers share."""
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
     STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *(f"{WORK}/{name}" for name in _SHARED),
     *SIDES, LENSES, "report/figures", "search",
 )  # fmt: skip
-"""Every folder that is written inside an atlas, outer ones first; `browse` is a folder of its own, and those of a
-worker or of its leases are named after them (`_NAMED_FOLDER`).
-"""
+"""Every folder inside an atlas, outer ones first. `browse` is a folder of its own; the folders of workers and of their
+leases match `_NAMED_FOLDER`."""
 
 _QUESTION = "|".join(ANSWERS)
 _NAMED = re.compile(
@@ -65,31 +63,31 @@ _NAMED_FOLDER = re.compile(r"work/(leases|states|closed)/[A-Za-z0-9-]+")
 
 
 def _folders(directory: Path) -> list[str]:
-    """The folders that are an atlas's own, those of workers and stages included."""
+    """FOLDERS, and those of workers and stages that exist."""
     places = [place for name in _SHARED for place in (directory / WORK / name).glob("*") if place.is_dir()]
-    found = [place.relative_to(directory).as_posix() for place in places]
-    return [*FOLDERS, *(name for name in found if _NAMED_FOLDER.fullmatch(name))]
+    names = [place.relative_to(directory).as_posix() for place in places]
+    return [*FOLDERS, *(name for name in names if _NAMED_FOLDER.fullmatch(name))]
 
 
 def is_named(path: str) -> bool:
-    """Whether the format names a file at this place, relative to the atlas; the atlas's own marks aside."""
+    """Whether the format names a file at this path, relative to the atlas; the atlas's own marks excluded."""
     return place(path) is not None or _NAMED.fullmatch(path) is not None
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file is the manifest of an atlas in form, whatever has become of the atlas."""
-    said = read_object(path)
-    if type(said.get("schema")) is not int or not isinstance(said.get("plan_hash"), str):
+    """Whether a file has the form of an atlas's manifest, whatever the state of the atlas."""
+    entry = read_object(path)
+    if type(entry.get("schema")) is not int or not isinstance(entry.get("plan_hash"), str):
         return False
-    about = [said.get(name) for name in ("model", "corpus")]
-    return isinstance(said.get("files"), dict) and all(isinstance(one, dict) and "fingerprint" in one for one in about)
+    about = [entry.get(name) for name in ("model", "corpus")]
+    return isinstance(entry.get("files"), dict) and all(isinstance(one, dict) and "fingerprint" in one for one in about)
 
 
 def occupancy(directory: Path) -> Occupancy:
-    """What lies in the folder: nothing, an unfinished atlas, a finished one, or something that is no atlas.
+    """Whether the folder is free, or holds an unfinished atlas, a finished one, or anything else.
 
-    An atlas whose manifest is damaged or gone counts as finished if its seal is there, and a table that says what it
-    is. A working copy alone is nothing: a run that is killed between clearing a folder and beginning leaves it.
+    An atlas with a damaged or missing manifest counts as finished if it has its seal and a table that states its own
+    name. A working copy alone counts as free: a run that is killed between clearing and beginning leaves one.
     """
     if not directory.exists():
         return "free"
@@ -109,16 +107,16 @@ def occupancy(directory: Path) -> Occupancy:
 def clear(directory: Path, *, keep_work: bool = False) -> None:
     """Removes an atlas's own files: tables, work, analyses, report, search, manifest. Annotations and all else stay.
 
-    What marks the folder goes last: stopped half-way it is a damaged or unfinished atlas, never a whole one with old
-    tables, nor one that is taken for a folder of something else.
+    The marks go last: stopped half-way, the folder is a damaged or unfinished atlas, never a whole one with old tables,
+    nor a foreign one.
     """
     with storing(directory):
-        found = _own_files(directory)
+        paths = _own_files(directory)
         if not is_manifest(directory / MANIFEST) and _is_sealed(directory):
-            # Seal and tables tell whose it is, so it goes while they are there.
+            # While seal and tables still identify the atlas.
             (directory / MANIFEST).unlink(missing_ok=True)
-        _remove(directory, [path for path in found if not (keep_work and path.startswith(f"{WORK}/"))])
-        flush(directory)  # or a power cut could bring tables back without the marks that tell whose they are
+        _remove(directory, [path for path in paths if not (keep_work and path.startswith(f"{WORK}/"))])
+        flush(directory)  # or a power cut could bring tables back without their marks
         for name in (RUN, SEAL):
             (directory / name).unlink(missing_ok=True)
         if is_manifest(directory / MANIFEST):
@@ -129,18 +127,15 @@ def clear(directory: Path, *, keep_work: bool = False) -> None:
 
 
 def remove_work(directory: Path) -> None:
-    """Removes the working copy and the saved state of a run, and what killed processes left half written there.
-
-    Nothing else that lies beside them.
-    """
-    with suppress(OSError, StoreFailed):  # it is in nobody's way
+    """Removes a run's working copy and saved state, and half-written files of killed processes; nothing else."""
+    with suppress(OSError, StoreFailed):  # leftovers do no harm
         if not _is_linked(directory, WORK):
             remove_strays(directory / WORK)
         _remove(directory, [path for path in _own_files(directory) if path.startswith(f"{WORK}/")])
 
 
 def refuse_links(directory: Path) -> None:
-    """Raises AtlasDamaged if a folder of the atlas is a symbolic link: what is written there would lie elsewhere."""
+    """Raises AtlasDamaged if a folder of the atlas is a symbolic link, through which files would go elsewhere."""
     for folder in _folders(directory):
         if (directory / folder).is_symlink():
             raise AtlasDamaged(
@@ -150,12 +145,12 @@ def refuse_links(directory: Path) -> None:
 
 
 def _own_files(directory: Path) -> list[str]:
-    """The files that `clear` removes, but for the marks; none behind a link."""
-    found = set(table_files(directory))
+    """The files that `clear` removes, except the marks; none behind a link."""
+    paths = set(table_files(directory))
     for folder in _folders(directory):
         if not _is_linked(directory, folder) and (directory / folder).is_dir():
-            found |= {f"{folder}/{entry.name}" for entry in (directory / folder).iterdir() if not entry.is_dir()}
-    named = {path for path in found if is_named(path) and not _is_linked(directory, str(PurePosixPath(path).parent))}
+            paths |= {f"{folder}/{entry.name}" for entry in (directory / folder).iterdir() if not entry.is_dir()}
+    named = {path for path in paths if is_named(path) and not _is_linked(directory, str(PurePosixPath(path).parent))}
     return sorted(named | set(_unnamed_files(directory)))
 
 
@@ -163,28 +158,27 @@ def _unnamed_files(directory: Path) -> Iterator[str]:
     """Files that a manifest lists and the format does not name, such as those of a newer version."""
     for manifest in (MANIFEST, *(f"{side}/{MANIFEST}" for side in SIDES)):
         files = read_object(directory / manifest).get("files")
-        for path, said in files.items() if isinstance(files, dict) else ():
+        for path, entry in files.items() if isinstance(files, dict) else ():
             ours = path.split("/")[0] in FOLDERS or path.endswith(".parquet")
-            if not ours or not is_file_entry(path, said) or is_named(path) or _is_linked(directory, path):
+            if not ours or not is_file_entry(path, entry) or is_named(path) or _is_linked(directory, path):
                 continue
             with suppress(OSError):
-                if file_hash(directory / path) == said["sha256"]:
+                if file_hash(directory / path) == entry["sha256"]:
                     yield path
 
 
 def _remove(directory: Path, paths: list[str]) -> None:
-    """Removes the files, and of the folders of an atlas those that are empty then."""
     folders = set(_folders(directory))
     for path in paths:
         (directory / path).unlink(missing_ok=True)
         folders |= {str(parent) for parent in PurePosixPath(path).parents if parent.name}
     for folder in sorted(folders, key=lambda folder: -folder.count("/")):
-        with suppress(OSError):  # it holds something, or is none
+        with suppress(OSError):  # not empty, or missing
             (directory / folder).rmdir()
 
 
 def _is_linked(directory: Path, path: str) -> bool:
-    """Whether a symbolic link lies on the way from the folder to a place in it."""
+    """Whether a symbolic link lies on the path from the folder to `path`."""
     steps = PurePosixPath(path)
     return any((directory / step).is_symlink() for step in (steps, *steps.parents) if step.name)
 
@@ -197,24 +191,21 @@ def _has_seal(directory: Path) -> bool:
 
 
 def _is_sealed(directory: Path) -> bool:
-    """Whether the seal of an atlas is there, and a table that says of itself which it is."""
+    """Whether the folder has an atlas's seal, and a table that states its own name."""
     return _has_seal(directory) and any(_says_its_name(directory, path) for path in table_files(directory))
 
 
 def _says_its_name(directory: Path, path: str) -> bool:
-    found = place(path)
+    placed = place(path)
     try:
-        said = pq.read_schema(directory / path).metadata or {}
+        stored = pq.read_schema(directory / path).metadata or {}
     except (OSError, pa.ArrowException):
         return False
-    return found is not None and said.get(b"mnemoscope.table") == found[0].name.encode()
+    return placed is not None and stored.get(b"mnemoscope.table") == placed[0].name.encode()
 
 
 def _only_work(directory: Path) -> bool:
-    """Whether the folder `work` holds a working copy of a text, and nothing that is not a run's own.
-
-    An empty one is left where a power cut took the names in it, and is nothing, too.
-    """
+    """Whether `work` holds a working copy of a text and nothing foreign, or is empty, as a power cut can leave it."""
     if _is_linked(directory, f"{WORK}/text") or not (directory / WORK).is_dir():
         return False
     entries = [entry.relative_to(directory).as_posix() for entry in (directory / WORK).rglob("*")]

@@ -1,8 +1,8 @@
-"""What a manifest says, as records, and the form of every entry: what a JSON object must be to be a manifest.
+"""A manifest as typed records, and the form of every entry: the checks that make a JSON object a manifest.
 
-A manifest may be a stranger's, and its seal only says that nobody changed it since. What is checked here once, before
-anything is allocated or looked up, every reader may believe. Entries that have a default may be missing (older atlases
-lack some), and those that no record has may be anything that JSON and UTF-8 can hold. Reads no file.
+A manifest may come from a stranger; its seal only proves that it was not changed since. The checks run once, before
+anything is allocated or looked up, and every reader relies on them. Entries with a default may be missing (older
+atlases lack some); entries that no record has may be anything in JSON and UTF-8. Reads no file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,8 @@ from mnemoscope.foundation.files import is_file_entry
 from mnemoscope.foundation.model_options import shown_manifest
 
 MOST = 2**24
-"""Memories of a layer, and rows of the vocabulary: some sixty times what the largest models have."""
+"""Most memories of a layer, and most rows of the vocabulary: some sixty times those of the largest models."""
 MOST_IN_ALL = 2**28
-"""Memories of a model."""
 
 _MOST_EXPERTS = 2**15
 
@@ -27,7 +26,7 @@ _Test = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Form:
-    """What an entry must be: a test of the stored value, the words for it, and which entries inside are counts."""
+    """The form of an entry: a test of the stored value, words for it, and the inner entries that are counts."""
 
     test: _Test
     words: str
@@ -53,7 +52,7 @@ def _values(test: _Test) -> _Test:
 
 
 def _is_numbering(value: Any) -> bool:
-    """Whether a value can say how the memories of a layer of experts are numbered."""
+    """Whether a value has the form of `Numbering.document`."""
     names = {"routed", "memories", "shared"}
     if not (isinstance(value, dict) and names <= value.keys() and _LIST.test(value["shared"])):
         return False
@@ -96,7 +95,7 @@ Size = Annotated[int | None, Form(_or_null(_COUNT.test), "a whole number from 0 
 
 @dataclass(frozen=True)
 class SizesRecord:
-    """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas says nothing."""
+    """The sizes of the model: memories of every layer, rows of the vocabulary; None where an old atlas lacks one."""
 
     memories: Annotated[Sequence[int], _LIST]
     vocabulary: Annotated[int, _ROWS]
@@ -106,20 +105,18 @@ class SizesRecord:
     parameters: Size = None
     ffn_parameters: Size = None
     experts: Annotated[Sequence[Mapping[str, Any] | None] | None, _EXPERTS] = None
-    """How the memories of every layer are shared among experts (memory.py); null for a dense layer, or model."""
+    """How the memories of every layer are shared among experts (memory_names.py); null for a dense layer, or model."""
 
 
 @dataclass(frozen=True)
 class BeginningRecord:
-    """The beginning token of the model, and of what kind it is."""
-
     token: Size = None
     kind: Annotated[str | None, _TEXT] = None
 
 
 @dataclass(frozen=True)
 class MinedModel:
-    """The model that was mined: where it is from (`hub`: its id there, if it is), and what it is."""
+    """The model that was mined: its origin (`hub`: its id there, if any) and its properties."""
 
     fingerprint: Text
     sizes: Annotated[SizesRecord, _OBJECT]
@@ -133,15 +130,15 @@ class MinedModel:
     head: Name = "linear"
     beginning: Annotated[BeginningRecord, _OBJECT] = field(default_factory=BeginningRecord)
     layer_blocks: Annotated[Sequence[int], _BLOCKS] = ()
-    """Of a model with blocks without a feed-forward layer: the block of every layer; else empty."""
+    """The block of every layer, in models that also have blocks without a feed-forward layer; else empty."""
     other_blocks: Annotated[Mapping[str, str], _OTHER_BLOCKS] = field(default_factory=dict)
-    """What the other blocks hold, by the number of the block."""
+    """The contents of the other blocks, by block number."""
     proof: Annotated[Mapping[str, float | None] | None, _PROOF] = None
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many `of` the validation sentences were mined, too."""
+    """How many `of` the validation sentences were mined as well."""
 
     sentences: Annotated[int, _COUNT]
     of: Annotated[int, _COUNT]
@@ -150,7 +147,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class MinedCorpus:
-    """The text that was mined; `counts` are those of its documents, sentences and tokens."""
+    """The text that was mined; `counts` holds its documents, sentences and tokens."""
 
     fingerprint: Text
     spec: Name = None
@@ -161,7 +158,7 @@ class MinedCorpus:
 
 @dataclass(frozen=True)
 class Questions:
-    """How much the passes for the questions asked; None where they were not made."""
+    """The sizes of the passes for the questions; None where one was not made."""
 
     prefixes: Annotated[int | None, _COUNT] = None
     prefixes_asked: Annotated[int | None, _COUNT] = None
@@ -171,8 +168,6 @@ class Questions:
 
 @dataclass(frozen=True)
 class Part:
-    """Which of the parts of a plan an atlas is."""
-
     index: int
     of: int
 
@@ -182,7 +177,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Manifest(Mapping[str, Any]):
-    """What an atlas says about itself: typed, what code reads of it; as a mapping, `document`, the JSON as stored."""
+    """An atlas's description of itself: typed fields for code, and as a mapping the stored JSON (`document`)."""
 
     document: Mapping[str, Any] = field(repr=False)
     model: Annotated[MinedModel, _OBJECT]
@@ -200,18 +195,18 @@ class Manifest(Mapping[str, Any]):
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "Manifest":
-        """The manifest that a JSON object without `form_faults` is; what it is called is as it is shown."""
+        """The manifest of a JSON object without `form_faults`, with display names."""
         made: Manifest = _record(Manifest, {**shown_manifest(document), "document": document})
         return made
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """The sha256 of every file that the manifest covers, by its path relative to the atlas."""
+        """The sha256 of every covered file, by its path relative to the atlas."""
         return {path: entry["sha256"] for path, entry in self.files.items()}
 
     @property
     def provenance(self) -> Provenance:
-        """What every table of the atlas must say about its origin."""
+        """The origin that every table of the atlas must state."""
         return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash, self.schema)
 
     def __getitem__(self, name: str) -> Any:
@@ -226,17 +221,16 @@ class Manifest(Mapping[str, Any]):
 
 @cache
 def _entries(kind: Any) -> dict[str, tuple[Form, Any]]:
-    """The form of every entry of a record, and the record that the entry itself is, or None."""
-    found: dict[str, tuple[Form, Any]] = {}
+    """The form of each entry of a record, and the entry's own record type or None."""
+    forms: dict[str, tuple[Form, Any]] = {}
     for one in fields(kind):
         if get_origin(one.type) is Annotated:
             own, form = get_args(one.type)
-            found[one.name] = form, next((part for part in (own, *get_args(own)) if is_dataclass(part)), None)
-    return found
+            forms[one.name] = form, next((part for part in (own, *get_args(own)) if is_dataclass(part)), None)
+    return forms
 
 
 def _record(kind: Any, document: Mapping[str, Any]) -> Any:
-    """The record of a JSON object, of those entries that it has fields for."""
     made = {one.name: document[one.name] for one in fields(kind) if one.name in document}
     for name, (_, record) in _entries(kind).items():
         if record is not None and made.get(name) is not None:
@@ -245,19 +239,19 @@ def _record(kind: Any, document: Mapping[str, Any]) -> Any:
 
 
 def form_faults(manifest: dict[str, Any]) -> list[str]:
-    """What keeps a JSON object from being a manifest that can be read, one line each."""
+    """Why a JSON object is no readable manifest, one line per fault."""
     if fault := unwritable(manifest):
         return [fault]
-    found = [*_wrong_entries(Manifest, manifest)]
-    if needed := [fault for is_needed, fault in found if is_needed]:
-        return needed[:1]  # what is inside it, or follows from it, is not wrong again
-    files = sorted(path for path, said in manifest["files"].items() if not is_file_entry(path, said))
+    faults = [*_wrong_entries(Manifest, manifest)]
+    if needed := [fault for is_needed, fault in faults if is_needed]:
+        return needed[:1]  # faults inside it, or that follow from it, are not listed
+    files = sorted(path for path, entry in manifest["files"].items() if not is_file_entry(path, entry))
     unknown = [f"{short(path)}: not an entry that mnemoscope writes" for path in files]
-    return [*(fault for _, fault in found), *_wrong_layers(manifest), *unknown]
+    return [*(fault for _, fault in faults), *_wrong_layers(manifest), *unknown]
 
 
 def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Iterator[tuple[bool, str]]:
-    """What is wrong with the entries of a record, each with whether the record needs that entry."""
+    """The faults of a record's entries, each with whether the record needs that entry."""
     needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
     for name, (form, record) in _entries(kind).items():
         value = document.get(name)
@@ -275,7 +269,7 @@ def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Itera
 
 
 def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
-    """Layers without a possible number of memories, and mined layers that the model does not have."""
+    """Layers with an impossible number of memories, and mined layers that the model does not have."""
     memories, layers = manifest["model"]["sizes"]["memories"], manifest["layers"]
     experts = manifest["model"]["sizes"].get("experts")
     in_order = all(map(_COUNT.test, layers)) and layers == sorted(set(layers))
@@ -293,7 +287,6 @@ def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _fit(experts: list[dict[str, Any] | None], memories: list[int]) -> bool:
-    """Whether the experts of every layer have the memories that it has."""
     return len(experts) == len(memories) and all(
         each is None or each["routed"] * each["memories"] + sum(each["shared"]) == count
         for each, count in zip(experts, memories, strict=True)

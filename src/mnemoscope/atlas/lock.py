@@ -1,8 +1,8 @@
 """One writer per atlas: a lock file that the operating system releases, even after `kill -9`.
 
-Readers take no lock: a finished atlas does not change. The file is removed when the writer is done. On a file system
-without such locks (some of Lustre, NFS and FUSE), and on Windows, the file itself is the lock; one that a killed
-process left is removed by hand, since nothing there tells whether its process still runs.
+Readers take no lock: a finished atlas does not change. The writer removes the file when it is done. On file systems
+without locks (some of Lustre, NFS and FUSE), and on Windows, the file itself is the lock; one left by a killed process
+is removed by hand, since nothing there shows whether the process still runs.
 """
 
 import errno
@@ -26,12 +26,11 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 @contextmanager
 def lock_folder(directory: Path) -> Iterator[None]:
-    """Holds `directory` for writing, and removes what a killed writer left half-written.
+    """Locks `directory` for writing, and removes files that a killed writer left half-written.
 
-    The folder is made where it is missing, and taken away again if nothing was written into it.
-
-    Raises AtlasBusy, naming the other process, at once rather than waiting; AtlasDamaged for symbolic links where an
-    atlas has folders or the lock; StoreFailed if no lock file can be made or removed.
+    Makes the folder where it is missing, and removes it again if nothing was written. Raises AtlasBusy, naming the
+    other process, without waiting; AtlasDamaged if the lock or a folder of the atlas is a symbolic link; StoreFailed if
+    the lock file cannot be made or removed.
     """
     new = not directory.exists()
     make_folder(directory)
@@ -44,12 +43,12 @@ def lock_folder(directory: Path) -> Iterator[None]:
     finally:
         _give_back(handle, path)
         if new:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # not empty
                 directory.rmdir()
 
 
 def _take(path: Path, directory: Path) -> int:
-    """An open, locked handle on the file that bears the name `path`."""
+    """An open, locked handle of the file that is at `path` now."""
     while True:
         opened = _open(path)
         if opened is None:
@@ -82,14 +81,14 @@ def _take(path: Path, directory: Path) -> int:
 
 
 def _lock(handle: int) -> None:
-    """Takes the system's lock; OSError where another process has it, or where there are no such locks."""
+    """Takes the system's lock; OSError if another process has it, or the file system has no locks."""
     if fcntl is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _open(path: Path) -> tuple[int, bool] | None:
-    """The lock file, and whether it was made now; None where it went away meanwhile. Never what a link leads to."""
+    """The lock file, and whether it was created now; None if it vanished meanwhile. Follows no link."""
     if path.is_symlink():
         raise AtlasDamaged(f"{path} is a symbolic link, and an atlas is not written through one; remove it")
     with storing(path):
@@ -101,7 +100,7 @@ def _open(path: Path) -> tuple[int, bool] | None:
 
 
 def _sign(handle: int, path: Path, who: str) -> None:
-    """Writes who holds it into the lock file; on a full disk gives the lock back."""
+    """Writes the holder into the lock file; on a full disk releases the lock."""
     try:
         with storing(path):
             os.ftruncate(handle, 0)
@@ -113,14 +112,14 @@ def _sign(handle: int, path: Path, who: str) -> None:
 
 
 def _give_back(handle: int, path: Path) -> None:
-    """Removes the lock file and lets go of it, also where the disk refuses to remove it: StoreFailed."""
+    """Removes the lock file and releases it, even where the disk refuses the removal (StoreFailed)."""
     if fcntl is None:  # Windows removes no file that is open
         os.close(handle)
         with storing(path):
             path.unlink(missing_ok=True)
         return
     try:
-        # Unlinked while still held: whoever opened the old file sees, after locking it, that its name is gone.
+        # Unlinked while held: a process that opened the old file sees, after locking it, that its name is gone.
         with storing(path):
             path.unlink(missing_ok=True)
     finally:

@@ -1,7 +1,7 @@
-"""The manifest: what an atlas says about itself, and the seal that makes a folder an atlas.
+"""The manifest: an atlas's description of itself, and the seal that makes a folder an atlas.
 
-A folder passes through `begin` (unfinished.json holds the plan), the writing of its tables, and `seal` (the hash of
-the manifest, then the manifest, last). Reading refuses whatever is unfinished, damaged or newer than this package.
+A folder passes through `begin` (unfinished.json holds the plan), the writing of its tables, and `seal` (the hash of the
+manifest, then the manifest, last). Reading refuses an atlas that is unfinished, damaged or newer than this package.
 """
 
 import hashlib
@@ -37,19 +37,19 @@ UNFINISHED = "unfinished.json"
 STATE = "state"
 TEXTS = ("corpus", "validation")
 OPENED = ("model", *NAMED, *TEXTS)
-"""What a plan calls by display names; a `dictionary` it knows by its content."""
+"""Entries of a plan that are display names; a `dictionary` is known by its content."""
 WORK = "work"
 EXTENSIONS = "extensions"
-"""The folder whose manifest covers what was made in the atlas after it was finished, with the model."""
+"""The folder whose manifest covers what was made later with the model."""
 
 
 def begin(directory: Path, *, plan: dict[str, Any]) -> None:
-    """Marks the folder as an unfinished atlas: `plan` holds the `plan`, and the `part` of it or None."""
+    """Marks the folder as an unfinished atlas; `plan` holds the `plan`, and its `part` or None."""
     write_json(directory / UNFINISHED, plan)
 
 
 def unfinished_plan(directory: Path) -> dict[str, Any] | None:
-    """What `begin` was given, or None where no mining is under way, or only a file of somebody else bears that name."""
+    """The `plan` of `begin`; None where no mining is under way, or the file is foreign."""
     if (directory / MANIFEST).is_file():
         return None
     begun = read_object(directory / UNFINISHED)
@@ -57,71 +57,66 @@ def unfinished_plan(directory: Path) -> dict[str, Any] | None:
 
 
 def plan_of(directory: Path) -> dict[str, Any]:
-    """The plan of what lies in the folder, finished or not, unchecked; empty where there is none."""
+    """The plan of the atlas in the folder, finished or not, unchecked; empty where there is none."""
     plan = (unfinished_plan(directory) or read_object(directory / MANIFEST)).get("plan")
     return plan if isinstance(plan, dict) else {}
 
 
 def mined_from(directory: Path) -> dict[str, str]:
-    """What opened the model and the texts of an atlas, by their names in its plan: full paths.
+    """The full paths that opened the model and the texts of an atlas, by their names in its plan.
 
-    They stand in run.json, which no hash covers and nothing that is shared carries, and of a run that is not finished
-    in what it said of itself; where they are not told, the plan's names take their place, which once were paths.
+    They are stored in run.json, which no hash covers and no export carries, or in the marks of an unfinished run. Where
+    they are missing, the plan's names take their place, which once were paths.
     """
     paths = (unfinished_plan(directory) or read_object(directory / RUN)).get("paths")
-    found = plan_of(directory) | (paths if isinstance(paths, dict) else {})
-    return {name: value for name in OPENED if isinstance(value := found.get(name), str)}
+    names = plan_of(directory) | (paths if isinstance(paths, dict) else {})
+    return {name: value for name in OPENED if isinstance(value := names.get(name), str)}
 
 
 def as_mined(directory: Path, name: str, given: str) -> str:
-    """What opens the `model`, `corpus`, ... of an atlas that is called so where it is shown, or else `given` itself.
-
-    What lies at `given` comes first.
-    """
+    """The stored path if `given` is the display name of the atlas's `name`, else `given`; an existing file comes
+    first."""
     stored, path = plan_of(directory).get(name), os.path.expanduser(given.removeprefix("fairseq:"))
     called = {stored, display_name(stored, of_text=name in TEXTS)} if isinstance(stored, str) else set()
     return given if given not in called or os.path.exists(path) or glob(path) else mined_from(directory)[name]
 
 
 def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> tuple[str, ModelOptions]:
-    """The model that an atlas was mined from, if it is not said otherwise, and how it is opened."""
+    """The model, by default the one that was mined, and how it is opened."""
     name = None if model is None else as_mined(directory, "model", model)
-    found = plan_of(directory) | mined_from(directory)
-    if name not in (None, found.get("model")):
-        found.pop("dictionary", None)  # which lies beside the model, wherever that is now
-    return str(found["model"]) if name is None else name, resolve_opening(directory, opening).or_planned(found)
+    stored = plan_of(directory) | mined_from(directory)
+    if name not in (None, stored.get("model")):
+        stored.pop("dictionary", None)  # it lies beside the model, wherever that is now
+    return str(stored["model"]) if name is None else name, resolve_opening(directory, opening).or_planned(stored)
 
 
 def resolve_opening(directory: Path, opening: ModelOptions) -> ModelOptions:
-    """The same with what opens its adapter and tokenizer, as `as_mined` says."""
-    given = {each: str(value) for each in NAMED if (value := getattr(opening, each)) is not None}
-    found: dict[str, Any] = {each: as_mined(directory, each, value) for each, value in given.items()}
-    return replace(opening, **found)
+    """The options with `as_mined` applied to those that may be paths."""
+    names = {each: str(value) for each in NAMED if (value := getattr(opening, each)) is not None}
+    resolved: dict[str, Any] = {each: as_mined(directory, each, value) for each, value in names.items()}
+    return replace(opening, **resolved)
 
 
 def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What workers share of a run that was begun for them; None for one of one process, and where none is begun."""
+    """What workers share of a run; None for a run of one process, and where none has begun."""
     work = None if begun is None else begun.get("work")
     return work if isinstance(work, dict) and work else None
 
 
 def table_files(directory: Path) -> list[str]:
-    """Every table file below the folder, relative and sorted, whether a manifest lists it or not."""
+    """Every table file below the folder, relative and sorted, listed in a manifest or not."""
     places = [*directory.glob("*.parquet")]
     for kind in TABLES.values():
         if kind.numbered:
             places += (directory / kind.name).glob("*.parquet")
-    found = sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
-    return [path for path in found if place(path) is not None]
+    names = sorted(path.relative_to(directory).as_posix() for path in places if path.is_file())
+    return [path for path in names if place(path) is not None]
 
 
 def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
-    """The files that the manifest of the folder `side` lists, relative to the atlas, whose manifest's hash is `atlas`.
-
-    None where it was made from another atlas, or where there is none.
-    """
-    said = read_object(directory / side / MANIFEST)
-    listed = said.get("files") if said.get("atlas") == atlas else None
+    """The files in the manifest of the folder `side`, relative to the atlas, if it was made from the hash `atlas`."""
+    document = read_object(directory / side / MANIFEST)
+    listed = document.get("files") if document.get("atlas") == atlas else None
     if not isinstance(listed, dict):
         return {}
     return {path: entry for path, entry in listed.items() if is_file_entry(path, entry)}
@@ -130,8 +125,8 @@ def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
 def seal(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
 
-    `manifest` must have the form of one (AtlasDamaged), but for what is added; with `part` = {"index": I, "of": N} the
-    files of `state/` are covered too. Numbers that are not finite: ValueError.
+    Raises AtlasDamaged if `manifest` lacks the form of one, ValueError for numbers that are not finite. With `part` =
+    {"index": I, "of": N} the files of `state/` are covered too.
     """
     covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
     if "part" in manifest:
@@ -156,15 +151,13 @@ def _package_version() -> str:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a finished atlas (or part); raises what `read_sealed` raises."""
     return read_sealed(directory)[0]
 
 
 def read_sealed(directory: Path) -> tuple[Manifest, str]:
-    """The manifest of a finished atlas (or part), and the sha256 of the very bytes that were read.
+    """The manifest of a finished atlas (or part), and the sha256 of the bytes that were read.
 
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged when it is not what manifest.sha256 says, or
-    has not the form of a manifest.
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged if manifest.sha256 or the form does not match.
     """
     manifest, hash = read_claimed(directory)
     if faults := form_faults(manifest):
@@ -173,7 +166,7 @@ def read_sealed(directory: Path) -> tuple[Manifest, str]:
 
 
 def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
-    """As `read_sealed`, but as stored and of any form: sealed, and of this schema."""
+    """Like `read_sealed`, but as stored and of any form: only the seal and the schema version are checked."""
     path = directory / MANIFEST
     if not path.is_file():
         _refuse_without_manifest(directory)
@@ -182,7 +175,7 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
     except OSError as error:
         raise AtlasDamaged(f"{path} cannot be read: {error.strerror}") from error
     manifest = _parse(path, data)
-    found = hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
     schema = manifest.get("schema")
     # Before the hash: a newer schema may seal differently.
     if isinstance(schema, int) and schema > SCHEMA_VERSION:
@@ -190,16 +183,16 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
             f"{directory} has atlas schema {schema}, this package reads up to {SCHEMA_VERSION}; update mnemoscope"
         )
     try:
-        said = (directory / SEAL).read_bytes()
+        sealed = (directory / SEAL).read_bytes()
     except OSError as error:
         raise AtlasDamaged(f"{directory / SEAL} cannot be read: {error.strerror}; mine the atlas again") from error
-    if not re.fullmatch(rb"[0-9a-f]{64}\n", said):
+    if not re.fullmatch(rb"[0-9a-f]{64}\n", sealed):
         raise AtlasDamaged(f"{directory / SEAL} does not hold one sha256 in hex; the atlas was changed after mining")
-    if said.decode().strip() != found:
+    if sealed.decode().strip() != digest:
         raise AtlasDamaged(f"{path} is not the file that {SEAL} was written for; the atlas was changed after mining")
     if type(schema) is not int or schema < 1:
         raise AtlasDamaged(f"{path}: schema is {schema!r}, expected 1 to {SCHEMA_VERSION}; mine the atlas again")
-    return manifest, found
+    return manifest, digest
 
 
 def _refuse_without_manifest(directory: Path) -> None:
@@ -216,7 +209,6 @@ def _refuse_without_manifest(directory: Path) -> None:
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
-    """The JSON object that `path` holds; raises AtlasDamaged."""
     try:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Numbers and texts that a manifest can hold, and how one line tells of an entry that is wrong."""
+"""Checks of the numbers and texts in a manifest, and the wording of a faulty entry."""
 
 import json
 import math
@@ -8,7 +8,7 @@ _DEEPEST = 32
 
 
 def unwritable(manifest: dict[str, Any]) -> str | None:
-    """What no manifest of ours holds anywhere: numbers that are not finite or too long, text that is no UTF-8."""
+    """The fault of values that no manifest of ours holds: not finite, too long, not UTF-8, too deep; else None."""
     waiting: list[tuple[str, Any, int]] = [("", manifest, 0)]
     while waiting:
         path, value, depth = waiting.pop()
@@ -32,11 +32,11 @@ def unwritable(manifest: dict[str, Any]) -> str | None:
 
 
 def wrong(path: str, value: Any, expected: str) -> str:
-    """The line that says what an entry of the manifest is, and what it should be."""
+    """The line that states an entry's value, and what it should be."""
     return f"the manifest's {short(path)} is {short(json.dumps(value, ensure_ascii=False))}, not {expected}"
 
 
 def short(text: str) -> str:
-    """At most 60 characters of a text, in one line and without what UTF-8 cannot hold."""
+    """At most 60 characters of a text, on one line, with escapes for what UTF-8 cannot hold."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     return line if len(line) <= 60 else f"{line[:57]}..."

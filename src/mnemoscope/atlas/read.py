@@ -1,7 +1,7 @@
 """A finished atlas, opened for reading: its manifest, its tables, and its memories by name.
 
-Opening reads the manifest only. Nothing is guessed: an unfinished, damaged or newer atlas is refused, and so is a
-table that does not belong to it. Needs no torch and never writes.
+Opening reads the manifest only. An unfinished, damaged or newer atlas is refused, and so is a table of another atlas.
+Needs no torch and never writes.
 """
 
 import os
@@ -27,24 +27,24 @@ from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Number
 
 T = TypeVar("T")
 BEST_TRIGGERS = 25
-"""Triggers of a memory in which patterns are looked for (paper, section 3.1)."""
+"""Triggers per memory in which patterns are sought (paper, section 3.1)."""
 _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 """What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
 
 _LAYERS_AT_ONCE = 4
-"""Layers that are read at the same time, at most; each may take 100 MB for a moment."""
+"""Most layers that are read at the same time; each may take 100 MB for a moment."""
 
 
 def first_upper_layer(depth: int) -> int:
-    """The first upper layer of a model of `depth` layers, as 11 is of the paper's 1-16: ceil(10 * depth / 16)."""
+    """The first upper layer of `depth` layers, corresponding to 11 of the paper's 1-16: ceil(10 * depth / 16)."""
     return -(-10 * depth // 16)
 
 
 def open_atlas(path: str | Path) -> "Atlas":
     """The atlas in the folder `path`.
 
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has
-    no values or neighbours: asking for them raises AtlasUnfinished.
+    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
+    values or neighbours: reading them raises AtlasUnfinished.
     """
     directory = Path(path)
     return Atlas(directory, *read_sealed(directory))
@@ -53,7 +53,7 @@ def open_atlas(path: str | Path) -> "Atlas":
 class Atlas(Tables):
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
 
-    `manifest_hash` is the sha256 of the manifest that was opened, whatever lies in the folder since.
+    `manifest_hash` is the sha256 of the manifest as it was opened.
     """
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
@@ -65,7 +65,6 @@ class Atlas(Tables):
         return f"<Atlas {self.path}: {self.range_text()}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what was mined, and how much of it there is."""
         model, corpus = self.manifest.model, self.manifest.corpus
         tokens = corpus.counts.get("mined_tokens")
         read = None if tokens is None else f"{tokens:,} tokens"
@@ -79,28 +78,28 @@ class Atlas(Tables):
         return f"<p>An atlas. <code>{some}</code> is a memory.</p>\n{html_table(rows)}"
 
     def memories(self, layer: int) -> int:
-        """How many memories the layer has; raises MemoryIdError for a layer that was not mined."""
+        """The number of memories of a layer; raises MemoryIdError for a layer that was not mined."""
         if layer not in self.layers:
             raise MemoryIdError(f"layer {layer} is not in {self.path}, which has {self.range_text()}")
         return self._memories[layer]
 
     def numbering(self, layer: int) -> Numbering:
-        """How the memories of a mined layer are numbered and named; raises MemoryIdError."""
+        """The numbering of a mined layer's memories; raises MemoryIdError."""
         return self.numberings.get(layer, Numbering((self.memories(layer),)))
 
     def name(self, layer: int, number: int) -> MemoryId:
-        """The memory of that number in a layer; experts' are counted through."""
+        """The memory of that number in a layer; experts' memories are counted through."""
         return self.numbering(layer).name(layer, number)
 
     def number(self, memory: MemoryId) -> int:
-        """The number of a memory in its layer; raises MemoryIdError for one that the atlas does not have."""
-        found = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
-        if found is None:
+        """The number of a memory in its layer; raises MemoryIdError for a memory that the atlas does not have."""
+        number = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
+        if number is None:
             raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}")
-        return found
+        return number
 
     def range_text(self) -> str:
-        """The memories that the atlas has, in words: `layers 0-3,7 with memories 0-1023`."""
+        """The atlas's memories in words: `layers 0-3,7 with memories 0-1023`."""
         if self.numberings:
             kinds: dict[str, list[int]] = {}
             for layer in self.layers:
@@ -111,7 +110,7 @@ class Atlas(Tables):
         return f"layers {runs(self.layers)} with memories {sizes}"
 
     def __getitem__(self, memory: str | MemoryId) -> "Memory":
-        """One memory; raises MemoryIdError for what is not a memory's name, or of none that the atlas has."""
+        """One memory; raises MemoryIdError for a malformed name and for a memory that the atlas does not have."""
         if not isinstance(memory, str | MemoryId):
             some = self.name(self.layers[0], 0)
             raise MemoryIdError(f"{memory!r} names no memory; write atlas[{str(some)!r}], as text")
@@ -121,7 +120,7 @@ class Atlas(Tables):
 
     @property
     def upper_layers(self) -> tuple[int, ...]:
-        """The mined layers that stand for the paper's layers 11-16 of 16."""
+        """The mined layers that correspond to the paper's layers 11-16 of 16."""
         return tuple(layer for layer in self.layers if layer >= first_upper_layer(len(self._memories)))
 
     @cached_property
@@ -137,10 +136,7 @@ class Atlas(Tables):
         memories: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The best positive triggers, `count` of each memory or all, as stored; of all memories or of these.
-
-        Of all columns, or of these, which takes a fraction of the time.
-        """
+        """The best positive triggers as stored, `count` per memory (None: all); fewer columns are read faster."""
         chosen = ("memory", "sign") if count is None else ("memory", "sign", "rank")
         read = None if columns is None else list(dict.fromkeys((*columns, *chosen)))
         if memories is None:
@@ -152,17 +148,17 @@ class Atlas(Tables):
         return rows if columns is None else rows.select(columns)
 
     def each_layer(self, read: Callable[[int], T]) -> list[T]:
-        """What `read` gives for every layer, some at a time: checking and decoding files keeps several cores busy."""
+        """`read(layer)` of every layer, several at a time: checking and decoding files keeps several cores busy."""
         with ThreadPoolExecutor(min(os.cpu_count() or 1, _LAYERS_AT_ONCE)) as pool:
             return list(pool.map(read, self.layers))
 
     def token_text(self, ids: Sequence[int | None]) -> list[str | None]:
-        """The readable text of each token, as it appears in running text; None for None."""
+        """The text of each token as in running text; None for None."""
         return self.vocabulary.each_text(ids)
 
 
 class Memory:
-    """The pair (key, value) that `id` names, seen through what mining found."""
+    """The pair (key, value) that `id` names, with what mining found about it."""
 
     def __init__(self, atlas: Atlas, id: MemoryId) -> None:
         self.id = id
@@ -173,7 +169,6 @@ class Memory:
         return f"<Memory {self.id} of {self._atlas.path}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the best triggers with the token that came next, and what the value promotes."""
         triggers = self.triggers().unique("prefix", keep="first", maintain_order=True).head(_SHOWN)
         columns = ("coefficient", "prefix", "trigger_text", "next_text")
         rows = [html_row("coefficient", ["prefix", "then"], tag="th")]
@@ -192,7 +187,7 @@ class Memory:
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
 
-        Added: `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `prefix` (the
+        Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `prefix` (the
         prefix's tokens as text) and `text` (the whole sentence as stored).
         """
         if sign not in (1, -1, None):
@@ -212,7 +207,7 @@ class Memory:
         )
 
     def value(self) -> pl.DataFrame:
-        """One row: what the value vector says over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`.
+        """One row: the value vector over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`.
 
         Raises AtlasUnfinished in a part, which has no values yet.
         """
@@ -246,17 +241,17 @@ class Memory:
         return as_stored(rows, self._atlas.numberings, None)
 
     def readings(self) -> pl.DataFrame:
-        """What the value says through every lens that was fitted, one row each: `lens`, `target_rank`, `top_texts`.
+        """The value through every fitted lens, one row each: `lens`, `target_rank`, `top_texts`.
 
-        `plain` is the ruler of `value()`. Raises AtlasUnfinished where no lens was fitted (`mnemoscope lens`).
+        `plain` is the reading of `value()`. Raises AtlasUnfinished where no lens was fitted (`mnemoscope lens`).
         """
         return self._with_texts(self._rows("readings"), "top")
 
     def key_readings(self) -> pl.DataFrame:
-        """What the key looks for, by the lens that leads words to its layer: `lens`, `trigger_rank`, `key_top_texts`.
+        """Words that match the key, by the lens from words to its layer: `lens`, `trigger_rank`, `key_top_texts`.
 
-        `plain` compares it with the words' embeddings as they are, and is all where no lens was fitted. Raises
-        AtlasUnfinished where mining did not look (`mnemoscope extend`).
+        `plain` compares it with the words' embeddings as they are, and is the only row where no lens was fitted. Raises
+        AtlasUnfinished where mining did not compute it (`mnemoscope extend`).
         """
         if self._atlas.has("key_readings", layer=self.id.layer) or not self._atlas.has("roles", layer=self.id.layer):
             rows = self._rows("key_readings")
@@ -266,12 +261,12 @@ class Memory:
         return self._with_texts(rows, "key_top")
 
     def through_lenses(self) -> dict[str, pl.DataFrame]:
-        """`readings` and `key_readings`, those of them that there are."""
-        found = {}
+        """`readings` and `key_readings`, as far as they exist."""
+        frames = {}
         for name, read in (("readings", self.readings), ("key_readings", self.key_readings)):
             with suppress(AtlasUnfinished):
-                found[name] = read()
-        return found
+                frames[name] = read()
+        return frames
 
     def top_token(self) -> int:
         """The token that the value ranks first."""

@@ -1,8 +1,8 @@
-"""The tables of an atlas: names, places, columns, and what every file says about its origin.
+"""The tables of an atlas: names, places, columns, and the origin that every file states.
 
-One pyarrow schema per table of FORMAT.md, for every table the project will ever write at this schema version; atlases
-of earlier versions lack the columns that came later (`TableKind.since`) and stay readable. Holds no rows and touches no
-disk. Readers ignore columns they do not know; writers never drop one.
+One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
+came later (`TableKind.since`) and stay readable. Holds no rows and touches no disk. Readers ignore unknown columns;
+writers never drop one.
 """
 
 import re
@@ -20,7 +20,7 @@ SENTENCES_PER_PART = 100_000
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a table was made from: fingerprints of model and corpus, the hash of the plan, and the atlas's schema."""
+    """A table's origin: fingerprints of model and corpus, the hash of the plan, and the atlas's schema."""
 
     model: str
     corpus: str
@@ -30,12 +30,11 @@ class Provenance:
 
 @dataclass(frozen=True)
 class TableKind:
-    """One table: its name, its columns, its rows per row group, and the folder and stem of its files if it has many.
+    """One table: its name, its columns, its rows per row group, and where its files are.
 
-    `numbered` is the stem of numbered files (`layer`, `part`), or None where one file at the atlas's top holds all.
-    `mined` says whether the atlas's manifest covers it; an `optional` one may be missing, and be covered by that of the
-    extensions. `since` tells which columns came later than schema 1, and with which; `of_experts` are the columns that
-    a model of experts adds.
+    `numbered` is the stem of numbered files (`layer`, `part`), or None for one file at the atlas's top. `mined`: the
+    atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the extensions. `since`:
+    the schema version of columns later than schema 1. `of_experts`: the columns that a model of experts adds.
     """
 
     name: str
@@ -48,10 +47,7 @@ class TableKind:
     of_experts: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
-        """The columns; also those of a model of experts, where `names` has them.
-
-        `expert` stands before `memory`, the others at the end.
-        """
+        """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
         if not len(self.of_experts) or not set(self.of_experts.names) <= set(names):
             return self.columns
         at = self.columns.get_field_index("memory")
@@ -60,7 +56,7 @@ class TableKind:
         return pa.schema([*fields[:at], first, *fields[at:], *others])
 
     def path(self, number: int | None = None) -> str:
-        """Where the file lies, relative to the atlas, such as `triggers/layer-003.parquet`."""
+        """The file's path relative to the atlas, such as `triggers/layer-003.parquet`."""
         if (number is None) != (self.numbered is None):
             raise ValueError(f"table {self.name}: a number is {'needed' if self.numbered else 'not allowed'}")
         if self.numbered is None:
@@ -69,7 +65,7 @@ class TableKind:
 
 
 def _columns(text: str) -> pa.Schema:
-    """The schema written as `name type` pairs; [type] is a list of it, and a `?` after the type allows nulls."""
+    """A schema from `name type` pairs; [type] is a list of it, and a `?` after the type allows nulls."""
     fields = []
     for pair in text.split(","):
         name, kind = pair.split()
@@ -167,16 +163,16 @@ _ALIKE = {
     "roles": (("key_top_tokens", "key_top_cosines"),),
     "memorised": (("sentences", "inside"),),
 }
-"""Columns of lists of which each row's are equally long."""
+"""List columns with equal lengths in each row."""
 _TOGETHER = {
     "attention": ("attention_logit", "attention_logit_mean", "attention_logit_other"),
     "values": ("working_logit", "working_probability"),
 }
 """Columns that are null in the same rows."""
 _OF_HEAD = {"values": ("top_tokens", "bottom_tokens", "target")}
-"""Columns of tokens that the model's head has rows for."""
+"""Columns of tokens that are rows of the model's head."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
-"""Those that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
+"""Tables that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
@@ -187,22 +183,21 @@ ANSWERS = (
     "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "attention_share",
     "key_agreement", "lenses", "memorised", "width",
 )  # fmt: skip
-"""The questions whose answers have a place in analyses/ and report/figures/; those of later ones are an atlas's own
-because the manifests of these folders list them."""
+"""The questions whose answers have a place in analyses/ and report/figures/; files of later questions are an atlas's
+own because the manifests of these folders list them."""
 
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
-    """The table and number that a path relative to the atlas stands for; None where it is no table's."""
-    found = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
-    kind = TABLES.get(found[1]) if found else None
-    if found is None or kind is None or kind.numbered != found[2]:
+    """The table and number of a path relative to the atlas; None where it is no table's."""
+    match = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
+    kind = TABLES.get(match[1]) if match else None
+    if match is None or kind is None or kind.numbered != match[2]:
         return None
-    number = None if kind.numbered is None else int(found[3])
+    number = None if kind.numbered is None else int(match[3])
     return (kind, number) if kind.path(number) == path else None
 
 
 def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
-    """What the file of a table says about itself."""
     return {
         b"mnemoscope.schema": str(provenance.schema).encode(),
         b"mnemoscope.table": name.encode(),
@@ -213,11 +208,11 @@ def metadata(name: str, provenance: Provenance) -> dict[bytes, bytes]:
 
 
 def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | None:
-    """What is wrong with the schema of a table's file, in a few words; None when all is well."""
-    said = found.metadata or {}
+    """The fault in the schema of a table's file, in a few words; None without one."""
+    stored = found.metadata or {}
     for key, expected in metadata(name, provenance).items():
-        if said.get(key) != expected:
-            seen = said.get(key, b"nothing").decode("utf-8", "replace")
+        if stored.get(key) != expected:
+            seen = stored.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
     for column in TABLES[name].columns_beside(found.names):
         index = found.get_field_index(column.name)
@@ -229,9 +224,9 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
 
 
 def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
-    """What rows of a table hold that no run writes, in a few words: a null where none may be, lists that do not match,
-    a token that is none of the `vocabulary`, a value without tokens.
+    """The fault in rows that no run writes, in a few words; None without one.
 
+    Faults are forbidden nulls, lists that do not match, tokens beyond the `vocabulary`, and values without tokens.
     `rows` have some of the table's columns.
     """
     for kind in TABLES[name].columns_beside(rows.column_names):
@@ -257,15 +252,15 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
             if pc.min(pc.list_value_length(numbers)).as_py() == 0:
                 return f"{column} holds empty lists"
             numbers = pc.list_flatten(numbers)
-        found = pc.min_max(numbers).as_py()
-        for token in found.values():
+        extremes = pc.min_max(numbers).as_py()
+        for token in extremes.values():
             if token is not None and not 0 <= token < vocabulary:
                 return f"{column} names token {token}, and the model has tokens 0-{vocabulary - 1}"
     return None
 
 
 def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a table of any schema with the columns that came later, full of nulls; only those of `columns`."""
+    """The rows of a table of any schema, with nulls for the later columns; only those of `columns`."""
     for later in TABLES[name].since:
         if (columns is None or later in columns) and later not in rows.column_names:
             column = TABLES[name].columns.field(later)

@@ -1,4 +1,4 @@
-"""The tables of an atlas, written: the same rows give the same bytes. Knows nothing of what the tables mean."""
+"""Writes the tables of an atlas: the same rows give the same bytes. Knows nothing of what the tables mean."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,10 +15,9 @@ from mnemoscope.foundation.files import write_bytes
 def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, provenance: Provenance) -> None:
     """Writes the rows of table `name` to `path`; the same rows always give the same bytes.
 
-    `table` is a pyarrow table or columns (lists, numpy or pyarrow arrays; numpy's masked entries are nulls, and an
-    array of two axes is a list per row), in the order of the schema or not.
-    Columns beyond the schema are kept, after the known ones. A missing column, a wrong type or a null where none is
-    allowed is a bug of the caller: ValueError.
+    `table` is a pyarrow table, or columns in any order: lists, numpy or pyarrow arrays. Masked entries of numpy are
+    nulls, and an array of two axes is one list per row. Columns beyond the schema follow the known ones. A missing
+    column, a wrong type or a forbidden null is a bug of the caller: ValueError.
     """
     kind = TABLES[name]
     columns = kind.columns_beside(table.column_names if isinstance(table, pa.Table) else list(table))
@@ -28,9 +27,9 @@ def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, p
 def write_free_table(
     path: Path, table: pa.Table, *, name: str, provenance: Provenance, columns: pa.Schema | None = None
 ) -> None:
-    """Writes a table that is none of the format's, such as an answer; the same rows always give the same bytes.
+    """Writes a table outside of the format, such as an answer; the same rows always give the same bytes.
 
-    `columns`, if given, come first and must have these types; text is stored as string whatever kind of string it is.
+    `columns` come first and must have these types; every kind of text is stored as string.
     """
     texts = [
         pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
@@ -40,10 +39,10 @@ def write_free_table(
     _write_rows(path, rows, 65_536, metadata(name, provenance))
 
 
-def _write_rows(path: Path, rows: pa.Table, row_group: int, said: Mapping[bytes, bytes]) -> None:
+def _write_rows(path: Path, rows: pa.Table, row_group: int, origin: Mapping[bytes, bytes]) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows.replace_schema_metadata(said),
+        rows.replace_schema_metadata(origin),
         sink,
         row_group_size=row_group,
         version="2.6",
@@ -58,20 +57,20 @@ def _write_rows(path: Path, rows: pa.Table, row_group: int, said: Mapping[bytes,
 
 
 def _fit(table: pa.Table | Mapping[str, Any], columns: pa.Schema, name: str) -> pa.Table:
-    """The rows under the schema, in one chunk, so that how they were put together leaves no trace in the file."""
-    given = {key: table[key] for key in (table.column_names if isinstance(table, pa.Table) else table)}
-    if missing := [field.name for field in columns if field.name not in given]:
+    """The rows under the schema, in one chunk, so that the file does not depend on how they were put together."""
+    supplied = {key: table[key] for key in (table.column_names if isinstance(table, pa.Table) else table)}
+    if missing := [field.name for field in columns if field.name not in supplied]:
         raise ValueError(f"table {name}: column {missing[0]} is missing")
     arrays = {
-        field.name: _array(given[field.name], field.type, f"table {name}: column {field.name}") for field in columns
+        field.name: _array(supplied[field.name], field.type, f"table {name}: column {field.name}") for field in columns
     }
     for field in columns:
         if arrays[field.name].null_count and not field.nullable:
             raise ValueError(f"table {name}: column {field.name} has {arrays[field.name].null_count} nulls")
     fields = list(columns)
-    for key in given:
+    for key in supplied:
         if key not in arrays:
-            arrays[key] = _array(given[key], None, f"table {name}: column {key}")
+            arrays[key] = _array(supplied[key], None, f"table {name}: column {key}")
             fields.append(pa.field(key, arrays[key].type))
     return pa.Table.from_arrays([arrays[field.name] for field in fields], schema=pa.schema(fields))
 
@@ -92,10 +91,7 @@ def _array(column: Any, kind: pa.DataType | None, what: str) -> pa.Array:
 
 
 def write_sentences(directory: Path, rows: Iterable[Mapping[str, Any] | pa.Table], *, provenance: Provenance) -> int:
-    """Writes sentences, in whatever pieces they come, into parts of 100,000; returns how many parts.
-
-    `rows` must come in order of sentence id. The pieces leave no trace: the parts depend on the rows alone.
-    """
+    """Writes sentences, in order of id, into parts of 100,000, however they are cut; returns the number of parts."""
     kind = TABLES["sentences"]
     waiting, parts = kind.columns.empty_table(), 0
 

@@ -1,7 +1,7 @@
-"""Rows out of an atlas's table files, checked before they are believed.
+"""Rows of an atlas's table files, checked before they are used.
 
-A file is opened only if the manifest lists it, and refused where its hash, schema or origin are not the manifest's. Of
-the sentences, which may be large, every page that is read is checked instead, and every id that was asked for is there.
+A file is opened only if the manifest lists it, and refused if its hash, schema or origin differ from the manifest's. Of
+the sentences, which may be large, every page that is read is checked instead, and every requested id must exist.
 Selecting a few ids reads only the row groups that can hold them, so one memory costs the same in a large atlas.
 """
 
@@ -36,7 +36,7 @@ _PLAN_OPTIONS = (
 
 
 class Tables:
-    """The table files of one atlas; remembers each file's footer once it was checked, unless it can be made again."""
+    """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
         self.path = path
@@ -44,30 +44,29 @@ class Tables:
         self.manifest_hash = manifest_hash
         sizes = manifest.model.sizes
         self.numberings = numberings_of(sizes.memories, sizes.experts)
-        """How the memories of each layer are numbered; empty where no layer has experts."""
         self._footers: dict[str, Any] = {}
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """The sha256 of every file that was mined, and of those that `extend` and `lens` have made since, by path."""
+        """The sha256 of every file that mining, `extend` or `lens` has made, by path."""
         later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
-        """Whether the table is there; raises OptionError for one that cannot be."""
+        """Whether the table exists; raises OptionError for an impossible one."""
         return bool(self._paths_in_manifest(table, layer))
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
         """The files of table `name`, relative to the atlas: one, or every part of the sentences."""
-        found = self._paths_in_manifest(name, layer)
-        if not found and (part := self.manifest.part):
+        files = self._paths_in_manifest(name, layer)
+        if not files and (part := self.manifest.part):
             raise AtlasUnfinished(
                 f"{self.path} is {part} and has no {name} yet; join all parts with `mnemoscope merge`"
             )
-        if not found:
+        if not files:
             remedy = rebuild_command(self.path, name, self.manifest)
             raise AtlasUnfinished(f"{self.path} has no table {name}; make it with {remedy}")
-        return found
+        return files
 
     def _paths_in_manifest(self, name: str, layer: int | None) -> list[str]:
         kind = TABLES.get(name)
@@ -86,22 +85,22 @@ class Tables:
         return [path] if present else []
 
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """All rows of a table, such as `triggers` (one file per layer) or `tokens`, or only some columns of them.
+        """All rows of a table, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
 
-        Memories of experts are counted through their layer, `expert` stands beside them (experts.py). Raises
-        OptionError for a table that cannot be, AtlasUnfinished for one not made, AtlasDamaged.
+        Memories of experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError
+        for an impossible table, AtlasUnfinished for one not made, AtlasDamaged.
         """
         pieces = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
                 pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
-        rows, wanted = pl.concat(pieces), self.manifest.model.sizes.vocabulary
-        if name == "tokens" and rows.height != wanted:
-            raise AtlasDamaged(f"{self.path}: table tokens has {rows.height} rows, and the model {wanted} tokens")
+        rows, expected = pl.concat(pieces), self.manifest.model.sizes.vocabulary
+        if name == "tokens" and rows.height != expected:
+            raise AtlasDamaged(f"{self.path}: table tokens has {rows.height} rows, and the model {expected} tokens")
         return rows
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
-        """The table as a polars query that reads only what it needs; raises like `table`, pages unchecked."""
+        """The table as a lazy polars query; raises like `table`, but pages are not checked."""
         refuse_forked()
         rows = pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
         return counted_through(rows, self.numberings, layer)
@@ -115,36 +114,36 @@ class Tables:
         ids: Sequence[int],
         columns: Sequence[str] | None = None,
     ) -> pl.DataFrame:
-        """The rows whose `column` (by which the table is sorted) is one of `ids`; raises AtlasDamaged."""
-        wanted = sorted(set(ids))
+        """The rows whose `column`, by which the table is sorted, is one of `ids`; raises AtlasDamaged."""
+        chosen = sorted(set(ids))
         pieces: list[pl.DataFrame] = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
-                groups = self._groups(file, column, wanted, layer)
+                groups = self._groups(file, column, chosen, layer)
                 if not groups and pieces:
                     continue
                 rows = file.read_row_groups(groups, columns=self._names(columns))
                 piece = self._frame(name, rows, columns, layer)
-                pieces.append(piece.filter(pl.col(column).is_in(wanted)))
+                pieces.append(piece.filter(pl.col(column).is_in(chosen)))
         return pl.concat(pieces)
 
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The stored sentences with these ids, in order of id, each once; raises AtlasDamaged if one is not stored."""
-        found = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
-        if found.height != len(set(ids)):
-            if twice := found["sentence"].filter(found["sentence"].is_duplicated()).to_list():
+        """The stored sentences with these ids, each once, in order of id; raises AtlasDamaged for a missing one."""
+        rows = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
+        if rows.height != len(set(ids)):
+            if twice := rows["sentence"].filter(rows["sentence"].is_duplicated()).to_list():
                 raise AtlasDamaged(f"{self.path}: sentence {twice[0]} is stored more than once; mine the atlas again")
-            missing = sorted(set(ids) - set(found["sentence"].to_list()))
+            missing = sorted(set(ids) - set(rows["sentence"].to_list()))
             raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
-        return found
+        return rows
 
     def prefixes(
         self, places: Sequence[tuple[int, int]], *, stored: pl.DataFrame | None = None
     ) -> list[list[int]]:
         """The tokens of the prefixes that end at these places (sentence, position), in their order.
 
-        `stored` are the sentences where they have been read. Raises AtlasDamaged for a sentence that is not stored, and
-        for a position outside of one.
+        `stored`: the sentences, if they were read before. Raises AtlasDamaged for a missing sentence, and for a
+        position outside of one.
         """
         if stored is None:
             stored = self.sentences([sentence for sentence, _ in places], columns=["sentence", "tokens"])
@@ -158,7 +157,6 @@ class Tables:
         return [tokens[sentence][: position + 1] for sentence, position in places]
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
-        """The columns to be read where these are wanted."""
         if columns is None or not self.numberings:
             return None if columns is None else list(columns)
         return with_names(columns)
@@ -171,13 +169,12 @@ class Tables:
         counted = counted_through(frame, self.numberings, layer)
         return counted if columns is None else counted.select(columns)
 
-    def _groups(self, file: Any, column: str, wanted: list[int], layer: int | None) -> list[int]:
-        """The row groups that can hold a row whose `column` is one of the sorted ids."""
+    def _groups(self, file: Any, column: str, ids: list[int], layer: int | None) -> list[int]:
         footer, place = file.metadata, file.schema_arrow.get_field_index
         numbering = self.numberings.get(layer) if layer is not None and column == "memory" else None
         if numbering is None or numbering.routed is None:
-            return _groups_with(footer, place(column), wanted)
-        numbers = np.array(wanted, np.int64)
+            return _groups_with(footer, place(column), ids)
+        numbers = np.array(ids, np.int64)
         experts = np.unique(numbering.experts(numbers)).tolist()
         within = np.unique(numbering.within(numbers)).tolist()
         of_expert = _groups_with(footer, place("expert"), experts)
@@ -186,7 +183,7 @@ class Tables:
 
     @contextmanager
     def _open(self, path: str) -> Iterator[Any]:
-        """The checked file; whatever goes wrong while it is read becomes AtlasDamaged."""
+        """The checked file; errors while it is read become AtlasDamaged."""
         refuse_forked()
         where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
         known = self._footers.get(path)
@@ -210,7 +207,7 @@ class Tables:
             ) from error
 
     def check_hash(self, path: str) -> None:
-        """Refuses a changed file: a flipped bit in its footer could hide rows from `rows_where` without a trace."""
+        """Raises AtlasDamaged for a changed file: a flipped bit in its footer could hide rows from `rows_where`."""
         hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
             raise AtlasDamaged(
@@ -219,30 +216,28 @@ class Tables:
             )
 
 
-def _groups_with(footer: Any, column: int, wanted: list[int]) -> list[int]:
-    """The row groups whose range of `column` holds one of the sorted ids; all of those without a known range."""
+def _groups_with(footer: Any, column: int, ids: list[int]) -> list[int]:
+    """The row groups whose range of `column` holds one of the sorted ids; those without a known range, too."""
 
     def may_hold(statistics: Any) -> bool:
         if statistics is None or not statistics.has_min_max:
             return True
-        return bisect_left(wanted, statistics.min) < bisect_right(wanted, statistics.max)
+        return bisect_left(ids, statistics.min) < bisect_right(ids, statistics.max)
 
     return [g for g in range(footer.num_row_groups) if may_hold(footer.row_group(g).column(column).statistics)]
 
 
 def patterns_command(directory: Path) -> str:
-    """The command, in backquotes, that makes the patterns of a finished atlas."""
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
 def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
-    """The command, in backquotes, that makes an optional table of a finished atlas."""
     words = f"{shlex.quote(str(directory))} --model {model_words(manifest, otherwise='MODEL')}"
     return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {table}`"
 
 
 def model_words(manifest: Manifest, *, otherwise: str) -> str:
-    """The MODEL of an atlas with its options, as words of a command line; `otherwise` where no plan tells it."""
+    """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
     plan = manifest.plan
     name = shlex.quote(str(plan["model"])) if "model" in plan else otherwise
     return " ".join([name, *AS_USUAL.or_planned(plan).words()])

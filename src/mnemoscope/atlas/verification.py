@@ -1,4 +1,4 @@
-"""Everything that is wrong with an atlas on disk: hashes, missing and unknown files, schemas.
+"""Every fault of an atlas on disk: wrong hashes, missing and unknown files, wrong schemas.
 
 Reads every covered byte once and changes nothing. run.json, annotations and files that are no tables are not covered.
 """
@@ -21,9 +21,9 @@ _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
 
 
 def verify(path: str | Path) -> list[str]:
-    """What is wrong with the atlas in the folder `path`, one line each; empty when all is well.
+    """The faults of the atlas in the folder `path`, one line each; empty without any.
 
-    Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas that could be verified.
+    Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.
     """
     directory = Path(path)
     try:
@@ -47,7 +47,6 @@ def verify(path: str | Path) -> list[str]:
 
 
 def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with the files that are missing or are not what their hash says, by path."""
     problems: dict[str, str] = {}
     for path in sorted(files):
         if not is_file_entry(path, files[path]):
@@ -66,16 +65,16 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
 
 
 def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> list[str]:
-    """Tables whose columns or origin are not the atlas's, though their hash is right."""
+    """Tables whose columns or origin differ from the atlas's, though their hash is right."""
     problems = []
     for path in sorted(paths):
-        found = place(path)
-        if found is None:
+        placed = place(path)
+        if placed is None:
             if path.endswith(".parquet"):
                 problems.append(f"{path}: not a table of schema {manifest.schema}")
             continue
         try:
-            wrong = schema_error(found[0].name, pq.read_schema(directory / path), manifest.provenance)
+            wrong = schema_error(placed[0].name, pq.read_schema(directory / path), manifest.provenance)
         except (OSError, pa.ArrowException) as error:
             wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
         if wrong:
@@ -84,7 +83,7 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
 
 
 def _incomplete(manifest: Manifest) -> list[str]:
-    """Tables that a whole atlas has and this manifest does not list; a part may hold any of them."""
+    """Tables of a whole atlas that this manifest does not list; a part may lack any of them."""
     if manifest.part is not None:
         return []
     needed = [TABLES[name].path() for name in _EVERY_ATLAS] + [TABLES["sentences"].path(0)]
@@ -93,7 +92,7 @@ def _incomplete(manifest: Manifest) -> list[str]:
 
 
 def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[str], set[str]]:
-    """What is wrong with a folder made from the atlas later, and the files that its own manifest covers."""
+    """The faults of a folder made from the atlas later, and the files that its own manifest covers."""
     folder = directory / side
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -101,14 +100,14 @@ def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[st
     if not path.exists():
         places = [found.relative_to(directory).as_posix() for found in folder.rglob("*")]
         return [f"{side}/{MANIFEST}: missing"] if any(map(is_named, places)) else [], set()
-    said = read_object(path)
-    files = said.get("files")
-    if not isinstance(files, dict) or "atlas" not in said:
+    document = read_object(path)
+    files = document.get("files")
+    if not isinstance(files, dict) or "atlas" not in document:
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
     wrong = _wrong_files(directory, files)
     problems = [*wrong.values()]
     if side == EXTENSIONS:
         problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
-    if said["atlas"] != file_hash(directory / MANIFEST):
+    if document["atlas"] != file_hash(directory / MANIFEST):
         problems.append(f"{side}/{MANIFEST}: made from another atlas")
     return problems, set(files)

@@ -1,6 +1,6 @@
-"""The vocabulary of an atlas: what its tokens are as text and as bytes, and whether they bring spaces along.
+"""The vocabulary of an atlas: each token as text and as bytes, and whether tokens include the spaces between words.
 
-Tokens are rows of the model's head. A token may be a part of a character, so text is made of the joined bytes.
+Tokens are rows of the model's head. A token may be part of a character, so text is made of the joined bytes.
 """
 
 import re
@@ -24,7 +24,6 @@ SCRIPTS_WITHOUT_SPACES = (
 
 @cache
 def is_without_spaces(character: str) -> bool:
-    """Whether the character belongs to a script that does not put spaces between words."""
     return re.fullmatch(f"[{SCRIPTS_WITHOUT_SPACES}]", character) is not None
 
 
@@ -33,30 +32,27 @@ class Vocabulary:
     """Text and bytes of every token, by token; `source` is the atlas's folder, as errors name it."""
 
     texts: list[str]
-    """As in running text."""
     raw: list[bytes]
     source: str = "the vocabulary"
 
     @staticmethod
     def read(tables: Tables) -> "Vocabulary":
-        """The vocabulary of an atlas; raises AtlasDamaged."""
         rows = tables.table("vocabulary")
         if rows["token"].to_list() != list(range(rows.height)):
             raise AtlasDamaged(f"{tables.path}/vocabulary.parquet does not list the tokens in order")
-        if rows.height != (wanted := tables.manifest.model.sizes.vocabulary):
-            raise AtlasDamaged(f"{tables.path}/vocabulary.parquet has {rows.height} tokens, and the model {wanted}")
+        if rows.height != (expected := tables.manifest.model.sizes.vocabulary):
+            raise AtlasDamaged(f"{tables.path}/vocabulary.parquet has {rows.height} tokens, and the model {expected}")
         return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.path))
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The tokens as running text; bytes that are no whole character become replacement marks."""
+        """The tokens as running text; incomplete characters become replacement marks."""
         return b"".join(self._look_up(self.raw, tokens)).decode("utf-8", "replace")
 
     def each_text(self, tokens: Sequence[int | None]) -> list[str | None]:
-        """The text of each token by itself; None for None."""
         return self._look_up(self.texts, tokens)
 
     def visible_text(self, token: int) -> str:
-        """The token with white space visible, and as bytes, such as <E2 80>, where it is part of a character."""
+        """The token with visible white space, and as bytes, such as <E2 80>, where it is part of a character."""
         text = self.texts[token]
         if "\ufffd" in text and self.raw[token]:
             try:
@@ -66,14 +62,13 @@ class Vocabulary:
         return show_token(text)
 
     def token(self, token: int) -> dict[str, Any]:
-        """The token as data: its id, its text, and how it is shown."""
         return {"token": token, "text": self.texts[token], "shown": self.visible_text(token)}
 
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
-        """Whether tokens bring the spaces between words along; if not, half of a text's white space is lost in them.
+        """Whether tokens include the spaces between words; if not, they lose half of a text's white space.
 
-        `sentences` are some of the stored ones, with their `text` and `tokens`. Texts that are token ids do not say
-        where the spaces between words were: of each, one is expected.
+        `sentences` have `text` and `tokens`. Texts of token ids do not show the spaces between words; one is expected
+        for each.
         """
         stored = joined = 0
         for text, tokens in sentences.select("text", "tokens").iter_rows():

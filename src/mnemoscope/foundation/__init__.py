@@ -1,1 +1,2 @@
-"""What every room may use: files, progress, caching, formatting, intervals, names of memories, options, resources."""
+"""Parts that every room may use: files, progress, caching, formatting, intervals, names of memories, options,
+resources."""

@@ -1,7 +1,7 @@
-"""Values kept in memory by key: each made once, however many ask for it at the same time; the longest unused go first.
+"""A cache in memory: concurrent requests for a key make its value once; the least recently used values go first.
 
-A cache knows nothing of time. What is made from something that can change belongs in a cache of that thing's present
-state, which is dropped with it: then nothing made from the old state is ever found under the new one.
+Entries never expire. A value made from something that can change belongs in a cache owned by that thing's current
+state: the cache is dropped with the state, so no stale value is ever found.
 """
 
 import math
@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Entry:
-    """A place for one value, and the lock of whoever makes it."""
-
     weight: float = 1
     made: bool = False
     value: Any = None
@@ -26,9 +24,9 @@ class _Entry:
 
 @final
 class Cache:
-    """Values by key, up to the weight `most` together; for threads.
+    """A thread-safe LRU cache of total weight `most`.
 
-    A value weighs what `weigh` gives once it is made, 1 without, and what `keep` says where it says so.
+    A value weighs 1 by default, `weigh(value)` after `get`, and `weight` after `keep`.
     """
 
     def __init__(self, most: float = math.inf, *, weigh: Callable[[Any], float] | None = None) -> None:
@@ -38,10 +36,10 @@ class Cache:
         self._weight = 0.0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of the key; where there is none, what `make` gives, which one thread calls while others wait.
+        """The value of the key. Where it is missing, one thread calls `make` while others wait.
 
-        What `make` raises is raised and not kept; whoever waited then calls their own. `make` may ask for other keys,
-        not for its own.
+        An error of `make` is raised and not cached; each waiting thread then calls its own `make`. `make` may request
+        other keys, but not its own.
         """
         with self._lock:
             if key not in self._entries:
@@ -59,21 +57,21 @@ class Cache:
                 entry.made = True
                 if self._weigh is not None:
                     self._reweigh(key, entry, self._weigh(entry.value))
-        found: T = entry.value
-        return found
+        value: T = entry.value
+        return value
 
     def find(self, key: Hashable, default: T) -> T:
-        """The value of the key, or the default where there is none yet; waits for nobody."""
+        """The cached value of the key, or `default`; never waits."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.made:
                 return default
             self._entries.move_to_end(key)
-            found: T = entry.value
-            return found
+            value: T = entry.value
+            return value
 
     def keep(self, key: Hashable, value: object, *, weight: float = 1) -> None:
-        """Keeps a value that was made elsewhere in the place of any other of the key; the latest one always stays."""
+        """Stores a value in place of any other of the key; the latest value stays, whatever its weight."""
         entry = _Entry(weight, made=True, value=value)
         with self._lock:
             self._drop(key, self._entries.get(key))

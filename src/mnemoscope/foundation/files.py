@@ -1,7 +1,7 @@
-"""Files written so that a crash leaves the old file or the new one, never half of one.
+"""Writes files so that a crash leaves the old file or the new one, never half of one.
 
-Every file is written under a temporary name in its own folder, flushed to the disk and renamed. What the operating
-system refuses becomes StoreFailed. Knows nothing of what is in the files.
+Every file is written under a temporary name in its own folder, flushed to disk and renamed. Errors of the operating
+system become StoreFailed. Knows nothing about the contents.
 """
 
 import errno
@@ -24,7 +24,7 @@ _TEMPORARY = ".*.mnemoscope-tmp"
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turns what the operating system refuses inside the block into StoreFailed, naming `path` and the free space."""
+    """Turns an OSError inside the block into StoreFailed, which names `path` and the free space."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,6 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def _room_left(path: Path) -> str:
-    """The free space where `path` lies, as a clause of a sentence; empty if it cannot be told."""
     for folder in (path, *path.parents):
         try:
             return f" ({shutil.disk_usage(folder).free / 1e6:,.1f} MB free there)"
@@ -44,7 +43,7 @@ def _room_left(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Makes what is in a file, or the renames inside a folder, survive a power cut; on Windows it cannot."""
+    """Makes a file's content, or the renames inside a folder, survive a power cut; does nothing on Windows."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -55,21 +54,18 @@ def flush(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and its parents where they are missing, to survive a power cut; raises StoreFailed."""
+    """Makes `folder` and its missing parents so that they survive a power cut; raises StoreFailed."""
     with storing(folder):
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for place in missing:
-            with suppress(PermissionError):  # of a parent in which we may write and not read
+            with suppress(PermissionError):  # a parent that is writable and not readable
                 flush(place.parent)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that becomes `path` when the block ends well, and leaves no trace when it does not.
-
-    The folder is made where it is missing. Raises StoreFailed.
-    """
+    """Opens a binary file that becomes `path` if the block succeeds and leaves no trace if not; raises StoreFailed."""
     make_folder(path.parent)
     # A process of another machine, with the same number, may write the same file at this moment.
     temporary = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.mnemoscope-tmp"
@@ -86,35 +82,32 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Writes `path` whole or not at all."""
     with replacing(path) as file:
         file.write(data)
 
 
 def copy_file(source: Path, path: Path) -> None:
-    """Copies a file to `path`, whole or not at all; raises StoreFailed."""
     with source.open("rb") as old, replacing(path) as new:
         shutil.copyfileobj(old, new, 1 << 20)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes `value` with sorted keys, one space of indent and finite numbers only (ValueError otherwise)."""
     write_bytes(path, json_bytes(value))
 
 
 def json_bytes(value: object) -> bytes:
-    """The one spelling of a JSON document that the store uses."""
+    """The store's only spelling of JSON: sorted keys, one space of indent, finite numbers only (ValueError
+    otherwise)."""
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:
-    """The sha256, in hex, of the names, sizes and dates of files, in this order; one may be missing."""
+    """The sha256, in hex, of the names, sizes and modification times of files, in this order; a file may be missing."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -127,15 +120,11 @@ def digest_of_files(paths: Iterable[Path]) -> str:
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """What a manifest says of a file: its size in bytes, and its hash."""
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
 def is_file_entry(path: str, said: Any) -> bool:
-    """Whether a manifest, which may be a stranger's, says of a file what `file_entry` gives: a file inside its folder.
-
-    The size may be missing.
-    """
+    """Whether an entry of an untrusted manifest has the form of `file_entry` and stays in the folder."""
     place, size = PurePosixPath(path), said.get("bytes", 0) if isinstance(said, dict) else None
     inside = place.parts and not place.is_absolute() and ".." not in place.parts and "\0" not in path
     sized = type(size) is int and size >= 0
@@ -143,12 +132,11 @@ def is_file_entry(path: str, said: Any) -> bool:
 
 
 def is_hash(said: object) -> bool:
-    """Whether this is a sha256 in hex."""
     return isinstance(said, str) and re.fullmatch(r"[0-9a-f]{64}", said) is not None
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds; an empty one where it holds something else."""
+    """The JSON object that a file holds; empty where the file is missing or holds something else."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -157,7 +145,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def remove_strays(directory: Path) -> None:
-    """Removes temporary files that a killed process left behind; hold the lock when calling."""
+    """Removes temporary files that a killed process left behind. The caller holds the lock."""
     for stray in [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]:
         with storing(stray):
             stray.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Forked processes: a child has none of its parent's threads, and the libraries that had some wait for them for ever.
+"""Detects forked processes: a child has none of its parent's threads, and the libraries that had some hang.
 
-Tables are read with polars, whose threads cannot be started again, so that reading is refused in a child whose parent
-had them. PyTorch does without its threads when it is told so (models/modules/switches.py). A fork that is no process
-of Python's own, or came before this module was imported, is not seen.
+Tables are read with polars, whose thread pool cannot be restarted, so reading is refused in a child of a process whose
+pool had started. PyTorch runs without threads there (models/modules/switches.py). Not detected: forks made outside of
+Python, and forks before this module was imported.
 """
 
 import os
@@ -14,16 +14,16 @@ from mnemoscope.errors import Forked
 
 _TASKS, _NAME = Path("/proc/self/task"), "polars-"
 _running: dict[str, int] = {}
-"""The process in which the threads of a library run, or may run, as far as a fork has looked."""
+"""The process in which a library's threads run, or may run, as noted at the last fork."""
 
 
 def lacks_threads(library: str) -> bool:
-    """Whether this process was forked from one in which `torch` was imported, or `polars` had begun its threads."""
+    """Whether this process was forked from one in which `torch` was imported, or `polars` had started its threads."""
     return _running.get(library, os.getpid()) != os.getpid()
 
 
 def refuse_forked() -> None:
-    """Raises Forked where tables cannot be read, since polars would wait for ever."""
+    """Raises Forked where polars would wait for its missing threads for ever."""
     if lacks_threads("polars"):
         raise Forked(
             f"process {os.getpid()} was forked from one that had read tables (polars), and would wait for ever for its"
@@ -32,7 +32,7 @@ def refuse_forked() -> None:
 
 
 def _look() -> None:
-    """Notes, before a fork, whose threads will be missing in the child."""
+    """Notes, before a fork, which libraries' threads the child will lack."""
     if "torch" in sys.modules:
         _running.setdefault("torch", os.getpid())
     if "polars" in sys.modules and _polars_has_begun():
@@ -40,7 +40,7 @@ def _look() -> None:
 
 
 def _polars_has_begun() -> bool:
-    """Whether polars has begun its pool; where the system names no threads, true once it is imported."""
+    """Whether polars has started its pool; assumed where /proc is missing."""
     try:
         tasks = list(_TASKS.iterdir())
     except OSError:

@@ -1,7 +1,6 @@
-"""How things are written for people: numbers in plain words, texts with their white space seen; and for JSON.
+"""How values are written for people (numbers, texts with visible white space) and for JSON.
 
-Knows how to say things, not what is true, nor which number is which: a question declares that. No control code of a
-text from anywhere gets through to a terminal or a page.
+Knows forms, not meanings: a question declares the form of its number. No control code reaches a terminal or a page.
 """
 
 import math
@@ -12,17 +11,15 @@ from html import escape
 from typing import Any, Literal
 
 DASH = "\N{EM DASH}"
-"""What stands where there is no number."""
 
 Form = Literal["share", "number", "count", "rank", "nats"]
-"""How a number is to be read: a share of 1, a number with decimals, a count, a rank from 0, a log probability."""
+"""How a number is shown: a share of 1, a number with decimals, a count, a rank from 0, a log probability."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
 _DOUBLED_SPACE = re.compile(r"(?:\A|(?<=[ \n\t])) ")
 _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 
 def format_value(value: float | None, form: Form) -> str:
-    """The value as one reads it; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return DASH
     if form == "share":
@@ -33,10 +30,7 @@ def format_value(value: float | None, form: Form) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: `34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`; `0 %` and `100 %` only where it is exact.
-
-    The space does not break.
-    """
+    """`34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`, with a no-break space; `0 %` and `100 %` only where exact."""
     value = 100 * share
     size = abs(value)
     if value in (0, 100, -100):
@@ -49,7 +43,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three figures, or whole where it is large."""
+    """A number with two or three significant figures, whole from 100 on."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -61,7 +55,7 @@ def number(value: float) -> str:
 
 
 def times_chance(probability: float | None, vocabulary: int) -> str:
-    """How many times an even probability over the vocabulary a token's probability is: `1.7`, `1,200`, or a dash."""
+    """A token's probability as a multiple of the uniform probability over the vocabulary: `1.7`, `1,200`, or a dash."""
     if probability is None or not math.isfinite(probability):
         return DASH
     times = probability * vocabulary
@@ -69,7 +63,7 @@ def times_chance(probability: float | None, vocabulary: int) -> str:
 
 
 def format_interval(low: float | None, high: float | None, form: Form) -> str:
-    """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
+    """`[3.1 %, 3.9 %]`; empty where there is no interval."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"[{format_value(low, form)}, {format_value(high, form)}]"
@@ -83,7 +77,7 @@ def join_words(parts: Sequence[str]) -> str:
 
 
 def format_layers(layers: Sequence[int], *, bare: bool = False) -> str:
-    """`layer 3`, `layers 3-7`, `layers 3, 5`, and without the word if `bare`: for sorted layers, at least one."""
+    """`layer 3`, `layers 3-7`, `layers 3, 5`; without the word if `bare`. The layers are sorted, at least one."""
     return _format_numbers(layers, "" if bare else "layer")
 
 
@@ -95,7 +89,7 @@ def _format_numbers(numbers: Sequence[int], noun: str) -> str:
 
 
 def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
-    """`layers 0, 1 are those of blocks 1, 3; Mamba in block 0, Attention in block 2`: for blocks without a layer."""
+    """`layers 0, 1 are those of blocks 1, 3; without one: Mamba in block 0`: for models with blocks without an FFN."""
     kinds: dict[str, list[int]] = {}
     for number, kind in others.items():
         kinds.setdefault(kind, []).append(int(number))
@@ -105,7 +99,6 @@ def format_blocks(layers: Sequence[int], others: Mapping[str, str]) -> str:
 
 
 def pluralise(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 layer`, `3,000 layers`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -115,25 +108,22 @@ def show_token(text: str) -> str:
 
 
 def show_text(text: str) -> str:
-    """Running text with its line breaks and tabs visible, and of its spaces those at the start or doubled."""
+    """Running text with visible line breaks and tabs, and a middle dot for a leading or doubled space."""
     return _show_signs(_DOUBLED_SPACE.sub("·", text))
 
 
 def show_controls(text: str) -> str:
-    """Output as it is laid out, spaces and line feeds untouched; whatever would act on a terminal is seen instead."""
+    """Terminal output with spaces and line feeds as they are, and a visible sign for any other control character."""
     return "".join(char if char in " \n\u00a0" or char.isprintable() else _sign(char) for char in text)
 
 
 def before_token(prefix: str, token: str) -> str:
-    """The prefix without its last token, both as text.
-
-    A token that is part of a character has no text of its own at the prefix's end, only a replacement mark.
-    """
+    """The prefix without its last token; a token that is part of a character ends it as a replacement mark only."""
     return prefix.removesuffix(token) if prefix.endswith(token) else prefix.rstrip("\ufffd")
 
 
 def _show_signs(text: str) -> str:
-    """The text with a sign for every character that cannot be seen; a page has thousands of texts, and few need any."""
+    """A sign for every invisible character. Printable texts return at once: a page has thousands."""
     return text if text.isprintable() else "".join(map(_sign, text))
 
 
@@ -149,7 +139,7 @@ def _sign(char: str) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """The same value with None for NaN and infinities, text for keys, and lists for tuples, at every depth."""
+    """The value with None for NaN and infinities, text for keys, and lists for tuples, at every depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -160,26 +150,23 @@ def json_safe(value: Any) -> Any:
 
 
 HTML_CELL = "padding:2px 6px;white-space:nowrap;text-align:left;color:inherit"
-"""The style of a table's cell in a notebook."""
 
 
 def html_row(head: str, texts: Iterable[str], *, tag: str = "td") -> str:
-    """A row of an HTML table in a notebook: its heading and its cells, escaped."""
     cells = "".join(f'<{tag} style="{HTML_CELL}">{escape(text)}</{tag}>' for text in texts)
     return f'<tr><th style="{HTML_CELL}">{escape(head)}</th>{cells}</tr>'
 
 
 def html_table(rows: Iterable[str]) -> str:
-    """The rows as an HTML table in a notebook."""
     return "\n".join(['<table style="border-collapse:collapse">', *rows, "</table>"])
 
 
 def runs(numbers: Iterable[int]) -> str:
     """Whole numbers as runs: 0, 1, 2, 5 -> `0-2,5`."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,8 +1,7 @@
-"""What the C library does with memory that is free again: kept for whoever asks next, or given back to the system;
-and how many addresses there are.
+"""Controls whether glibc keeps freed memory or returns it to the system, and checks the limit of the address space.
 
-Fresh memory is filled with zeros, page by page, which costs short sums over megabytes more than the sums. Memory that
-is kept and does not fit what is asked for next is lost to everybody. All of this does nothing where there is no glibc.
+The kernel fills fresh memory with zeros, page by page, which costs short sums over megabytes more than the sums. Kept
+memory that fits no later request is lost to the whole machine. Does nothing without glibc.
 """
 
 import ctypes
@@ -19,22 +18,20 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _MAPPED, _TRIMMED, _PADDED, _HEAPS = -3, -1, -2, -8
-"""By the numbers of malloc.h: the size from which memory is mapped, that of what is kept, what is fetched at a time,
-and how many heaps there are for threads.
-"""
+"""M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD and M_ARENA_MAX of malloc.h."""
 ROOM = 48 << 20
-"""Bytes by which the process may grow before holes are looked for: giving back costs some tens of milliseconds."""
+"""Bytes of growth before the heap is trimmed; a trim takes some tens of milliseconds."""
 
 
 class HeapTrimmer:
-    """Gives memory that is free but held by the C library back to the operating system, when that has become much.
+    """Returns free heap memory to the system once the process has grown by more than `room` bytes.
 
-    Batches differ in shape, so the C library's heap is left with holes that the next batch does not fit; survivors that
-    wait in their queues keep it from shrinking. Without this, ten times the text took 1.3 times the memory and more,
-    although nothing that is alive grew (LOG.md). Does nothing where there is no Linux with glibc.
+    Batches differ in shape, so the heap is left with holes that the next batch does not fit, and queued survivors keep
+    it from shrinking. Without this, ten times the text took 1.3 times the memory and more, although live data did not
+    grow (LOG.md). Does nothing without glibc on Linux.
 
-    Remembers how much was resident at the first look after memory was last given back. At the first look, not at once:
-    what every batch needs and frees again is no hole.
+    Growth counts from the resident size at the first check after a trim, not at the trim: memory that every batch takes
+    and frees again is no hole.
     """
 
     def __init__(self, room: int = ROOM) -> None:
@@ -46,7 +43,7 @@ class HeapTrimmer:
             self._trim = ctypes.CDLL(None).malloc_trim
 
     def check(self) -> None:
-        """Gives back what is free if the process has grown by more than the room since it was smallest."""
+        """Trims if the process has grown by more than `room` since it was smallest."""
         if self._trim is None:
             return
         now = _resident()
@@ -55,36 +52,31 @@ class HeapTrimmer:
             self.trim()
 
     def trim(self) -> None:
-        """Gives back what is free."""
         if self._trim is not None:
             self._trim(0)
             self._least = None
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, mapped files aside."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
-    """Lets the C library keep so many bytes of what is given back, in this process from now on.
-
-    `padding`: how many bytes it fetches beyond those asked for.
-    """
+    """Lets glibc keep `at_most` freed bytes from now on, and fetch `padding` bytes more than it needs."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MAPPED, 32 << 20)  # the most that it takes
+        mallopt(_MAPPED, 32 << 20)  # glibc's maximum
         mallopt(_TRIMMED, at_most)
         if padding is not None:
             mallopt(_PADDED, padding)
 
 
 def give_back_freed_memory() -> None:
-    """Lets the C library give back at once what is large, in this process from now on, and keep few heaps.
+    """Makes glibc return large blocks at once and use few heaps from now on.
 
-    For a process of many threads that now and then read a lot: each of them has a heap of its own, and what is large
-    lies in these as soon as something larger was given back, and stays there in pieces that nobody fits.
+    For a process of many threads that now and then read a lot: each thread has its own heap, which keeps large blocks
+    once something larger was freed, in pieces that fit no later request.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -93,10 +85,7 @@ def give_back_freed_memory() -> None:
 
 
 def require_addresses(least: int, what: str) -> None:
-    """Raises OptionError where the process may use fewer than `least` bytes of addresses.
-
-    Libraries reserve far more than they fill, and where they may not they abort the process, or wait for ever.
-    """
+    """Raises OptionError if fewer than `least` bytes of addresses may be used; libraries abort or hang then."""
     limit = least if resource is None else resource.getrlimit(resource.RLIMIT_AS)[0]
     if resource is not None and limit != resource.RLIM_INFINITY and limit < least:
         raise OptionError(

@@ -1,8 +1,8 @@
 """Estimates with 95 % intervals: Wilson over memories, order statistics for quantiles, a cluster bootstrap otherwise.
 
-Questions about memories are a census of the layer, and their intervals say how far a share could move by chance over
-memories. Questions about prefixes resample the documents that the prefixes are from. Whatever is not defined is None,
-never a warning: a share of nothing, an interval from one document.
+Questions about memories are a census of the layer; their intervals state how far a share could move by chance over
+memories. Questions about prefixes resample the documents of the prefixes. An undefined estimate (a share of no cases,
+an interval from one document) is None, never a warning.
 """
 
 import math
@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 DRAWS = 2000
-"""Resamples of a bootstrap."""
 Z = 1.959963984540054
-"""Standard deviations of a normal distribution that 95 % lie within."""
+"""The 97.5 % quantile of the standard normal distribution."""
 LEVELS = (0.025, 0.975)
 _AT_ONCE = 1 << 22
-"""Weights that are turned into floating-point numbers at one time: 32 MiB."""
+"""Weights that are converted to floating point at a time: 32 MiB."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, how many cases it is made of, and its 95 % interval; None where it is not defined."""
+    """A number, its number of cases, and its 95 % interval; None where it is undefined."""
 
     value: float | None
     count: int
@@ -44,10 +43,7 @@ Bounds = tuple[float | None, float | None]
 
 
 def enclose(value: float, count: int, bounds: Bounds) -> Estimate:
-    """A quantile, linear between two values, with the bounds that a bootstrap found.
-
-    The bootstrap's ends are values themselves, so they are made to enclose what lies between two.
-    """
+    """A quantile between two values, with bootstrap bounds; these are values themselves, so they are widened."""
     low, high = bounds
     if low is None or high is None:
         return Estimate(value, count)
@@ -55,7 +51,7 @@ def enclose(value: float, count: int, bounds: Bounds) -> Estimate:
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:
-    """The Wilson interval of a share seen over `count` > 0 cases (not whole where cases are clustered)."""
+    """The Wilson interval of a share of `count` > 0 cases; the effective count of clustered cases need not be whole."""
     spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     middle, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
     # At a share of 0 or 1 the bound is that share; rounding must not say otherwise.
@@ -64,10 +60,10 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 
 
 def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
-    """The estimate with an interval that holds for `looks` such estimates at once, in 95 % of cases (Bonferroni).
+    """The estimate with an interval that holds for `looks` estimates at once (Bonferroni).
 
-    Either side is stretched as a normal distribution's would be: by the quantile of 1 - 0.025 / looks, over that of
-    0.975. (The percentiles themselves would lie beyond the last of a bootstrap's draws.)
+    Each side is stretched as a normal distribution's: by the quantile of 1 - 0.025 / looks over that of 0.975. (The
+    percentiles themselves would lie beyond the last bootstrap draw.)
     """
     if looks <= 1 or found.value is None or found.low is None or found.high is None:
         return found
@@ -80,8 +76,8 @@ def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
     """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
 
-    Wilson's is too short at its lower end where fewer than one hit is to be expected: that is where a rare share, the
-    best of many, is asked whether it is more than chance.
+    Wilson's interval is too short at its lower end where fewer than one hit is expected, and there a rare share, the
+    best of many, is tested against chance.
     """
     if count == 0:
         return NOTHING
@@ -89,17 +85,17 @@ def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
     choose = logs[count] - logs - logs[::-1]
 
     def at_most(most: int, part: float) -> float:
-        """How likely `most` hits or fewer are, of which each has the probability `part`."""
+        """The probability of `most` hits or fewer, where each case hits with probability `part`."""
         kept = np.arange(most + 1) if 2 * most < count else np.arange(most + 1, count + 1)
         likely = float(np.exp(choose[kept] + kept * math.log(part) + (count - kept) * math.log1p(-part)).sum())
         return likely if 2 * most < count else 1 - likely
 
-    def where(most: int, wanted: float) -> float:
-        """The probability of a hit at which `most` hits or fewer are as likely as wanted: more make it rarer."""
+    def where(most: int, target: float) -> float:
+        """The hit probability at which `most` hits or fewer have probability `target`; more hits make it rarer."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if at_most(most, middle) > wanted else (low, middle)
+            low, high = (middle, high) if at_most(most, middle) > target else (low, middle)
         return (low + high) / 2
 
     low = where(hits - 1, 1 - level) if hits > 0 else 0.0
@@ -116,10 +112,11 @@ def share(hits: float, count: int) -> Estimate:
 
 
 def clustered_share(hits: ArrayLike, cases: ArrayLike) -> Estimate:
-    """The share sum(hits) / sum(cases) of cases that come in clusters, one entry each.
+    """The share sum(hits) / sum(cases) of clustered cases, one entry per cluster.
 
-    The Wilson interval of as many independent cases as would give the variance between clusters (Korn and Graubard
-    1998): at most all cases; as many as there are clusters where the share is 0 or 1 and the variance tells nothing.
+    The Wilson interval uses the effective number of independent cases, by the variance between clusters (Korn and
+    Graubard 1998): at most the number of cases; the number of clusters where the share is 0 or 1 and the variance is
+    uninformative.
     """
     hit, case = np.asarray(hits, np.float64), np.asarray(cases, np.float64)
     hit, case = hit[case > 0], case[case > 0]
@@ -135,23 +132,22 @@ def clustered_share(hits: ArrayLike, cases: ArrayLike) -> Estimate:
 
 
 def mean(values: ArrayLike) -> Estimate:
-    """The mean of independent values, and its normal interval where there are at least two."""
-    found = np.asarray(values, np.float64)
-    count = len(found)
+    """The mean of independent values; its normal interval needs at least two."""
+    numbers = np.asarray(values, np.float64)
+    count = len(numbers)
     if count == 0:
         return NOTHING
-    value = float(found.mean())
+    value = float(numbers.mean())
     if count == 1:
         return Estimate(value, 1)
-    margin = Z * float(found.std(ddof=1)) / math.sqrt(count)
+    margin = Z * float(numbers.std(ddof=1)) / math.sqrt(count)
     return Estimate(value, count, value - margin, value + margin)
 
 
 def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
-    """The quantile of sorted values, one of them (`inverted_cdf`).
+    """A quantile of sorted values, itself one of them (`inverted_cdf`).
 
-    Its interval reaches between the values at the ends of the level's own Wilson interval; the least and the greatest
-    value have none.
+    Its interval ends at the values of the level's Wilson bounds; the minimum and the maximum have none.
     """
     values = np.asarray(ordered, np.float64)
     count = len(values)
@@ -168,24 +164,24 @@ def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
 
 
 def _ceil(number: float) -> int:
-    """The next whole number, forgiving the last bits: 0.07 * 100 is 7."""
+    """Rounds up, but forgives the last bits: 0.07 * 100 is 7."""
     return math.ceil(number - 1e-9)
 
 
 class Resamples:
-    """`DRAWS` resamples of clusters (documents, memories), drawn with replacement; the seed decides which."""
+    """`DRAWS` resamples of clusters (documents, memories), with replacement; deterministic in the seed."""
 
     def __init__(self, clusters: int, seed: int) -> None:
         self.clusters = clusters
         self._weights = np.zeros((DRAWS, clusters), np.uint8)
-        """How often each cluster is in each resample; it cannot be there 256 times, in practice."""
+        """How often each cluster is in each resample, `[draw, cluster]`; 256 times does not occur in practice."""
         generator = np.random.default_rng((seed, clusters))
         rows = max(1, _AT_ONCE // max(1, clusters))
         for start in range(0, DRAWS if clusters else 0, rows):
             count = min(rows, DRAWS - start)
             drawn = generator.integers(0, clusters, size=(count, clusters)) + np.arange(count)[:, None] * clusters
-            found = np.bincount(drawn.reshape(-1), minlength=count * clusters)
-            self._weights[start : start + count] = found.reshape(count, clusters)
+            counts = np.bincount(drawn.reshape(-1), minlength=count * clusters)
+            self._weights[start : start + count] = counts.reshape(count, clusters)
 
     def sums(self, columns: NDArray[Any]) -> Floats:
         """The sums `[draw, k]` of the columns `[cluster, k]` over each resample, the same to the bit on any machine."""
@@ -197,10 +193,7 @@ class Resamples:
         return np.concatenate(pieces).astype(np.float64, copy=False)
 
     def ratio_draws(self, numerators: NDArray[Any], denominators: NDArray[Any]) -> Floats:
-        """Each column's sum(numerator) / sum(denominator) in each resample: `[draw, k]` of arrays `[cluster, k]`.
-
-        Not a number where the denominator is 0; one cluster alone has no draws.
-        """
+        """sum(numerator) / sum(denominator) of each column per resample, `[draw, k]`; NaN for a zero denominator."""
         if self.clusters < 2:
             return np.empty((0, numerators.shape[1]))
         above, below = self.sums(numerators), self.sums(denominators)
@@ -209,9 +202,9 @@ class Resamples:
         return ratios
 
     def median_draws(self, values: ArrayLike, codes: NDArray[Any]) -> Floats:
-        """The median `[draw]` of values (codes: the cluster of each) in each resample: one of them, or not a number.
+        """The median `[draw]` in each resample: one of the values, or NaN. `codes` holds the cluster of each value.
 
-        First the block of sorted values that holds it is found from the blocks' sums, then the value within.
+        Finds the block of sorted values that holds the median from the blocks' sums, then the value inside the block.
         """
         ordered, clusters = _sorted_set(values, codes)
         size = max(1, math.isqrt(len(ordered)))
@@ -227,15 +220,15 @@ class Resamples:
         inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
         weights = self._weights[np.arange(DRAWS)[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
         steps = np.minimum((before[:, None] + weights < half).sum(1), size - 1)
-        found = ordered[inside[np.arange(DRAWS), steps]]
-        return np.where(sums[:, -1] > 0, found, np.nan)
+        medians = ordered[inside[np.arange(DRAWS), steps]]
+        return np.where(sums[:, -1] > 0, medians, np.nan)
 
     def quantiles(self, sets: Sequence[ClusteredValues], levels: Sequence[float]) -> list[list[Estimate]]:
         """For each set and level, that quantile (linear between two values) with its interval.
 
-        The quantile of a resample is the least value with at least `level` of the resample's weight at or below it.
-        Its distribution is never drawn up: that it is at most x is the same as a sum over clusters being large enough,
-        so both ends are found by bisection over the sorted values.
+        The quantile of a resample is the least value with at least `level` of the resample's weight at or below it. Its
+        distribution is never computed: it is at most x exactly if a sum over clusters is large enough, so bisection
+        over the sorted values finds both ends.
         """
         kept = [_sorted_set(*one) for one in sets]
         problems = [(index, level, end) for index in range(len(kept)) for level in levels for end in LEVELS]
@@ -261,16 +254,16 @@ class Resamples:
             float(kept[index][0][place]) if fit else None
             for (index, _, _), place, fit in zip(problems, low.tolist(), usable, strict=True)
         ]
-        asked = [(kept[index][0], level) for index, level, _ in problems[::2]]
-        found = [
+        pairs = [(kept[index][0], level) for index, level, _ in problems[::2]]
+        estimates = [
             enclose(float(np.quantile(values, level)), len(values), bounds) if len(values) else NOTHING
-            for (values, level), bounds in zip(asked, zip(ends[::2], ends[1::2], strict=True), strict=True)
+            for (values, level), bounds in zip(pairs, zip(ends[::2], ends[1::2], strict=True), strict=True)
         ]
-        return [found[i : i + len(levels)] for i in range(0, len(found), len(levels))]
+        return [estimates[i : i + len(levels)] for i in range(0, len(estimates), len(levels))]
 
 
 def ends(draws: Floats) -> Bounds:
-    """The 95 % interval of a number by its values in resamples; those that are not a number do not count."""
+    """The 95 % interval of a number from its values in resamples; NaN does not count."""
     kept = np.sort(draws[~np.isnan(draws)])
     if not len(kept):
         return None, None
@@ -279,16 +272,16 @@ def ends(draws: Floats) -> Bounds:
 
 
 def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
-    found = np.asarray(values, np.float64)
-    order = np.argsort(found, kind="stable")
-    return found[order], codes[order]
+    numbers = np.asarray(values, np.float64)
+    order = np.argsort(numbers, kind="stable")
+    return numbers[order], codes[order]
 
 
 def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
-    """The columns rounded to a grid so coarse that no sum of a resample is ever rounded, in whatever order it is made.
+    """The columns rounded to a grid so coarse that no sum over a resample is rounded, in any order.
 
-    Whole numbers stay as they are; the second answer says whether single precision holds their sums, too. (A resample's
-    sum is at most `clusters` times the largest entry.)
+    Whole numbers stay as they are. The second result: whether single precision holds the sums, too. (A resample's sum
+    is at most `clusters` times the largest entry.)
     """
     exact = np.asarray(columns, np.float64)
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)

@@ -1,8 +1,7 @@
-"""The noun of the project: one memory of a feed-forward layer, how it is written, and how its coefficients are counted.
+"""The project's noun: one memory of a feed-forward layer, its name, and the bins of its coefficients.
 
-A memory is the pair (key, value) of index `memory` in layer `layer`, both counted from 0, written `L10.M222`;
-in a layer with experts `L10.E3.M222`, and `L10.S0.M5` in an expert that all tokens share. Holds no weights and reads no
-files.
+A memory is the pair (key, value) of index `memory` in layer `layer`, both counted from 0, written `L10.M222`; in a
+routed expert `L10.E3.M222`, in a shared one `L10.S0.M5`. Holds no weights and reads no files.
 
 Axis names used everywhere: batch, position, layer, memory, hidden, vocab, rank (docs/terminology.md).
 """
@@ -24,24 +23,24 @@ HISTOGRAM_EDGES: tuple[float, ...] = (
     0.0,
     *(2.0**power for power in range(-10, 7)),
 )
-"""Between which numbers coefficients are counted together: `edges[i-1] <= x < edges[i]`; both ends are open."""
+"""Edges of the bins of coefficients: `edges[i-1] <= x < edges[i]`; the outer bins are open."""
 HISTOGRAM_BINS = len(HISTOGRAM_EDGES) + 1
 ZERO_BIN = HISTOGRAM_EDGES.index(0.0) + 1
-"""The bin from zero to the least positive edge; so many bins are below zero."""
+"""The bin from zero to the least positive edge; also the number of bins below zero."""
 
 ABLATED_PARTS: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.9375, 1.0)
-"""Parts of a layer's memories that are taken out to see how wide it need be; of n memories `int(part * n)`."""
+"""Shares of a layer's memories that are ablated to measure the width it needs; of n memories `int(part * n)`."""
 EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Probabilities of a residual's top token above which a token could stop there."""
+"""Probabilities of a residual's top token above which a token could exit there."""
 MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
-"""A document is memorised if, given so many of its first tokens, the model writes the rest of these word for word."""
+"""Of a document's first MEMORISED_TOKENS tokens the model sees MEMORISED_GIVEN; memorised if it writes all others."""
 
 _FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})")
 
 
 @dataclass(frozen=True)
 class MemoryId:
-    """A memory's place; sorts by layer, expert (routed ones first), memory. At most one of the experts is there."""
+    """A memory's place; sorts by layer, expert (routed before shared), memory. At most one of the experts is set."""
 
     layer: int
     memory: int
@@ -51,10 +50,10 @@ class MemoryId:
     @staticmethod
     def parse(text: str) -> "MemoryId":
         """The memory that `text` names, such as `L10.M222`; raises MemoryIdError for anything else."""
-        found = _FORM.fullmatch(text.strip())
-        if found is None:
+        match = _FORM.fullmatch(text.strip())
+        if match is None:
             raise MemoryIdError(f"{text!r} does not name a memory; write one as L10.M222 (layer 10, memory 222)")
-        layer, kind, expert, memory = found.groups()
+        layer, kind, expert, memory = match.groups()
         routed, shared = (int(expert) if kind == letter else None for letter in "ES")
         return MemoryId(int(layer), int(memory), routed, shared)
 
@@ -63,7 +62,7 @@ class MemoryId:
 
     @property
     def expert_text(self) -> str:
-        """The part of the name that tells the expert, such as `.E3`; nothing in a dense layer."""
+        """The expert's part of the name, such as `.E3`; empty in a dense layer."""
         if self.shared is not None:
             return f".S{self.shared}"
         return "" if self.expert is None else f".E{self.expert}"
@@ -78,7 +77,7 @@ class MemoryId:
 
 @dataclass(frozen=True)
 class Numbering:
-    """How the memories of one layer are numbered from 0: those of the routed experts in turn, then of the shared ones.
+    """The numbers of one layer's memories, from 0: those of each routed expert in turn, then of each shared one.
 
     `widths` are the memories of each expert; a dense layer has one, and `routed` None.
     """
@@ -88,14 +87,13 @@ class Numbering:
 
     @staticmethod
     def of(document: Mapping[str, Any] | None, count: int) -> "Numbering":
-        """The numbering that `document` wrote, or that of a dense layer of so many memories."""
+        """The numbering of a `document`, or of a dense layer with `count` memories."""
         if document is None:
             return Numbering((count,))
         routed = int(document["routed"])
         return Numbering((int(document["memories"]),) * routed + tuple(document["shared"]), routed)
 
     def document(self) -> dict[str, Any] | None:
-        """As JSON has it; None for a dense layer."""
         if self.routed is None:
             return None
         width = self.widths[0] if self.routed else 0
@@ -103,7 +101,6 @@ class Numbering:
 
     @property
     def count(self) -> int:
-        """The memories of the layer."""
         return sum(self.widths)
 
     @cached_property
@@ -112,14 +109,14 @@ class Numbering:
         return (0, *accumulate(self.widths[:-1]))
 
     def name(self, layer: int, number: int) -> MemoryId:
-        """The memory of this number in layer `layer`."""
         if self.routed is None:
             return MemoryId(layer, number)
         expert = int(self.experts(np.array([number]))[0])
         return self.name_in(layer, expert, number - self.firsts[expert])
 
     def name_in(self, layer: int, expert: int | None, memory: int) -> MemoryId:
-        """The memory of a table's row: experts are counted through, the shared ones last; None in a dense layer."""
+        """The memory of a table's row, whose `expert` counts routed and then shared experts, and is None in a dense
+        layer."""
         if expert is None or self.routed is None:
             return MemoryId(layer, memory)
         if expert < self.routed:
@@ -127,14 +124,13 @@ class Numbering:
         return MemoryId(layer, memory, shared=expert - self.routed)
 
     def number(self, memory: MemoryId) -> int | None:
-        """The number of a memory of the layer; None for one that there is not."""
         expert = self.expert_of(memory)
         if expert is None or not 0 <= memory.memory < self.widths[expert]:
             return None
         return self.firsts[expert] + memory.memory
 
     def expert_of(self, memory: MemoryId) -> int | None:
-        """The place among all experts of the one that a memory is in; None for one that there is not."""
+        """The index of a memory's expert among all experts; None if the layer does not have it."""
         if self.routed is None:
             return 0 if memory.expert is None and memory.shared is None else None
         if memory.shared is not None:
@@ -143,16 +139,15 @@ class Numbering:
         return memory.expert if memory.expert is not None and memory.expert < self.routed else None
 
     def experts(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
-        """The place among all experts of the one that each memory is in."""
+        """The index of each memory's expert among all experts."""
         return (np.searchsorted(self.firsts, numbers, side="right") - 1).astype(np.int16)
 
     def within(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-        """The number of each memory within its expert."""
         within: NDArray[np.int32] = (numbers - np.array(self.firsts)[self.experts(numbers)]).astype(np.int32)
         return within
 
     def range_text(self) -> str:
-        """The memories in words: `memories 0-1023`, `experts 0-7 with memories 0-511`."""
+        """The memories in words: `memories 0-1023`, `experts E0-E7 with memories 0-511`."""
         if self.routed is None:
             return f"memories 0-{self.count - 1}"
         parts = [f"experts E0-E{self.routed - 1} with memories 0-{self.widths[0] - 1}"] if self.routed else []
@@ -161,6 +156,5 @@ class Numbering:
 
 
 def most_experts(numberings: Iterable[Numbering]) -> tuple[int, int]:
-    """The most routed and the most shared experts that a layer has."""
     mixtures = [(one.routed, len(one.widths) - one.routed) for one in numberings if one.routed is not None]
     return max((routed for routed, _ in mixtures), default=0), max((shared for _, shared in mixtures), default=0)

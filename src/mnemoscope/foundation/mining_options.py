@@ -1,7 +1,7 @@
-"""The options of mining: their defaults, and those that are small languages (which layers, which part, how many).
+"""The options of mining: their defaults, and the parsers of those with a syntax (layers, part, removals).
 
-The command line fills `MiningOptions`, `mine(..., **options)` builds one, the plan derives from it, and the command
-that an error names leaves out what is usual. Knows neither model nor text, and needs no torch.
+The command line fills `MiningOptions`, `mine(..., **options)` builds one, and the plan derives from it. The command
+that an error names leaves out defaults. Knows neither model nor text, and needs no torch.
 """
 
 import os
@@ -13,20 +13,19 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""The number formats that models are run in."""
 TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
-"""Triggers kept of a memory and sign: usually, and in a model of experts, which has many more memories."""
+"""Triggers kept per memory and sign: usually, and in a model of experts, which has many more memories."""
 LENS_TOKENS = 200_000
-"""Tokens of an atlas's text that a lens is fitted on, at most."""
+"""Most tokens of an atlas's text that a lens is fitted on."""
 AUTO = "auto"
-"""The device that is a graphics card of CUDA where there is one, else the CPU; of an object in memory, where it is."""
+"""The device: a CUDA card where there is one, else the CPU; for an object in memory, its own device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:
-    """What a run of mining may be told beside its model, its text and its folder; None means: found out by the run.
+    """The options of a mining run beside its model, text and folder; None: the run decides.
 
-    Raises OptionError where one is not an option at all; what depends on the model is checked once that is loaded.
+    Raises OptionError for impossible values; those that depend on the model are checked after it is loaded.
     """
 
     validation: str | os.PathLike[str] | None = None
@@ -42,9 +41,9 @@ class MiningOptions:
     max_sentences: int | None = None
     max_tokens: int | None = None
     prefixes: int = 4000
-    """Held-out prefixes that questions are asked on."""
+    """Held-out prefixes for the questions."""
     removals: int | str | None = None
-    """Memories per layer whose triggers lose tokens, or `all`; None: as many as the text is worth."""
+    """Memories per layer whose triggers lose tokens, or `all`; None: by the size of the text."""
     neighbours: int = 10
     """Memories with the most similar values kept of each memory; 0 compares none."""
     part: str | tuple[int, int] | None = None
@@ -53,31 +52,29 @@ class MiningOptions:
     """Padded tokens per batch; None: from the model's sizes."""
     dtype: str = "float32"
     device: str = AUTO
-    """What the model runs on; `auto` is settled when it is loaded, and on going on it is what the run was begun on."""
+    """The model's device; `auto` is resolved when it is loaded, and a resumed run keeps its device."""
     seed: int = 0
-    """For the random samples."""
     checkpoint_every: float = 60.0
     """Seconds of work that a sudden stop may cost."""
     keep_work: bool = False
     """Whether the working copy of the text stays."""
     text_field: str = "text"
-    """The text's field in JSONL or Parquet."""
     ids_field: str | None = None
-    """The field of token ids that takes the place of a text; a row is one sentence then, whatever `split` says."""
+    """The field of token ids that replaces a text; each row is one sentence then, whatever `split` is."""
     name: str | None = None
-    """What the model is called where it is shown; None: as its folder, file or id on the hub. Decides no byte."""
+    """The model's display name; None: its folder, file or id on the hub. Changes no byte."""
     text_name: str | None = None
-    """What the text is called where it is shown; None: as its file or data set."""
+    """The text's display name; None: its file or data set."""
     skip_bad_rows: int = 0
-    """Rows without a text that are passed over, at most."""
+    """Most rows without a text that are skipped."""
     skip_special: bool = False
-    """Whether special tokens are never triggers; they are counted in activity all the same."""
+    """Whether special tokens are excluded as triggers; activity counts them all the same."""
     opening: ModelOptions = AS_USUAL
-    """How the model is opened; of a model already loaded, its own count."""
+    """How the model is opened; a model already loaded keeps its own options."""
     accept_versions: bool = False
-    """Whether to go on where other versions of libraries began."""
+    """Whether to resume a run that other library versions began."""
     force: bool = False
-    """Whether a finished atlas, or one begun otherwise, is replaced."""
+    """Whether to replace a finished atlas, or one begun with another plan."""
 
     def __post_init__(self) -> None:
         check_fields(self.text_field, self.ids_field)
@@ -92,17 +89,17 @@ class MiningOptions:
 
     @property
     def cut(self) -> str:
-        """How documents are cut into sentences: as `split` says, those of token ids and chats not at all."""
+        """How documents are cut into sentences: by `split`; token ids and chats are not cut."""
         return "document" if self.ids_field is not None or is_chat(self.text_field) else self.split
 
     @property
     def share(self) -> tuple[int, int] | None:
-        """The part that is mined; None for the whole."""
+        """The part that is mined, (I, N); None for the whole."""
         return None if self.part is None else parse_part(self.part)
 
 
 def check_fields(text_field: str, ids_field: str | None) -> None:
-    """Raises OptionError where a row is to be read as text and as ids."""
+    """Raises OptionError where a row would be read both as text and as ids."""
     if ids_field is not None and text_field != MiningOptions.text_field:
         raise OptionError(
             f"--text-field {text_field!r} and --ids-field {ids_field!r}: a row is read as one of the two; leave one out"
@@ -110,7 +107,7 @@ def check_fields(text_field: str, ids_field: str | None) -> None:
 
 
 def is_chat(text_field: str) -> bool:
-    """Whether a field holds the messages of a chat, by its name."""
+    """Whether a field holds the messages of a chat, judged by its name."""
     return text_field.rpartition(".")[2] == "messages"
 
 
@@ -119,8 +116,8 @@ def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
     pieces = layers.split(",") if isinstance(layers, str) else [str(int(layer)) for layer in layers]
     chosen: set[int] = set()
     for piece in pieces:
-        found = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise OptionError(f"--layers {_spoken(layers)!r} does not name layers; write them as 0-3,7")
         chosen.update(range(first, last + 1))
@@ -130,7 +127,7 @@ def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """The layers named, of a model that has `count`; all of them for None. Raises OptionError."""
+    """The named layers of a model with `count` layers, all for None; raises OptionError."""
     if layers is None:
         return tuple(range(count))
     chosen = parse_layers(layers)
@@ -143,9 +140,9 @@ def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, 
 def parse_part(part: str | tuple[int, int]) -> tuple[int, int]:
     """The part (I, N) that `I/N` names; raises OptionError unless 1 <= I <= N."""
     text = part if isinstance(part, str) else f"{part[0]}/{part[1]}"
-    found = re.fullmatch(r"\s*(\d{1,6})/(\d{1,6})\s*", text)
-    if found and 1 <= int(found[1]) <= int(found[2]):
-        return int(found[1]), int(found[2])
+    match = re.fullmatch(r"\s*(\d{1,6})/(\d{1,6})\s*", text)
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return int(match[1]), int(match[2])
     raise OptionError(f"--part {text!r} is not a part; write 1/3, 2/3 or 3/3 for three parts")
 
 

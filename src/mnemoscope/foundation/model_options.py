@@ -1,7 +1,7 @@
 """How a MODEL is opened, beside its name: one set of options for every verb, for `load_model` and for the plan.
 
-The command line fills `ModelOptions`, `load_model` builds one of its arguments, a plan of mining holds what decides
-numbers, and every command or script that is shown to a reader is made from it. Knows no model, and needs no torch.
+The command line fills `ModelOptions`, `load_model` builds one from its arguments, a mining plan stores the options that
+decide numbers, and every command or script shown to a reader is made from it. Knows no model, and needs no torch.
 """
 
 import os
@@ -18,7 +18,7 @@ _FAIRSEQ = "fairseq:"
 
 
 def is_path(name: str, *, of_text: bool = False) -> bool:
-    """Whether a name looks like a file's or folder's; a relative one of two parts looks like a hub id."""
+    """Whether a name looks like a path; a relative one of two parts looks like a hub id."""
     return not name.startswith(_SCHEMES) and (
         of_text or name.startswith((".", "/", "~", _FAIRSEQ)) or name.count("/") > 1 or "\\" in name
         or name.endswith(".gguf")
@@ -26,17 +26,14 @@ def is_path(name: str, *, of_text: bool = False) -> bool:
 
 
 def display_name(name: str, *, of_text: bool = False) -> str:
-    """What readers are shown of what opens a model, an adapter, a tokenizer or a text: of a path its last part.
-
-    What is no path (`is_path`) stays whole, such as the hub id `org/name`.
-    """
+    """The name that readers see of a model, an adapter, a tokenizer or a text: of a path (`is_path`) its last part."""
     scheme = _FAIRSEQ if name.startswith(_FAIRSEQ) else ""
     parts = [part for part in re.split(r"[/\\]", name.removeprefix(scheme)) if part]
     return scheme + parts[-1] if parts and is_path(name, of_text=of_text) else name
 
 
 def full_name(name: str, *, of_text: bool = False) -> str:
-    """What opens the same from every folder of this machine: a path from its root, everything else as it is."""
+    """The name as it opens from every folder of this machine: a path becomes absolute, any other name stays."""
     scheme = _FAIRSEQ if name.startswith(_FAIRSEQ) else ""
     path = os.path.abspath(os.path.expanduser(name.removeprefix(scheme)))
     known = os.path.exists(path) or is_path(name, of_text=of_text)
@@ -61,20 +58,20 @@ def shown_manifest(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What is said of a model beside its name, its number format and its device; all of it may be left out."""
+    """How a model is opened, beside its name, number format and device; every option may be left out."""
 
     revision: str | None = None
     """The branch, tag or commit of the model on the hub; not of its adapter or of another tokenizer."""
     adapter: str | None = None
-    """The folder or hub id of a PEFT adapter that is put on the model."""
+    """The folder or hub id of a PEFT adapter."""
     tokenizer: str | None = None
-    """The folder or hub id of the tokenizer that takes the place of the model's own; `ids`: texts are token ids."""
+    """The folder or hub id of a tokenizer that replaces the model's own; `ids`: texts are token ids."""
     beginning: str | None = None
-    """The token put before every sentence in place of the model's own, as its vocabulary shows it; `none`: nothing."""
+    """The token before every sentence in place of the model's own, as its vocabulary shows it; `none`: no token."""
     dequantize: bool = False
-    """Whether quantised weights are widened when they are loaded."""
+    """Whether quantised weights are widened at loading."""
     dictionary: str | os.PathLike[str] | None = None
-    """The `dict.txt` of a fairseq checkpoint, where it does not lie beside it."""
+    """The `dict.txt` of a fairseq checkpoint, where it is not beside it."""
     trust_remote_code: bool = False
     max_memory: str | None = None
     """How much of each device the weights may take, such as `2GiB` or `0=20GiB,cpu=60GiB`; changes no number."""
@@ -84,39 +81,38 @@ class ModelOptions:
             parse_max_memory(self.max_memory)
 
     def spec_of(self, source: str) -> str:
-        """What the model of that name is called with its adapter: `gpt2+my-adapter`."""
+        """The model's name with its adapter: `gpt2+my-adapter`."""
         return source if self.adapter is None else f"{source}+{self.for_display().adapter}"
 
     def for_display(self) -> "ModelOptions":
-        """The same with display names in place of paths."""
         named = {name: str(value) for name in NAMED if (value := getattr(self, name)) is not None}
         shown: dict[str, Any] = {name: display_name(full_name(value)) for name, value in named.items()}
         return replace(self, **shown)
 
     def keywords(self) -> dict[str, Any]:
-        """Those that are not as usual, as arguments of `load_model`."""
+        """The options without defaults, as arguments of `load_model`."""
         values = {_KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
         return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
 
     def words(self) -> list[str]:
-        """Those that are not as usual, as words of a command line."""
-        found: list[str] = []
+        """The options without defaults, as words of a command line."""
+        words: list[str] = []
         for keyword, value in self.keywords().items():
-            found.append(f"--{keyword.replace('_', '-')}")
-            found += [] if value is True else [shlex.quote(str(value))]
-        return found
+            words.append(f"--{keyword.replace('_', '-')}")
+            words += [] if value is True else [shlex.quote(str(value))]
+        return words
 
     def python_line(self, source: str) -> str:
-        """The line of a Python script that opens the model of that name so, as `model`."""
-        given = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
-        return f"model = ms.load_model({', '.join(given)})"
+        """The line of a Python script that opens the model `source` with these options, as `model`."""
+        arguments = [repr(source), *(f"{name}={value!r}" for name, value in self.keywords().items())]
+        return f"model = ms.load_model({', '.join(arguments)})"
 
     def plan_entries(self) -> dict[str, Any]:
-        """Those that a plan of mining holds, by their names there; display names in place of paths."""
+        """The options that a mining plan stores, by their names there; display names in place of paths."""
         return {name: getattr(self.for_display(), name) for name in PLANNED}
 
     def or_planned(self, plan: Mapping[str, Any]) -> "ModelOptions":
-        """These, and what a plan holds, or the paths beside it, in place of those that were left out."""
+        """These options, with those left out taken from a plan, or from the paths beside it."""
         own = self._unusual()
         names = (*PLANNED, "dictionary")
         return replace(self, **{name: plan[name] for name in names if name in plan and name not in own})
@@ -127,11 +123,10 @@ class ModelOptions:
 
 
 AS_USUAL = ModelOptions()
-"""Nothing said."""
 PLANNED = ("revision", "adapter", "tokenizer", "dequantize", "beginning")
-"""What is part of a plan: `dict.txt` is known by its content there, and code by its text."""
+"""Options that a plan stores; it knows `dict.txt` by its content, and code by its text."""
 NAMED = ("adapter", "tokenizer", "dictionary")
-"""What may be a path."""
+"""Options that may be paths."""
 _KEYWORDS = {"dictionary": "dict"}
 """Fields whose option has another name."""
 
@@ -139,28 +134,25 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def parse_max_memory(text: str) -> dict[int | str | None, int]:
-    """Bytes by device, of `0=20GiB,cpu=60GiB`: a card's number or `cpu`; by None of one size alone.
-
-    Raises OptionError.
-    """
-    found: dict[int | str | None, int] = {}
+    """Bytes by card number or `cpu`, of `0=20GiB,cpu=60GiB`; by None for a single size. Raises OptionError."""
+    sizes: dict[int | str | None, int] = {}
     for piece in text.split(","):
         name, separator, size = piece.rpartition("=")
         name = name.strip().lower().removeprefix("cuda:")
         device = int(name) if re.fullmatch(r"\d{1,4}", name) else (name if separator else None)
         bytes_ = _bytes_of(size)
         known = device is None or device == "cpu" or isinstance(device, int)
-        if bytes_ is None or not known or device in found or (device is None and "," in text):
+        if bytes_ is None or not known or device in sizes or (device is None and "," in text):
             raise OptionError(
                 f"--max-memory {text!r} does not say how much of which device; write 2GiB, or 0=20GiB,cpu=60GiB"
                 " (a card's number, or cpu; the disk takes the rest)"
             )
-        found[device] = bytes_
-    return found
+        sizes[device] = bytes_
+    return sizes
 
 
 def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str | None:
-    """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; a number counts bytes."""
+    """The option as text, of `{0: "20GiB", "cpu": "60GiB"}` or a text; numbers count bytes."""
     if not isinstance(given, Mapping):
         return f"{given}B" if isinstance(given, int) else given
     return ",".join(f"{device}={f'{size}B' if isinstance(size, int) else size}" for device, size in given.items())
@@ -168,7 +160,7 @@ def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str |
 
 def _bytes_of(size: str) -> int | None:
     """The bytes of `20GiB` (powers of 1,024) or `20GB` (of 1,000); None where it is no size."""
-    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
-    if found is None or (found[3] and not found[2]):
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
+    if match is None or (match[3] and not match[2]):
         return None
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()])
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()])

@@ -1,7 +1,7 @@
-"""Long work: how it says how far it is, how it is saved now and then, and how it is stopped from outside.
+"""Long work: its progress reports, its checkpoints, and the signals that stop it.
 
-Ctrl-C, SIGTERM and SIGUSR1 (with which schedulers say that the time is nearly up) stop it between two steps, since a
-half-made step cannot be saved; where there are no steps, they stop it at once.
+Ctrl-C, SIGTERM and SIGUSR1 (with which schedulers warn that time is nearly up) stop it between two steps, since a
+half-made step cannot be saved; work without steps stops at once.
 """
 
 import os
@@ -15,16 +15,16 @@ from typing import Any
 from mnemoscope.errors import Interrupted, Terminated
 
 Progress = Callable[[str, float, float | None, str], None]
-"""Called with a stage's name, what is done, what is to do (None: unknown), and a note, mostly the unit, with more
-behind a semicolon, as in `tokens; 4 workers`."""
+"""Called with a stage's name, the amount done, the total (None: unknown), and a note: mostly the unit, with more behind
+a semicolon, as in `tokens; 4 workers`."""
 
 
 def ignore_progress(stage: str, done: float, total: float | None, note: str) -> None:
-    """A `Progress` that says nothing."""
+    """A `Progress` that reports nothing."""
 
 
 WORKER = "worker"
-"""The stage whose reports are no progress: what has become of a worker, as `worker_note` says it."""
+"""The stage of reports about workers (`worker_note`), which are not progress."""
 
 
 def worker_note(name: str, what: str, why: str = "") -> str:
@@ -33,22 +33,18 @@ def worker_note(name: str, what: str, why: str = "") -> str:
 
 
 def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
-    """A note of a stage that workers share: its unit, how many are alive, how many leases were given out again."""
+    """The note of a stage that workers share: its unit, the live workers, the leases lost."""
     lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
     return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
 
 
 EARLY = getattr(signal, "SIGUSR1", None)
-"""Sent beforehand, and often more than once; Windows has none."""
+"""A scheduler's warning, often sent more than once; Windows has none."""
 ENDING = (signal.SIGTERM,) if EARLY is None else (signal.SIGTERM, EARLY)
-"""What a scheduler sends."""
 
 
 class StopSignal(SystemExit):
-    """SIGTERM or SIGUSR1 where there are no steps; ends Python with exit code 75.
-
-    A SystemExit, which event loops let through, and so does what catches every Exception.
-    """
+    """SIGTERM or SIGUSR1 in work without steps; exits with 75. A SystemExit, which `except Exception` lets through."""
 
     def __init__(self, number: int) -> None:
         super().__init__(Terminated.exit_code)
@@ -59,7 +55,7 @@ class StopSignal(SystemExit):
 
 
 def interruption(stop: BaseException | int, line: str) -> Interrupted:
-    """The error that says `line` of work that Ctrl-C or a signal has ended: Terminated for SIGTERM and SIGUSR1."""
+    """The error of work that Ctrl-C or a signal ended, with the text `line`: Terminated for SIGTERM and SIGUSR1."""
     number = stop.number if isinstance(stop, StopSignal) else stop
     if not isinstance(number, int) or number == signal.SIGINT:
         return Interrupted(line)
@@ -67,9 +63,9 @@ def interruption(stop: BaseException | int, line: str) -> Interrupted:
 
 
 class _Raising:
-    """A handler that raises StopSignal, and remembers which came: some libraries swallow everything.
+    """A handler that raises StopSignal and remembers the signal: some libraries swallow every exception.
 
-    A later SIGUSR1 does not disturb the end that has begun.
+    A later SIGUSR1 does not disturb an ending that has begun.
     """
 
     def __init__(self) -> None:
@@ -84,7 +80,7 @@ class _Raising:
 
 
 def _leave_if_forked(number: int, process: int) -> None:
-    """Ends a child that was forked from `process`, as the signal ends it without a handler."""
+    """Ends a child that was forked from `process`, as the signal would without a handler."""
     if os.getpid() != process:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -92,10 +88,10 @@ def _leave_if_forked(number: int, process: int) -> None:
 
 @contextmanager
 def end_at_signals() -> Iterator[None]:
-    """Inside, SIGTERM and SIGUSR1 raise StopSignal where they would have killed the process; then they are ignored.
+    """Makes SIGTERM and SIGUSR1 raise StopSignal inside the block where they would kill the process; ignores them after
+    it.
 
-    For the main thread of a command, whose exit code stands at its end. A signal that somebody else handles, or
-    ignores, stays as it is.
+    For the main thread of a command. Signals that are ignored or have a handler stay as they are.
     """
     taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     raising = _Raising()
@@ -109,11 +105,11 @@ def end_at_signals() -> Iterator[None]:
 
 
 class Checkpoints:
-    """Calls `save` at most every so many seconds, and when the first Ctrl-C, SIGTERM or SIGUSR1 has come.
+    """Calls `save` at most every `every` seconds, and after the first Ctrl-C, SIGTERM or SIGUSR1.
 
-    A second Ctrl-C or SIGTERM stops at once; SIGUSR1 never does, since a scheduler sends it beforehand and often
-    more than once. SIGTERM and SIGUSR1 that somebody else handles or ignores stay as they are. Outside the main thread,
-    which alone receives signals, none is seen.
+    A second Ctrl-C or SIGTERM stops at once; SIGUSR1 never does, since a scheduler sends it beforehand and often more
+    than once. SIGTERM and SIGUSR1 that are ignored or have a handler stay as they are. Only the main thread receives
+    signals; other threads see none.
     """
 
     def __init__(self, save: Callable[[], None], *, every: float) -> None:
@@ -133,7 +129,7 @@ class Checkpoints:
         return self
 
     def step_done(self, stopped: str = "stopped after saving; run the same command again to go on from here") -> None:
-        """Saves if it is time; after a signal raises Interrupted or Terminated, which say `stopped`."""
+        """Saves if it is time; after a signal raises Interrupted or Terminated with the text `stopped`."""
         if self._came or time.monotonic() - self._saved >= self._every:
             self._save()
             self._saved = time.monotonic()

@@ -1,1 +1,1 @@
-"""What is read off a block of coefficients: by PyTorch, or on a graphics card by Triton."""
+"""Measures of a block of coefficients: in PyTorch, or on a graphics card in Triton."""

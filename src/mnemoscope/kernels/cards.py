@@ -1,6 +1,6 @@
-"""What a graphics card does with a batch's coefficients, as kernels of Triton, which comes with PyTorch for cards.
+"""The Triton kernels that measure a batch's coefficients on a graphics card; Triton comes with PyTorch for cards.
 
-Imported only where they run (card.py). Nothing depends on which program comes first: the same bytes every time.
+Imported only where they run (choose.py). Results do not depend on the order of programs: the same bytes every time.
 """
 
 import triton
@@ -13,11 +13,11 @@ def sweep_rows(
     peaks, peak_places, lows, low_places, greatest, least, fired, sums, squares, counts,
     NEGATIVE: tl.constexpr, SAMPLED: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Reads everything off `block [row, place, memory]`, whose rows have `lengths` places, in one pass.
+    """Measures `block [row, place, memory]`, whose rows have `lengths` places, in one pass.
 
-    Written are `[row, memory]` the highest coefficient and its first place, where NEGATIVE the lowest, too; and
-    `[group, memory]` what all rows of a group (every so many) have in common. Where SAMPLED the squares are summed, and
-    the bins are added to `counts [bin, memory]`, but for bin ZERO, which most coefficients are in.
+    Writes `[row, memory]` the maximum and its first place, if NEGATIVE the minimum too; and `[group, memory]` the
+    measures over a group's rows (every `groups`-th). If SAMPLED, sums squares and adds the bins to
+    `counts [bin, memory]`, except bin ZERO, which holds most coefficients.
     """
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = tl.program_id(1)
@@ -46,8 +46,8 @@ def sweep_rows(
                 wide = value.to(tl.float64)
                 group_sum += wide
                 group_squares += wide * wide
-                # The bin is in the exponent: 116 is what is below 2**-10, 133 is 2**6 and more; a negative power of two
-                # is the end of its bin, so it is taken as if it were a little less.
+                # The bin follows from the exponent: 116 stands for less than 2**-10, 133 for 2**6 and more. A negative
+                # power of two is the end of its bin, so its magnitude is taken one bit less.
                 bits = (value + 0.0).to(tl.int32, bitcast=True)
                 below = bits < 0
                 steps = tl.minimum(tl.maximum(((bits - below.to(tl.int32)) >> 23) & 255, 116), 133) - 116
@@ -79,8 +79,9 @@ def choose_best(
     peaks, places, order, sentences, threshold, magnitude, sentence, position, found, rows, memories, keep, first,
     SIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of every memory the rows whose magnitude, SIGN times a peak, is among the best `keep` of those that reach its
-    threshold, ascending in sentence as `order` has them: `[memory, number]`, and how many were `found`.
+    """Each memory's best `keep` rows whose magnitude (SIGN times the peak) reaches its threshold.
+
+    Writes them as `[memory, number]`, ascending in sentence by `order`, and how many were `found`.
     """
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = memory < memories
@@ -92,7 +93,7 @@ def choose_best(
         reached += tl.sum((value >= least[None, :]).to(tl.int32), 0)
         above += tl.sum((value > least[None, :]).to(tl.int32), 0)
     if tl.max(reached, 0) > keep:
-        # More than may be kept: what the last of the best has is found bit by bit, a float's bits being in its order.
+        # More than `keep`: bisect for the last kept magnitude over bits, which order positive floats.
         lower = least.to(tl.int32, bitcast=True)
         upper = tl.full((BLOCK,), 0x7F800000, tl.int32)
         for _ in range(31):
@@ -125,7 +126,7 @@ def choose_best(
 
 @triton.jit
 def _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN: tl.constexpr, ROWS: tl.constexpr):
-    """The magnitudes `[number, memory]` of some rows in order, the rows, and which there are."""
+    """The magnitudes `[number, memory]` of some rows in order, the rows, and which of them exist."""
     number = start + tl.arange(0, ROWS)
     known = number < rows
     row = tl.load(order + number, mask=known, other=0)
@@ -138,7 +139,7 @@ def _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN: tl.co
 def _count_above(
     peaks, order, rows, memories, memory, inside, bits, SIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """How many magnitudes of each memory are above the number of these bits."""
+    """How many magnitudes of each memory exceed the float with these bits."""
     least = bits.to(tl.float32, bitcast=True)
     above = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, rows, ROWS):
@@ -152,9 +153,9 @@ def merge_best(
     magnitude, sentence, position, more_magnitude, more_sentence, more_position, found,
     best_magnitude, best_sentence, best_position, keep, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The best `keep` of a memory's own, which are sorted, and of so many more that were `found`, sorted.
+    """The best `keep` of a memory's own triggers, which are sorted, and of the `found` new ones; sorted.
 
-    Everyone's rank is how many precede him.
+    An entry's rank is the number of entries before it.
     """
     memory = tl.program_id(0).to(tl.int64)
     base = memory * keep
@@ -201,8 +202,6 @@ def merge_best(
 
 @triton.jit
 def _precede(magnitude, sentence, position, other_magnitude, other_sentence, other_position):
-    """Whether triggers come before others: by magnitude, falling; then by sentence and position (one is not before
-    itself, nor after).
-    """
+    """Whether triggers precede others: magnitude descending, then sentence and position ascending; ties do."""
     nearer = (sentence < other_sentence) | ((sentence == other_sentence) & (position <= other_position))
     return (magnitude > other_magnitude) | ((magnitude == other_magnitude) & nearer)

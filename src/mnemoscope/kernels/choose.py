@@ -1,10 +1,10 @@
-"""A batch of a dense layer measured on a graphics card, in three kernels (triton_kernels.py), and never looked at.
+"""A batch of a dense layer measured on a graphics card by three kernels (cards.py), without synchronising with the
+host.
 
-PyTorch takes some eighty operations for it, most of them passes of their own over all coefficients or all peaks, and
-sorts what may be among the best: a third of the time of a forward pass (LOG.md). Here a block is fetched once; of what
-reaches a memory's threshold the best are written behind one another, and merged into those that are kept. The numbers
-are those of PyTorch's way, but for the last digits of sums, whose order is another. Where Triton is not, or does not
-do what it should, `card_kernels` is None, and PyTorch does it all.
+PyTorch needs some eighty operations, most of them passes over all coefficients or all peaks, and sorts the candidates:
+a third of a forward pass's time (LOG.md). Here a block is read once; the best of what reaches a memory's threshold are
+written consecutively, and merged into those kept. The numbers are PyTorch's, except for the last digits of sums, whose
+order differs. Where Triton is missing or fails its check, `card_kernels` is None and PyTorch does everything.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -18,18 +18,18 @@ from torch import Tensor
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES, ZERO_BIN
 
 _PROGRAMS = 4096
-"""Programs that sweep a block, about: rows are dealt out to so many that all of a card's units are at work."""
+"""Approximate number of programs that sweep a block, enough to occupy all units of a card."""
 _SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
-"""Memories that one program sweeps, by the format of a coefficient."""
+"""Memories per program of the sweep, by the format of a coefficient."""
 _CHOSEN, _ROWS = 8, 128
-"""Memories that one program chooses for, and the rows that it looks at together."""
+"""Memories per program of the choice, and the rows that it reads together."""
 _MOST_KEPT, _RANKED = 128, 16
-"""Triggers of a memory that one program ranks, and new ones that it looks at together."""
+"""Most triggers of a memory that one program ranks, and the new ones that it compares together."""
 
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The sentences of a batch, on the card: `lengths` without what is padded or skipped, ids, and the order of ids."""
+    """The sentences of a batch, on the card: lengths without padded or skipped positions, ids, and the order of ids."""
 
     count: int
     positions: int
@@ -39,17 +39,16 @@ class BatchRows:
 
     @classmethod
     def of(cls, lengths: Tensor, sentences: Tensor, *, positions: int) -> "BatchRows":
-        """Of `lengths [row]` and ids `sentences [row]`, both on the card."""
         order = sentences.argsort().to(torch.int32)
         return cls(len(lengths), positions, lengths.to(torch.int32), sentences, order)
 
 
 @dataclass(frozen=True)
 class SweptRows:
-    """What is read off all rows: `[row, memory]`, of sign -1 only where it was asked for, and `[group, memory]`."""
+    """Measures of all rows: peaks `[row, memory]`, of sign -1 only on request, the others `[group, memory]`."""
 
     peaks: dict[int, tuple[Tensor, Tensor]]
-    """Of each sign the coefficients farthest out and their first places."""
+    """By sign: the most extreme coefficients and their first places."""
     greatest: Tensor
     least: Tensor
     fired: Tensor
@@ -61,7 +60,7 @@ class SweptRows:
 
 @dataclass(frozen=True)
 class Best:
-    """The best of a batch, `[memory, number]`, of which every memory has `found`; what is behind them says nothing."""
+    """The best triggers of a batch, `[memory, number]`; the first `found` entries of a memory are valid."""
 
     magnitude: Tensor
     sentence: Tensor
@@ -70,18 +69,15 @@ class Best:
 
 
 class CardKernels:
-    """Calls the kernels, on the card that the numbers lie on."""
-
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
 
     @staticmethod
     def fit(keep: int, dtype: torch.dtype) -> bool:
-        """Whether so many triggers of a memory can be kept, and coefficients of this format be read."""
         return keep <= _MOST_KEPT and dtype in _SWEPT
 
     def sweep(self, block: Tensor, rows: BatchRows, *, negative: bool, sampled: bool) -> SweptRows:
-        """Reads `block [row, place, memory]` of a batch's coefficients, from each row's first candidate on."""
+        """Measures `block [row, place, memory]` of a batch's coefficients, from each row's first candidate on."""
         block = block if block.stride(2) == 1 else block.contiguous()
         memories, device = block.shape[2], block.device
         width = min(_SWEPT[block.dtype], _power_of_two(memories))
@@ -131,7 +127,7 @@ class CardKernels:
         return best
 
     def merge(self, own: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
-        """The best of a state's magnitudes, sentences and positions `[memory, rank]` and of a batch."""
+        """The best of a state's magnitudes, sentences and positions, `[memory, rank]`, and of a batch's."""
         magnitude, sentence, position = (torch.empty_like(one) for one in own)
         memories, keep = own[0].shape
         with _on(magnitude.device):
@@ -144,20 +140,20 @@ class CardKernels:
 
 @cache
 def card_kernels(device: torch.device) -> CardKernels | None:
-    """The kernels, where they run on this device and do what they should; None elsewhere."""
+    """The kernels where they run on this device and pass a check against PyTorch; None elsewhere."""
     if device.type != "cuda":
         return None
     try:
         from mnemoscope.kernels import cards as triton_kernels
 
-        found = CardKernels(triton_kernels)
-        return found if _does_what_it_should(found, device) else None
-    except Exception:  # no Triton, no compiler that it needs, a card that it does not know: whatever is in its way
+        kernels = CardKernels(triton_kernels)
+        return kernels if _does_what_it_should(kernels, device) else None
+    except Exception:  # no Triton, no compiler for it, a card that it does not support, or any other obstacle
         return None
 
 
 def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
-    """Whether peaks, bins and the best of a small block are what PyTorch finds."""
+    """Compares peaks, bins and the best of a small block with PyTorch's."""
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)
     rows = BatchRows.of(lengths, sentences.flip(0), positions=35)
@@ -178,7 +174,7 @@ def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
 
 
 def _with_zeros(counts: Tensor, positions: int) -> Tensor:
-    """The counts `[bin, memory]` of all bins but that of zero as `[memory, bin]` of all."""
+    """Fills in the zero bin of counts `[bin, memory]`, and returns `[memory, bin]`."""
     counts = counts.to(torch.int64)
     counts[ZERO_BIN] = positions - counts.sum(0)
     return counts.T.contiguous()

@@ -1,8 +1,8 @@
-"""Whether the host may look at numbers that a device computes, and what a device is called.
+"""Whether the host may read numbers that a device computes, and a device's name.
 
-On a graphics card every look (a number, a boolean, how many entries are not zero) stops the host until the card has
-done all that it was asked for, and then the card waits for the host. So the pass over a text asks for fixed amounts of
-work there and looks at what came out of it once in many batches.
+On a graphics card every read (a number, a boolean, a count of non-zero entries) stops the host until the card has
+finished its queue, and then the card waits for the host. So the pass over a text queues fixed amounts of work there and
+reads results once in many batches.
 """
 
 import torch
@@ -11,14 +11,14 @@ from mnemoscope.kernels.choose import card_kernels
 
 
 def may_look(device: torch.device) -> bool:
-    """Whether looking at a number on this device costs nothing."""
+    """Whether reading a number from this device costs nothing."""
     return device.type == "cpu"
 
 
 def device_name(device: torch.device) -> str:
-    """What computes there, by name: "cpu AVX512", or that of a graphics card; another name may give other last bits.
+    """The hardware by name, with our kernels if it has them: "cpu AVX512", "NVIDIA H200 Triton".
 
-    Cards that measure by kernels of our own say so: "NVIDIA H200 Triton".
+    Results of devices with different names may differ in the last bits.
     """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -27,10 +27,9 @@ def device_name(device: torch.device) -> str:
 
 
 def join_names(*devices: str) -> str:
-    """The names of all devices as one, each once, in order; what has no name is left out."""
+    """The distinct names of all devices, sorted and joined; empty ones are left out."""
     return " + ".join(sorted({name for device in devices for name in split_names(device)}))
 
 
 def split_names(device: str) -> list[str]:
-    """The names that `join_names` joined."""
     return [name for name in device.split(" + ") if name]

@@ -1,8 +1,8 @@
-"""How many coefficients of each memory lie between neighbouring edges of the format: zero, and plus and minus 2**k.
+"""Counts of each memory's coefficients between the format's edges: zero, and plus and minus 2**k.
 
-The bin of a float32 is in its exponent, so it is had as one byte by a shift. Then, for each bin that occurs, the bytes
-that equal it are added up, eight memories to one 64-bit integer. All of this is sweeps over a block that the cache
-holds; looking bins up among the edges and raising 36 counters a memory one by one takes many times as long (LOG.md).
+A float32's bin follows from its exponent, so a shift yields it as one byte. Then, for each bin that occurs, the equal
+bytes are added up, eight memories to one 64-bit integer. All passes sweep a block that the cache holds; bucketizing and
+incrementing 36 counters per memory takes many times as long (LOG.md).
 """
 
 import torch
@@ -12,17 +12,17 @@ from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, ZERO_BIN
 from mnemoscope.kernels.devices import may_look
 
 _LEAST, _MOST = 116, 133
-"""Exponent bytes of what is below 2**-10, the least edge, and of 2**6, the greatest, and more."""
+"""Exponent bytes of magnitudes below 2**-10, the least edge, and of 2**6, the greatest, and more."""
 _BELOW_ZERO = 32
 """Added to the byte of a negative coefficient."""
 _ROWS = 255
 """Positions that a byte can count."""
 _BYTES, _DEVICE_BYTES = 1 << 20, 1 << 26
-"""Bins that wait to be counted: on a CPU what its cache holds, elsewhere so many that counting takes few steps."""
+"""Bins buffered before they are counted: on a CPU what its cache holds, elsewhere more, for fewer steps."""
 
 
 class BinCounter:
-    """Counts `[memory, bin]` of blocks of `memories` coefficients; without `negative` none of them is below zero."""
+    """Counts `[memory, bin]` over blocks of `memories` coefficients; without `negative` none is below zero."""
 
     def __init__(self, memories: int, *, negative: bool, device: torch.device) -> None:
         self.memories, self.negative = memories, negative
@@ -35,10 +35,10 @@ class BinCounter:
         self._counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int64, device=device)
 
     def add(self, block: Tensor) -> None:
-        """Counts in a block `[batch, position, memory]`."""
+        """`block`: `[batch, position, memory]`."""
         batch, positions, _ = block.shape
         self._rows += batch * positions
-        for start in range(0, positions, len(self._bins)):  # of a sentence at most what there is room for
+        for start in range(0, positions, len(self._bins)):  # a sentence may be longer than the buffer
             part = block[:, start : start + len(self._bins)]
             while len(part):
                 taken = (len(self._bins) - self._filled) // part.shape[1]
@@ -49,13 +49,13 @@ class BinCounter:
                 part = part[taken:]
 
     def forget(self) -> None:
-        """Forgets what was added since the last `take`."""
+        """Discards what was added since the last `take`."""
         self._filled = self._rows = 0
-        with torch.inference_mode():  # which the counts belong to where a model's forward made them
+        with torch.inference_mode():  # the counts are inference tensors if a model's forward made them
             self._counts.zero_()
 
     def take(self) -> Tensor:
-        """The counts `[memory, bin]` of all that was added since the last time."""
+        """The counts `[memory, bin]` of everything added since the last call."""
         self._count()
         counts = self._counts.clone()
         counts[ZERO_BIN] = self._rows - counts.sum(0)
@@ -63,8 +63,9 @@ class BinCounter:
         return counts.T.contiguous()
 
     def _write(self, block: Tensor) -> None:
-        """Puts the bytes of a block, for which there is room, behind those that wait: LEAST to MOST by exponent, with
-        BELOW_ZERO where negative; a negative power of two is the end of its bin.
+        """Appends a block's bytes, for which there is room: LEAST to MOST by exponent, plus BELOW_ZERO if negative.
+
+        A negative power of two is the end of its bin, so its magnitude is taken one bit less.
         """
         begin = self._filled
         self._filled += block.shape[0] * block.shape[1]
@@ -72,13 +73,13 @@ class BinCounter:
         if not self.negative:
             room.copy_(block.view(torch.int32) >> 23).clamp_(_LEAST, _MOST)
             return
-        bits = (block + 0.0).view(torch.int32)  # of -0.0 it makes 0.0
+        bits = (block + 0.0).view(torch.int32)  # turns -0.0 into 0.0
         below = bits >> 31
         room.copy_((bits + below).bitwise_right_shift_(23)).clamp_(_LEAST, _MOST)
         room.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
 
     def _count(self) -> None:
-        """Counts the bins that wait, all but that of zero."""
+        """Counts the buffered bins, except the zero bin."""
         if not self._filled:
             return
         filled = -(-self._filled // _ROWS) * _ROWS if self._filled > _ROWS else self._filled
@@ -91,12 +92,12 @@ class BinCounter:
         for byte, own in zip(occurring, sums, strict=True):
             torch.eq(bins, byte, out=equal)
             torch.sum(lanes, 1, out=own)
-        found = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
-        self._counts[list(occurring.values())] += found
+        totals = sums.view(torch.uint8)[:, :, : self.memories].sum(1)
+        self._counts[list(occurring.values())] += totals
         self._filled = 0
 
 
 _INDEX = {_LEAST + step: ZERO_BIN + step for step in range(1, _MOST - _LEAST + 1)} | {
     _LEAST + _BELOW_ZERO + step: ZERO_BIN - 1 - step for step in range(_MOST - _LEAST + 1)
 }
-"""The bin of each byte but that of zero's."""
+"""The bin of each byte, except the zero bin's."""

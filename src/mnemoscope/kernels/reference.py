@@ -1,6 +1,6 @@
-"""What is read off a block of coefficients of whole sentences of one length: a sweep, and the bins of a histogram.
+"""Measures of a block of coefficients in PyTorch, of whole sentences of one length: extremes, counts, sums, histograms.
 
-In slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
+Works in slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
 """
 
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from mnemoscope.kernels.devices import may_look
 from mnemoscope.kernels.histogram import BinCounter
 
 _SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
-"""Coefficients measured at a time: on a CPU what its cache holds, with few calls; elsewhere what takes some memory."""
+"""Coefficients measured at a time: on a CPU what its cache holds, elsewhere a moderate amount of memory."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What is read off every sentence of one length, all `[sentence, memory]`, and of all of them, `[memory]`.
+    """Measures of sentences of one length, `[sentence, memory]`, and `least` over all of them, `[memory]`.
 
-    `lows` are None where coefficients cannot go below zero; sums and squares are float64 where the batch is sampled,
-    else float32, and None.
+    `lows` is None where coefficients cannot be negative. Sums and squares are float64 in a sampled batch; else sums are
+    float32 and squares None.
     """
 
     length: int
@@ -32,14 +32,14 @@ class Swept:
     least: Tensor
 
     def with_peaks_of(self, block: Tensor | None) -> "Swept":
-        """The same with the peaks and lows of another block `[sentence, position, memory]`, if there is one."""
+        """The same with the peaks and lows of another block `[sentence, position, memory]`, if given."""
         if block is None:
             return self
         lows = None if self.lows is None else block.amin(1).to(self.lows.dtype)
         return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows)
 
     def rows(self, first: int, end: int) -> "Swept":
-        """Some of the sentences, swept `apart`."""
+        """Some of the sentences of a block swept `apart`."""
         own = slice(first, end)
         lows, squares = (None if part is None else part[own] for part in (self.lows, self.squares))
         least = self.least if lows is None else lows.amin(0).float()
@@ -47,23 +47,23 @@ class Swept:
 
 
 class Observer:
-    """Sweeps blocks of coefficients; keeps a little room that every block uses again, so each thread has its own."""
+    """Sweeps blocks of coefficients. Reuses scratch memory between blocks, so each thread needs its own."""
 
     def __init__(self) -> None:
         self._room: dict[tuple[torch.dtype, torch.device, str], Tensor] = {}
         self._bins: dict[tuple[int, bool, torch.device], BinCounter] = {}
 
     def forget(self) -> None:
-        """Forgets bins of blocks whose histogram nobody took."""
+        """Discards bins whose histogram was never taken."""
         for counter in self._bins.values():
             counter.forget()
 
     def sweep(self, block: Tensor, *, negative: bool, sampled: bool, apart: bool = False) -> Swept:
-        """Reads everything off a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
+        """All measures of a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
 
-        Without `negative` the activation cannot go below zero. Of a sampled block the bins are counted until
-        `histogram` takes them. `apart`: rows are of several experts, so nothing is read off all of them together;
-        minima are looked for, bins are not counted.
+        Without `negative` no coefficient is below zero. Bins of a sampled block are counted until `histogram` takes
+        them. `apart`: rows belong to several experts, so nothing is measured over all rows; minima are taken, bins are
+        not counted.
         """
         negative = negative or apart
         batch, positions, memories = block.shape
@@ -91,15 +91,14 @@ class Observer:
             if len(always):
                 swept.least[always] = block[:, :, always].amin((0, 1)).float()
         if not negative:
-            swept.least.add_(0.0)  # of -0.0 it makes 0.0
+            swept.least.add_(0.0)  # turns -0.0 into 0.0
         return swept
 
     def histogram(self, memories: int, *, negative: bool, device: torch.device) -> Tensor:
-        """The counts `[memory, bin]` of all sampled blocks of so many memories since the last time."""
+        """The counts `[memory, bin]` of all sampled blocks of this width since the last call."""
         return self._counter(memories, negative, device).take()
 
     def count_bins(self, block: Tensor, *, negative: bool) -> None:
-        """Counts the bins of a block of one expert, until `histogram` takes them."""
         self._counter(block.shape[-1], negative, block.device).add(block)
 
     def _fill(self, swept: Swept, block: Tensor, counter: BinCounter | None) -> None:
@@ -109,7 +108,7 @@ class Observer:
             piece = block[part]
             if piece.dtype != swept.peaks.dtype:
                 piece = self._scratch(piece, swept.peaks.dtype).copy_(piece)
-            # First what goes straight through memory: a maximum over positions jumps, and would wait for every line.
+            # Sequential reads come first: a maximum over positions strides, and would wait for every cache line.
             above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype, "above"))
             torch.amax(piece, 1, out=swept.peaks[part])
             torch.sum(above, 1, dtype=torch.float32, out=swept.fired[part])
@@ -125,7 +124,6 @@ class Observer:
                 torch.amin(piece, 1, out=swept.lows[part])
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype, use: str = "wide") -> Tensor:
-        """Room of the shape of `piece`, another for each use."""
         key, size = (dtype, piece.device, use), piece.numel()
         room = self._room.get(key)
         if room is None or len(room) < size:
