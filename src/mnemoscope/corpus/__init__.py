@@ -1,6 +1,6 @@
 """Sentences in, token batches out: sources, sentence splitting, the tokenized corpus, batches, the built-in corpus.
 
-It is handed an `encode(list of text) -> list of ids` and gives numpy arrays, so it knows neither tokenizer nor torch.
+Takes an `encode(list of text) -> list of ids` and returns numpy arrays; knows neither tokenizer nor torch.
 """
 
 from mnemoscope.corpus.sources.opening import Source, open_source

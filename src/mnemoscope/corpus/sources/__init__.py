@@ -1,1 +1,1 @@
-"""From what a user names to rows of text: files, folders, datasets, the built-in corpus."""
+"""From a spec to rows of text: files, globs, data sets of the hub, the built-in corpus."""

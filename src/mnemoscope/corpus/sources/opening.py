@@ -1,8 +1,8 @@
-"""Where text comes from: a file, a glob of files, a hub data set or the built-in corpus, opened by one spec.
+"""Opens a text by its spec: a file, a glob of files, a hub data set or the built-in corpus.
 
-A source yields documents in a fixed order and can start after the first few. It does not cut sentences, does not
-know what is held out by the hash rule, and reads nothing before it is asked for documents, except that a spec
-that names nothing is refused at once.
+A source yields documents in a fixed order and can start after the first few. It cuts no sentences, does not know the
+hash rule for held-out documents, and reads nothing before documents are requested, but refuses an impossible spec at
+once.
 """
 
 import glob
@@ -33,38 +33,36 @@ _GIVE = (
 @final
 @dataclass(frozen=True)
 class Source:
-    """A text that can be read again and again, always the same documents in the same order."""
+    """A text that can be read repeatedly, always the same documents in the same order."""
 
     spec: str
     identity: dict[str, object]
-    """What must be the same for a tokenized corpus to be the same, as plain JSON values: of files (the built-in text's,
-    too) names, sizes and dates, wherever they lie, of a data set on the hub its commit."""
+    """Decides whether a tokenized corpus can be reused, as plain JSON values: names, sizes and dates of files (also of
+    the built-in text), wherever they lie; the commit of a data set on the hub."""
     read: Callable[[Meter, int, RowField], Iterator[Piece]]
-    """Yields the pieces of the documents after the first so many, metering bytes of the files, of rows as the field
-    says."""
+    """Yields the pieces of the documents after the first `int`, and meters bytes of the files."""
     size: int | None = None
-    """Bytes of the files as they lie on disk, where there are files."""
+    """Bytes of the files on disk, if the source has files."""
     held_out: frozenset[str] | None = None
-    """Keys of the documents that are held out whatever the hash rule says (the built-in corpus), or None."""
+    """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
-    """How far the latest reading is, in bytes of `size`."""
+    """Progress of the latest reading, in bytes of `size`."""
     rows: RowField = field(default_factory=lambda: RowField("text"))
-    """How rows are read, and which were passed over so far."""
+    """How rows are read, and which were skipped so far."""
 
     @property
     def name(self) -> str:
-        """What readers are shown of `spec`: of a path its last part."""
+        """The display name of `spec`: of a path its last part."""
         return display_name(self.spec, of_text=True)
 
     def pieces(
         self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
     ) -> Iterator[Piece]:
-        """Yields `(piece, ends)`: a document is its pieces put together, `ends` is True on its last.
+        """Yields `(piece, ends)`: a document is its pieces joined, `ends` is True on its last.
 
-        `vocabulary` is how many token ids there are, where rows hold ids; None asks nothing of them. `render` makes the
-        text of a chat.
-        Raises CorpusNotFound for a file that has gone, CorpusUnreadable for text that is damaged or not what its name
-        promises; the line says where.
+        `vocabulary` bounds the token ids in rows of ids; None does not. `render` makes the text of a chat. Raises
+        CorpusNotFound for a file that has gone, CorpusUnreadable, with the place, for text that is damaged or not of
+        the kind that its name states.
         """
         self.meter.done = 0
         if skip == 0:
@@ -74,7 +72,7 @@ class Source:
     def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
         """Yields the text of every document after the first `skip`.
 
-        Raises as `pieces`, and CorpusUnreadable for a document of more than `streams.LONGEST` characters.
+        Raises like `pieces`, and CorpusUnreadable for a document of more than `streams.LONGEST` characters.
         """
         parts: list[str] = []
         number, size = skip, 0
@@ -97,13 +95,12 @@ def open_source(
     chat: bool = False,
     skip_bad_rows: int = 0,
 ) -> Source:
-    """The source that `spec` names: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
+    """The source of `spec`: `builtin:pydocs[:stdlib]`, `hub:DATASET[:CONFIG[:SPLIT]]`, a file or a glob.
 
-    `text_field` is the field of a row that holds its text (JSON lines, Parquet, hub); `ids_field` that which holds its
-    token ids in place of a text, which is then these in decimal, joined by spaces. With `chat` the text's field holds
-    messages. With `split` `line`, every line of a `.txt` is a document of its own. So many bad rows are passed over.
-    Raises OptionError for an unknown split or ids in a text without fields, CorpusNotFound, CorpusUnreadable for a file
-    with an unknown ending.
+    `text_field` is the field of a row (JSON lines, Parquet, hub) that holds its text; with `chat` it holds messages.
+    `ids_field` holds token ids instead; the text is then the ids in decimal, joined by spaces. With `split` `line`,
+    every line of a `.txt` is a document. At most `skip_bad_rows` bad rows are skipped. Raises OptionError for an
+    unknown split or ids in a text without fields, CorpusNotFound, CorpusUnreadable for a file with an unknown ending.
     """
     check_split(split)
     bad = BadRows(skip_bad_rows)
@@ -195,7 +192,6 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
 
 
 def _matching_files(spec: str) -> list[Path]:
-    """The files that a path or glob names, sorted by path."""
     path = Path(spec)
     if spec and path.is_file():
         return [path]

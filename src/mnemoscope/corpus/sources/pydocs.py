@@ -7,11 +7,10 @@ Three kinds of document, all read as text (`ast` parses the sources; nothing is 
 * the docstrings of the package's own dependencies, also those that C extensions receive through calls such as
   `add_docstr(function, "text")`.
 
-Part `stdlib` is the first two kinds, `all` everything. Exact repeats are dropped, so is what is too short or holds
-too little prose. The order is fixed: topics, standard library, then distributions by name, files by path, lines.
-
-The documents kept out of training are named by hash in a list that ships beside this file, because the text itself
-differs a little between Python releases.
+Part `stdlib` is the first two kinds, `all` everything. Exact repeats are dropped, and so are documents that are too
+short or hold too little prose. The order is fixed: topics, standard library, then distributions by name, files by path,
+lines. A list beside this file names the documents kept out of training by hash, because the text itself differs a
+little between Python releases.
 """
 
 import ast
@@ -32,7 +31,7 @@ from mnemoscope.foundation.files import digest_of_files
 
 PARTS = ("stdlib", "all")
 
-# Dependencies, direct and transitive, whose sources carry documentation; one that is not installed is passed over.
+# Dependencies, direct and transitive, whose sources carry documentation; those not installed are skipped.
 DISTRIBUTIONS = (
     "anyio", "click", "datasets", "dill", "filelock", "fsspec", "huggingface_hub", "Jinja2", "markdown-it-py", "mpmath",
     "multiprocess", "networkx", "numpy", "packaging", "pandas", "polars", "psutil", "pyarrow", "pydantic", "Pygments",
@@ -41,7 +40,7 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 SHORTEST = 40
-"""Characters below which a docstring says too little to be a document."""
+"""Fewest characters of a document."""
 
 _SKIPPED_FOLDERS = re.compile(
     r"(^|/)(tests?|testing|_test|idle_test|site-packages|dist-packages|__pycache__|_vendor|_distutils_hack|lib2to3)(/|$)"
@@ -53,7 +52,7 @@ _RECEIVERS = frozenset({"add_docstr", "_add_docstr", "add_newdoc", "add_docstrin
 
 
 def document_key(text: str) -> str:
-    """The name of a document in the list of held-out ones: 16 hexadecimal digits of its blake2b hash."""
+    """A document's name in the list of held-out ones: 16 hexadecimal digits of its blake2b hash."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -64,7 +63,7 @@ def held_out_hashes() -> frozenset[str]:
 
 
 def documents(part: str = "all") -> Iterator[str]:
-    """The documents of one part (`stdlib` or `all`), in a fixed order, each different from all before it."""
+    """The documents of one part (`stdlib` or `all`), in a fixed order, without repeats."""
     if part not in PARTS:
         raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
     seen: set[bytes] = set()
@@ -79,7 +78,7 @@ def documents(part: str = "all") -> Iterator[str]:
 
 
 def clean(raw: str) -> str:
-    """The docstring without its indentation, trailing blanks, control characters and rulers."""
+    """The docstring without indentation, trailing blanks, control characters and rulers."""
     text = inspect.cleandoc(raw.replace("\r\n", "\n"))
     if text.isascii():
         text = _CONTROL.sub("", text)
@@ -91,7 +90,7 @@ def clean(raw: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a cleaned docstring is long enough, and letters enough, to be read as documentation."""
+    """Whether a cleaned docstring is long enough, and has enough letters, to be documentation."""
     if len(text) < SHORTEST or " " not in text:
         return False
     letters = len(_LETTER.findall(text))
@@ -99,7 +98,7 @@ def is_prose(text: str) -> bool:
 
 
 def sources_digest(part: str) -> str:
-    """What tells the sources of a part from those of another Python or other packages: their names, sizes and dates."""
+    """A digest of the sources of a part: names, sizes and dates, which differ between Python or package versions."""
     return digest_of_files([_topics_file(), *_source_files(part)])
 
 
@@ -108,17 +107,17 @@ def _topics_file() -> Path:
 
 
 def _source_files(part: str) -> list[Path]:
-    """The files whose docstrings are read, in the corpus's order; raises CorpusNotFound without a standard library."""
+    """The files of a part in the corpus's order; raises CorpusNotFound without a standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
     inside = {path.relative_to(library).as_posix(): path for path in _python_files(library)}
-    found = [inside[name] for name in sorted(inside) if not name.startswith("pydoc_data")]
-    return found + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
+    files = [inside[name] for name in sorted(inside) if not name.startswith("pydoc_data")]
+    return files + [path for name in DISTRIBUTIONS if part == "all" for path in _sources(name)]
 
 
 def _python_files(library: Path) -> Iterator[Path]:
-    """The sources of a folder; what is skipped is not walked: site-packages may hold a hundred times as many."""
+    """The sources of a folder. Skipped folders are not walked: site-packages may hold a hundred times as many files."""
     for folder, inner, names in os.walk(library):
         inner[:] = [name for name in inner if not _SKIPPED_FOLDERS.search(name)]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
@@ -135,7 +134,6 @@ def _sources(distribution: str) -> list[Path]:
 
 
 def _all_docstrings(part: str) -> Iterator[str]:
-    """Those of every source file of a part, which are looked for when the first is asked for."""
     for path in _source_files(part):
         yield from _docstrings(path)
 
@@ -147,24 +145,24 @@ def _topics(path: Path) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """Every docstring of one source file, and every text handed to a docstring receiver, by line."""
-    found: list[tuple[int, str]] = []
+    """Every docstring of one source file, and every text passed to a docstring receiver, by line."""
+    texts: list[tuple[int, str]] = []
     waiting: list[ast.AST] = [_parse(path)]
     while waiting:
         node = waiting.pop()
-        # Statements only: docstrings and receivers stand nowhere else, and expressions are most of a tree.
+        # Statements only: expressions, most of a tree, hold neither docstrings nor receivers.
         waiting += (child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
             if text:
-                found.append((getattr(node, "lineno", 0), text))
+                texts.append((getattr(node, "lineno", 0), text))
         elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
-            found += _handed_over(node.value)
-    return iter([text for _, text in sorted(found)])
+            texts += _handed_over(node.value)
+    return iter([text for _, text in sorted(texts)])
 
 
 def _handed_over(call: ast.Call) -> list[tuple[int, str]]:
-    """The texts of more than one line that a docstring receiver is called with."""
+    """The texts of more than one line in a call of a docstring receiver."""
     callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if callee not in _RECEIVERS:
         return []
@@ -174,7 +172,7 @@ def _handed_over(call: ast.Call) -> list[tuple[int, str]]:
 
 def _parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # escape sequences in other people's sources are not ours to report
+        warnings.simplefilter("ignore")  # invalid escape sequences in foreign sources
         try:
             return ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError):

@@ -1,11 +1,11 @@
-r"""Documents out of one file (runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`) or out of a hub data set.
+"""Documents of one file (runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`) or of a hub data set.
 
-Every reader yields `(piece, ends)`: the pieces of one document, put together, are its text, and `ends` is True on the
-last of them. Only a very long run of lines comes in more than one piece, so that a text without blank lines is read in
-bounded memory. Which files there are and how a document is cut into sentences is decided elsewhere.
+Every reader yields `(piece, ends)`: a document's pieces, joined, are its text, and `ends` is True on the last. Only a
+very long run of lines comes in several pieces, so that a text without blank lines is read in bounded memory. The choice
+of files and the cutting into sentences happen elsewhere.
 
-A data set of the hub is streamed through `datasets`, which is imported only when one is asked for: nothing is
-downloaded whole, and whatever `datasets` says when it fails becomes one line.
+A data set of the hub is streamed through `datasets`, which is imported only then: nothing is downloaded whole, and any
+failure of `datasets` becomes one line.
 """
 
 import json
@@ -22,21 +22,21 @@ from mnemoscope.foundation.files import digest_of_files
 Piece = tuple[str, bool]
 
 PIECE = 1 << 19
-"""Characters after which a run of lines is handed on in pieces; a sentence never crosses from one to the next."""
+"""Characters after which a run of lines is yielded in pieces; no sentence crosses from one to the next."""
 
 _TOGETHER = 512
-"""Rows of a Parquet file that are unpacked at once, where they are short."""
+"""Rows of a Parquet file that are unpacked at once, if they are short."""
 _UNPACKED = 1 << 26
-"""Bytes that they may take; a row group of more is unpacked row by row."""
+"""Most bytes of these; a larger row group is unpacked row by row."""
 _UTF8_MOST = 4
-"""Bytes of a character."""
+"""Most bytes of a character."""
 _ID_BYTES = 8
-"""Bytes of a token id, once it is unpacked."""
+"""Bytes of an unpacked token id."""
 _HUB_TIMEOUT_SECONDS = 10.0
 
 
 def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
-    """Yields the documents of a plain text: maximal runs of non-blank lines, or lines when `split` is `line`."""
+    """Yields the documents of a plain text: maximal runs of non-blank lines, or lines if `split` is `line`."""
     if split == "line":
         for line, _ in lines(path, meter):
             if line and not line.isspace():
@@ -67,7 +67,7 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
 
 
 def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
-    """Yields the text of every row of a JSON-lines file; blank lines are no rows, a null field is an empty document.
+    """Yields the text of every row of a JSON-lines file, skipping blank lines; a null field is an empty document.
 
     Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds neither
     text nor ids there or is too long, and for a file that is one array of rows.
@@ -98,8 +98,8 @@ def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
 def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
     """Yields the text of every row of a Parquet file; a null field is an empty document.
 
-    Raises CorpusNotFound; CorpusUnreadable for a file that is damaged or no Parquet, has no column of that name and
-    kind, or a text of more than `LONGEST` characters.
+    Raises CorpusNotFound; CorpusUnreadable for a damaged file, a missing column or one of another kind, or a text of
+    more than `LONGEST` characters.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -120,12 +120,12 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
                     if field.ids and any(len(one.values or ()) > LONGEST_IDS for one in values if _is_list(one.type)):
                         raise too_long(f"{place} of column {field.name!r}")
                     try:
-                        found = {name: one.as_py() for name, one in zip(batch.schema.names, values, strict=True)}
+                        cells = {name: one.as_py() for name, one in zip(batch.schema.names, values, strict=True)}
                     except UnicodeDecodeError:
                         wrong = BadRow(f"{place} of column {field.name!r} is not UTF-8")
                         field.bad.pass_over(place, wrong)
                         continue
-                    if (text := field.text_of(found, place)) is not None:
+                    if (text := field.text_of(cells, place)) is not None:
                         yield text, True
                 meter.done = before + size * row // rows
     except FileNotFoundError:
@@ -136,9 +136,7 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
 
 
 def _check_column(path: Path, schema: Any, field: RowField) -> None:
-    """Raises CorpusUnreadable for no column of that name, or two; and for one that holds neither texts nor, where ids
-    are read, lists of integers.
-    """
+    """Raises CorpusUnreadable unless one column has that name, and holds texts or, for ids, lists of integers."""
     import pyarrow as pa
 
     if (kind := _kind_of(path, schema, field.name)) is None:
@@ -157,14 +155,14 @@ def _check_column(path: Path, schema: Any, field: RowField) -> None:
 
 
 def _kind_of(path: Path, fields: Any, name: str) -> Any:
-    """The type of a column, or of a field within columns; None where there is none. Raises as `_check_column`."""
+    """The type of a column, or of a field within columns; None if missing. Raises like `_check_column`."""
     import pyarrow as pa
 
-    found = fields.get_all_field_indices(name)
-    if len(found) > 1:
-        raise CorpusUnreadable(f"{path} has {len(found)} columns of the name {name!r}; rename all but one")
-    if found:
-        return fields.field(found[0]).type
+    indices = fields.get_all_field_indices(name)
+    if len(indices) > 1:
+        raise CorpusUnreadable(f"{path} has {len(indices)} columns of the name {name!r}; rename all but one")
+    if indices:
+        return fields.field(indices[0]).type
     for place in (place for place, letter in enumerate(name) if letter == "."):
         inner = _kind_of(path, fields, name[:place])
         if inner is not None and pa.types.is_struct(inner):
@@ -181,10 +179,10 @@ def _is_list(kind: Any) -> bool:
 def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
     """How many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
 
-    Raises CorpusUnreadable where, by what the file says of itself, one text of a row group must be too long.
+    Raises CorpusUnreadable if, by the file's metadata, one text of a row group must be too long.
     """
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    # The numbers of a list, and the parts of messages, lie in columns below it.
+    # A list's numbers and the parts of messages are columns below it.
     places = [n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}.")]
     most = 1
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -202,8 +200,7 @@ def read_hub(
 ) -> Iterator[Piece]:
     """Yields the text of every row after the first `skip`, streamed; `revision` is a commit of the hub.
 
-    Raises CorpusNotFound where it cannot be reached, CorpusUnreadable for a row without the text or a stream that
-    breaks off.
+    Raises CorpusNotFound if the hub is out of reach, CorpusUnreadable for a row without the text or a broken stream.
     """
     stream = _stream(name, config=config, split=split, revision=revision)
     number = skip
@@ -220,9 +217,9 @@ def read_hub(
 
 
 def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
-    """The commit that the data set has now (None: a local folder), and what tells its contents from others'.
+    """The data set's present commit (None: a local folder), and a description of its contents.
 
-    Raises CorpusNotFound for no such data set, configuration or split, or no way to reach it.
+    Raises CorpusNotFound for an unknown data set, configuration or split, or no connection.
     """
     folder = Path(name)
     local = folder.exists()
@@ -235,7 +232,7 @@ def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, 
 
 
 def _commit(name: str) -> str | None:
-    """Asks the hub once: `datasets` alone tries for half a minute before it says that there is no network."""
+    """One request to the hub: `datasets` alone retries for half a minute before it reports a missing network."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -258,8 +255,8 @@ def _stream(name: str, *, config: str | None, split: str, revision: str | None) 
     try:
         return datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as error:
-        wanted = ":".join(["hub", name, *([config, split] if config else [])])
-        raise CorpusNotFound(f"{wanted} cannot be opened ({_reason(error)}); check name, split and network") from None
+        spec = ":".join(["hub", name, *([config, split] if config else [])])
+        raise CorpusNotFound(f"{spec} cannot be opened ({_reason(error)}); check name, split and network") from None
     finally:
         logging.disable(silenced)
         if bars:

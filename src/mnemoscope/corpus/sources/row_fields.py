@@ -1,8 +1,8 @@
-"""What a row of JSON lines, of Parquet or of a hub data set holds: a text, or a list of token ids in place of one.
+"""Fields of a row of JSON lines, Parquet or a hub data set: a text, or a list of token ids in place of one.
 
-The text of a list of ids is these in decimal, joined by spaces; so all that reads, hashes and keeps texts keeps them
-too. What a mask beside them calls padding is left out. Of a chat (a list of messages) the text is what the model's
-template makes of it. `RowField` says which field of a row is read, and as what; every complaint names the row.
+The text of a list of ids is the ids in decimal, joined by spaces, so that reading, hashing and storing of texts apply
+to ids. Ids that a mask marks as padding are left out. The text of a chat (a list of messages) is rendered by the
+model's template. `RowField` says which field of a row is read, and as what; every error names the row.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from mnemoscope.corpus.sources.streams import LONGEST, too_long
 from mnemoscope.errors import CorpusUnreadable, PromptError
 
 LONGEST_IDS = LONGEST // 2
-"""Ids that a row has at most: each takes a digit and a space."""
+"""Most ids of a row: each takes a digit and a space."""
 MASK = "attention_mask"
-"""The field beside token ids that is 0 where they are padding."""
+"""The field beside token ids that is 0 at padding."""
 LISTED = 1_000
-"""Bad rows that are listed one by one."""
+"""Most bad rows that are listed one by one."""
 _MOST = 1 << 31
-"""Where no model is asked: no head has so many rows."""
+"""Bound of ids without a model: no head has so many rows."""
 
 Render = Callable[[list[Any]], str]
 """Makes the text of a chat; raises PromptError for one that the template refuses."""
@@ -27,65 +27,62 @@ Render = Callable[[list[Any]], str]
 
 @final
 class BadRow(CorpusUnreadable):
-    """A row that holds no text; a reader may go on after it."""
+    """A row that holds no text; a reader may continue after it."""
 
 
 @dataclass(slots=True)
 class BadRows:
-    """The rows that were passed over, by file and number, and how many may be."""
+    """The skipped rows, by file and number, and how many may be skipped."""
 
     most: int = 0
     places: dict[str, int] = field(default_factory=dict)
     """How many came before each; they may have been stored in another order."""
 
     def pass_over(self, place: str, wrong: BadRow) -> None:
-        """Counts one; raises it again where it is one too many."""
+        """Counts a bad row; raises CorpusUnreadable if it is one too many."""
         if len(self.places) - (place in self.places) >= self.most:
             passed = f" (after {self.most:,} bad rows that were passed over)" if self.most else ""
             raise CorpusUnreadable(f"{wrong}{passed}") from None
         self.places.setdefault(place, len(self.places))
 
     def document(self) -> dict[str, Any]:
-        """How many there are, and where the first of them stand, by the names of their files, as plain JSON values."""
+        """How many there are, and the places of the first, by the names of their files, as plain JSON values."""
         rows = [place.rpartition("/")[2] for place in sorted(self.places, key=lambda place: self.places[place])]
         return {"count": len(rows), "rows": rows[:LISTED]}
 
 
 @dataclass(frozen=True)
 class RowField:
-    """The field of a row that holds its text, or (`ids`) its token ids, of which none may reach `vocabulary`.
+    """The field of a row that holds its text, or (`ids`) its token ids, all below `vocabulary`.
 
-    A name with dots is a field within fields, unless there is one of that very name. `chat`: it holds messages, of
-    which `render` makes a text.
+    A name with dots is a field within fields, unless a field has that very name. `chat`: it holds messages, which
+    `render` turns into a text.
     """
 
     name: str
     ids: bool = False
     vocabulary: int | None = None
-    """Rows of the model's head; None where there is no model to ask."""
+    """Rows of the model's head; None without a model."""
     chat: bool = False
     render: Render | None = None
     bad: BadRows = field(default_factory=BadRows)
 
     @property
     def option(self) -> str:
-        """The option of the command line that names it."""
         return "--ids-field" if self.ids else "--text-field"
 
     @property
     def mask(self) -> str:
-        """The name of the mask beside token ids."""
         return "".join(self.name.rpartition(".")[:2]) + MASK
 
     def within(self, vocabulary: int | None, render: Render | None) -> "RowField":
-        """The same field, read for a head of so many rows, and with this template."""
         return replace(self, vocabulary=vocabulary, render=render)
 
     def text_of(self, row: object, place: str) -> str | None:
-        """The text of a row; None for one that is passed over. `place` names it in errors.
+        """The text of a row; None for a skipped one. `place` names it in errors.
 
-        Raises CorpusUnreadable for no object, no such field, what is neither a text nor (for ids) a list of them, or
-        more than `LONGEST` characters.
+        Raises CorpusUnreadable for a row that is no object or lacks the field, for a field that is neither a text nor
+        (for ids) a list of them, and for more than `LONGEST` characters.
         """
         try:
             return self._text_of(row, place)
@@ -96,11 +93,11 @@ class RowField:
     def _text_of(self, row: object, place: str) -> str:
         if not isinstance(row, dict):
             raise BadRow(f"{place} is no JSON object but {type(row).__name__}")
-        found = _look_up(row, self.name)
-        if found is None:
+        values = _look_up(row, self.name)
+        if values is None:
             fields = ", ".join(map(repr, list(row)[:8])) or "no field at all"
             raise BadRow(f"{place} has no field {self.name!r} (it has {fields}); name it with {self.option}")
-        [value] = found
+        [value] = values
         if value is None:
             return ""
         if self.chat:
@@ -137,13 +134,13 @@ class RowField:
         return text
 
     def _text_of_ids(self, ids: Any, place: str) -> str:
-        """The text of a list of ids, with the checks of `text_of`; raises BadRow."""
+        """Raises BadRow."""
         where = f"{place}: field {self.name!r}"
         if not isinstance(ids, list):
             raise BadRow(f"{where} holds {type(ids).__name__}, not a list of token ids")
         if len(ids) > LONGEST_IDS:
             raise BadRow(str(too_long(place)))
-        # A truth value is an integer to Python, and no token id.
+        # Python counts a truth value as an integer.
         if kinds := set(map(type, ids)) - {int}:
             place_of = next(number for number, one in enumerate(ids) if type(one) in kinds)
             raise BadRow(f"{where} holds {str(ids[place_of])[:40]!r} at place {place_of}, no token id")
@@ -160,7 +157,7 @@ class RowField:
         return " ".join(map(str, ids))
 
     def _without_padding(self, text: str, mask: Any, place: str) -> str:
-        """The text of the ids that the mask beside them keeps, which stand together; raises BadRow."""
+        """The ids that the mask keeps, which must be contiguous; raises BadRow."""
         ids, where = text.split(), f"{place}: field {self.mask!r}"
         if not isinstance(mask, list) or len(mask) != len(ids) or any(one not in (0, 1) for one in mask):
             raise BadRow(f"{where} is no mask of {len(ids):,} zeros and ones, one for each id of {self.name!r}")
@@ -176,7 +173,7 @@ class RowField:
 
 
 def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
-    """The value of a field, or of one within fields, as a list of one; None where there is no such field."""
+    """The value of a field, or of one within fields, as a list of one; None if there is no such field."""
     if name in row:
         return [row[name]]
     for place in (place for place, letter in enumerate(name) if letter == "."):
@@ -189,5 +186,4 @@ def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
 
 
 def _decimal(number: int) -> str:
-    """A number in decimal; one of very many digits is only said to be that."""
     return str(number) if abs(number) < 1 << 63 else "a number of more than 18 digits"

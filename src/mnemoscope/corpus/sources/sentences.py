@@ -1,8 +1,8 @@
-"""A document cut into sentences or lines, or left whole; and a sentence longer than a model's context, into windows.
+"""Cuts a document into sentences or lines, or leaves it whole; cuts a sentence longer than the context into windows.
 
-The rules of English (and most other) punctuation are sentencex's, which is compiled, keeps every character and
-stays linear on text without a period (figures in LOG.md). This file only decides what it is given: whole paragraphs
-whose white space is already single spaces. It reads no files.
+The punctuation rules of English (and most other languages) are sentencex's, which is compiled, keeps every character
+and stays linear on text without a period (figures in LOG.md). It receives whole paragraphs with single spaces. Reads no
+files.
 """
 
 import re
@@ -19,16 +19,16 @@ _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 
 
 def check_split(split: str) -> None:
-    """Raises OptionError for what is none of the three ways to cut a document."""
+    """Raises OptionError for an unknown split."""
     if split not in SPLITS:
         raise OptionError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
 
 
 def split_sentences(text: str, split: str) -> list[str]:
-    """The sentences of one document, in order; those that are only white space are left out.
+    """The sentences of one document, in order, without those of only white space.
 
-    `sentence`: paragraphs (between blank lines) are cut by punctuation and every white space becomes one space.
-    `line` and `document`: the text as it stands, without normalisation. Raises OptionError for another split.
+    `sentence`: paragraphs (between blank lines) are cut by punctuation and every white space becomes one space. `line`
+    and `document`: the text as it is, without normalisation. Raises OptionError for another split.
     """
     check_split(split)
     if split == "sentence":
@@ -40,14 +40,13 @@ def split_sentences(text: str, split: str) -> list[str]:
 
 
 def _segment(paragraph: str) -> list[str]:
-    """The sentences of a paragraph whose white space is single spaces."""
     if not paragraph:
         return []
-    # Collapsed BEFORE cutting, not after: sentencex 1.0.32 panics next to white space of several bytes (U+3000).
+    # White space is collapsed before the cut: sentencex 1.0.32 panics next to white space of several bytes (U+3000).
     try:
         pieces: list[str] = sentencex.segment("en", paragraph)
     except BaseException as error:
-        # A panic of the compiled code is no Exception; a paragraph left whole is better than a run that dies on it.
+        # A panic of the compiled code is no Exception; the paragraph stays whole.
         if type(error).__name__ != "PanicException":
             raise
         pieces = [paragraph]
@@ -60,13 +59,13 @@ def cut_windows(
 ) -> list[tuple[str, list[int]]]:
     """Text and tokens of every window of a sentence, in order; no window has more than `longest` tokens.
 
-    Put together the windows are the sentence: each takes the text from the end of the one before it to the end of its
-    own last token. Its TOKENS are those that were cut, not those of encoding its text again (which may differ in the
+    Joined, the windows are the sentence: each takes the text from the end of the previous one to the end of its own
+    last token. Its tokens are the ones that were cut, not those of encoding its text again (which may differ in the
     first token of some tokenizers). `offsets` is the span of characters of every token.
 
-    A byte-level tokenizer may spread one character over several tokens, which then share its span. A cut between
-    two such tokens would leave text that is in both windows or in none, so the cut moves back to the last place
-    where a token ends before the next begins; only a character with more than `longest` tokens is cut through.
+    A byte-level tokenizer may spread one character over several tokens, which share its span. A cut between them would
+    leave text in both windows or in none, so the cut moves back to the last place where a token ends before the next
+    begins; only a character with more than `longest` tokens is cut through.
     """
     clean = _clean_cuts(offsets)
     windows: list[tuple[str, list[int]]] = []
@@ -85,7 +84,7 @@ def cut_windows(
 
 
 def _clean_cuts(offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """For every token, whether it begins after all tokens before it have ended."""
+    """For each token, whether it begins after all tokens before it have ended."""
     clean: list[bool] = []
     reached = 0
     for begin, end in offsets:

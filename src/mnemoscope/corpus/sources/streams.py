@@ -1,7 +1,7 @@
-"""Text out of a file that may be compressed: pieces of text, or one plain line saying what is wrong with the file.
+"""The text of a file that may be compressed, in pieces, or one plain line about what is wrong with the file.
 
-Knows gzip, xz and zstandard, UTF-8 with or without a byte order mark, and nothing about documents. The file is read
-once from front to back in blocks, so memory depends neither on its size nor on how much a few packed bytes stand for.
+Reads gzip, xz and zstandard, UTF-8 with or without a byte order mark, and knows nothing of documents. Reads the file
+once in blocks, so memory depends neither on its size nor on its compression ratio.
 """
 
 import codecs
@@ -21,30 +21,29 @@ from mnemoscope.errors import CorpusError, CorpusNotFound, CorpusUnreadable
 
 COMPRESSED = (".gz", ".xz", ".zst")
 LONGEST = 1 << 25
-"""Characters that a line read whole, or the text of a row, has at most; more is a damaged or a hostile file."""
+"""Most characters of a line read whole, or of a row's text; more means a damaged or hostile file."""
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _BLOCK = 1 << 18
 _POINTERS = {b"version https://git-lfs.github.com/spec/": "git lfs pull", b"/annex/objects/": "git annex get"}
-"""How a file begins that only names another, and what fetches that."""
+"""The beginnings of files that only point to another, and the command that fetches it."""
 _PACKED = 1 << 10
 """Zstandard bytes unpacked at once: four of them can stand for 128 kB, so these for at most 32 MB."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """How many bytes of the files (as they lie on disk) have been read."""
-
     done: int = 0
 
 
 def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
     """Yields the text of a file in blocks of a few hundred kilobytes.
 
-    Raises CorpusNotFound; CorpusUnreadable for damaged or truncated compression, NUL bytes, or what is not UTF-8.
+    Raises CorpusNotFound; CorpusUnreadable for damaged or truncated compression, NUL bytes, or bytes that are not
+    UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
-    # A character may begin in one block and end in the next, so an error can surface one line late at most.
+    # A character may span two blocks, so an error surfaces at most one line late.
     for block in chain(_bytes(path, meter), [b""]):
         if b"\0" in block:
             where = line + _line_ends(block[: block.index(b"\0")])
@@ -61,14 +60,14 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
 def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator[tuple[str, bool]]:
     r"""Yields the lines of a text without their end (`\n`, `\r\n`, or `\r` as on old Macs), each with True.
 
-    With `cut_after`, a line that is longer comes in several pieces, cut after white space where there is any, all but
-    the last with False: a text without line ends must not fill the memory. No such piece is only white space. Without
-    it, a line of more than `LONGEST` characters is CorpusUnreadable.
+    With `cut_after`, a longer line comes in several pieces, cut after white space where possible, all but the last with
+    False: a text without line ends must not fill the memory. No such piece is only white space. Without it, a line of
+    more than `LONGEST` characters is CorpusUnreadable.
     """
     number = 1
     kept: list[str] = []
     size = 0
-    # It keeps a block's last \r back until it is known whether \n follows.
+    # Holds back a block's last \r until the next block shows whether \n follows.
     ends = IncrementalNewlineDecoder(None, translate=True)
     blocks: Iterator[str | None] = chain(text_blocks(path, meter), [None])
     for block in blocks:
@@ -94,12 +93,11 @@ def lines(path: Path, meter: Meter, *, cut_after: int | None = None) -> Iterator
 
 
 def too_long(place: str) -> CorpusUnreadable:
-    """The error of a line or a text of more than `LONGEST` characters."""
     return CorpusUnreadable(f"{place} is longer than {LONGEST:,} characters; cut the text into shorter rows or lines")
 
 
 def check_fetched(path: Path, beginning: bytes) -> None:
-    """Raises CorpusUnreadable where the file, by its first bytes, only stands for one that was not fetched."""
+    """Raises CorpusUnreadable if the file's first bytes show that it is a pointer to one that was not fetched."""
     for mark, command in _POINTERS.items():
         if beginning.startswith(mark):
             raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch that with `{command}`")
@@ -116,7 +114,6 @@ def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> CorpusUnreada
 
 
 def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:
-    """Yields the unpacked bytes of a file, metering what is read from disk."""
     before = meter.done
     try:
         with path.open("rb") as raw:
@@ -173,5 +170,5 @@ def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without line breaks; its kind where it says nothing."""
+    """An error's text without line breaks, or its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Some documents of a text, drawn by a seed, each with its first tokens and the mined sentences within these.
+"""A random sample of a text's documents, by seed, each with its first tokens and the mined sentences within these.
 
-The text is read again from its source, since an atlas stores only the sentences that its tables name. What it stores of
-a document must stand in it: a text that has changed since is refused.
+The text is read again from its source, since an atlas stores only the sentences that its tables name. A text that lacks
+a stored sentence has changed since, and is refused.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from mnemoscope.corpus.tokenized.first_pass import LISTED, document_class
 from mnemoscope.errors import PlanDiffers
 
 _HEADS = (1_024, 16_384)
-"""Characters of a document that its first tokens are looked for in; the second where the first hold too few."""
+"""Characters of a document in which its first tokens are sought; the second where the first hold too few."""
 _SPARE = 16
-"""Tokens beyond those wanted that a cut document must have: a cut through a word may change its last ones."""
+"""Extra tokens that a cut document must have: a cut through a word may change its last ones."""
 
 
 @dataclass(frozen=True)
 class SampledDocument:
-    """A document by its number in the text, whether it is held out, its first tokens, and the text that these are of.
+    """A document by its number in the text, whether it is held out, its first tokens, and their text.
 
     `sentences` are ids of stored sentences that begin within it, `inside` how many of each one's tokens lie in it.
     """
@@ -41,7 +41,7 @@ class SampledDocument:
 
 @dataclass(frozen=True)
 class _DocumentBeginning:
-    """The beginning of a document; `end` is the character behind the last of the tokens."""
+    """The beginning of a document; `end` is the character after the last of the tokens."""
 
     number: int
     held_out: bool
@@ -52,9 +52,9 @@ class _DocumentBeginning:
 
 @dataclass(frozen=True)
 class DocumentSample:
-    """How documents are drawn: those of least hash that have `length` tokens, `mined` and `held_out` so many.
+    """Draws the documents of least hash that have `length` tokens: `mined` mined and `held_out` held-out ones.
 
-    `threshold` and `listed` are the hold-out rule that the text was mined with (0 and None: nothing is held out).
+    `threshold` and `listed` are the hold-out rule of the mined text (0 and None: nothing is held out).
     """
 
     encoder: Encoder
@@ -66,15 +66,15 @@ class DocumentSample:
     threshold: int
     listed: frozenset[str] | None
     render: Render | None = None
-    """What makes the text of a chat."""
+    """Makes the text of a chat."""
 
     def draw(
         self, source: Source, stored: pl.DataFrame, *, tell: Callable[[], None] = lambda: None
     ) -> list[SampledDocument]:
-        """The documents drawn, by number. `stored` are an atlas's sentences: sentence, document, text.
+        """The drawn documents, by number. `stored` are an atlas's sentences: sentence, document, text.
 
-        Reads up to the last document of which a sentence is stored; `tell` is called after each. Raises PlanDiffers for
-        a text that lacks what is stored of it, and what reading raises.
+        Reads up to the last document with a stored sentence; calls `tell` after each. Raises PlanDiffers for a text
+        that lacks a stored sentence, and the errors of reading.
         """
         stored = stored.sort("document", "sentence")
         heads = sorted(self._heads(source, stored, tell), key=lambda head: head.number)
@@ -104,11 +104,10 @@ class DocumentSample:
     def _is_held_out(self, text: str) -> bool:
         if self.listed is None and self.threshold == 0:
             return False
-        found = document_class(text, self.listed)
-        return found == LISTED if self.listed is not None else found < self.threshold
+        class_ = document_class(text, self.listed)
+        return class_ == LISTED if self.listed is not None else class_ < self.threshold
 
     def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
-        """Raises PlanDiffers where a stored sentence does not stand in its document."""
         if not sentences:
             return
         whole = " ".join(text.split()) if self.split == "sentence" else text
@@ -120,7 +119,7 @@ class DocumentSample:
                 )
 
     def _head(self, number: int, held_out: bool, text: str) -> _DocumentBeginning | None:
-        """The document's beginning; None for one that has too few tokens."""
+        """None for a document with too few tokens."""
         for most in _HEADS:
             head = text[:most]
             (tokens,) = self.encoder.encode([head])
@@ -133,12 +132,12 @@ class DocumentSample:
         return None
 
     def _pieces(self, heads: Sequence[_DocumentBeginning]) -> Iterator[tuple[int, int, str, int]]:
-        """Yields of every sentence of the heads its head's place, document, text, and characters of it that count."""
+        """Yields per sentence of the heads: its head's place, document, text, and how many of its characters count."""
         for place, head in enumerate(heads):
             text, end = head.text, head.end
             if self.split == "sentence":
                 before = text[:end]
-                # White space at the end is one space, as it is where more of the sentence follows.
+                # Trailing white space becomes one space, as within a longer sentence.
                 text, end = " ".join(text.split()), len(" ".join(before.split())) + before[-1:].isspace()
             at = 0
             for piece in split_sentences(head.text, self.split):
@@ -158,13 +157,13 @@ def _with_sentences(
 ) -> list[SampledDocument]:
     """The documents with the stored sentences among the pieces of their heads.
 
-    A sentence is stored once, under the first document that has it. The piece at a head's end may be cut, and that of a
-    sentence longer than the context is stored as windows: there the one begins with the other.
+    A sentence is stored once, under the first document that has it. The piece at a head's end may be cut, and a
+    sentence longer than the context is stored as windows: then one begins with the other.
     """
     kinds = {"place": pl.Int64, "document": pl.Int64, "piece": pl.String, "counted": pl.Int64}
-    found = pl.DataFrame(list(pieces), schema=kinds, orient="row")
-    same = found.join(stored.select("sentence", "text"), left_on="piece", right_on="text", coalesce=False)
-    begun = found.join(stored, on="document").filter(
+    table = pl.DataFrame(list(pieces), schema=kinds, orient="row")
+    same = table.join(stored.select("sentence", "text"), left_on="piece", right_on="text", coalesce=False)
+    begun = table.join(stored, on="document").filter(
         pl.col("text").str.starts_with(pl.col("piece")) | pl.col("piece").str.starts_with(pl.col("text"))
     )
     columns = ["place", "sentence", "text", "counted"]

@@ -1,8 +1,8 @@
-"""Exact repeats among any number of texts by their 128-bit hashes, in memory that does not grow with their number.
+"""Finds exact repeats among any number of texts by their 128-bit hashes, in constant memory.
 
 The hashes lie in a file in corpus order. They are spilled to disk once more, grouped by their leading bits into buckets
-of some tens of thousands (24 bytes each: hash and serial number), and every bucket is sorted in memory on its own. What
-remains is four bytes per text, on disk and mapped: how often the text occurs, or 0 if it occurred before.
+of some tens of thousands (24 bytes each: hash and serial number), and each bucket is sorted in memory. The result is
+four bytes per text, on disk and mapped: how often the text occurs, or 0 if it occurred before.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
 
 
 def text_hashes(texts: Iterable[str]) -> Hashes:
-    """The hashes of the texts, stripped: equal hashes are taken for equal texts."""
+    """The hashes of the stripped texts; equal hashes count as equal texts."""
     digests = b"".join(hashlib.blake2b(text.strip().encode(), digest_size=16).digest() for text in texts)
     return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
@@ -36,8 +36,8 @@ def count_repeats(
 ) -> MappedArray:
     """For each of `count` texts, how often it occurs in all if it is the first of its kind, and 0 if it is a repeat.
 
-    `read` gives the hashes of the texts from one serial number up to another. The result (uint32) stays in the file
-    `name` of `directory`; the spilled buckets, beside it, are removed.
+    `read` returns the hashes of the texts from one serial number up to another. The result (uint32) stays in the file
+    `name` of `directory`; the spilled buckets are removed.
     """
     spilled, result = directory / f"{name}.spill", directory / name
     _allocate(result, 4 * count)
@@ -56,7 +56,7 @@ def count_repeats(
 
 
 def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
-    """Writes all entries grouped by bucket; gives where in the file each bucket ends, in entries."""
+    """Writes all entries grouped by bucket; returns where each bucket ends, in entries."""
     buckets = 2
     while buckets * _BUCKET < count and buckets < _MOST_BUCKETS:
         buckets *= 2
@@ -75,8 +75,8 @@ def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDA
             entries = np.empty(len(hashes), _ENTRY)
             entries["high"], entries["low"] = hashes[order, 0], hashes[order, 1]
             entries["serial"] = order + start
-            found, firsts = np.unique(bucket[order], return_index=True)
-            for which, first, last in zip(found, firsts, [*firsts[1:], len(entries)], strict=True):
+            occurring, firsts = np.unique(bucket[order], return_index=True)
+            for which, first, last in zip(occurring, firsts, [*firsts[1:], len(entries)], strict=True):
                 os.pwrite(file.fileno(), entries[first:last].tobytes(), int(cursors[which]) * _ENTRY.itemsize)
                 cursors[which] += last - first
     return ends
@@ -87,8 +87,7 @@ def _bucket(hashes: Hashes, shift: np.uint64) -> NDArray[np.int64]:
 
 
 def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
-    """Writes the size of every group of equal hashes to the place of its first text."""
-    # Entries of a bucket lie in serial order and the sort is stable, so the first of a group is the first occurrence.
+    # A bucket is in serial order and the sort is stable, so the first of a group is the first occurrence.
     order = np.lexsort((entries["low"], entries["high"]))
     high, low = entries["high"][order], entries["low"][order]
     starts = np.flatnonzero(np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1]))))
@@ -97,9 +96,9 @@ def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Makes a file of `size` zero bytes whose room on disk is certain; raises OSError where there is none.
+    """Makes a file of `size` zero bytes with its disk space reserved; raises OSError without space.
 
-    Writing through a map to a file whose room is not certain kills the process when the disk is full.
+    Writing through a map to a file without reserved space kills the process when the disk is full.
     """
     with path.open("wb") as file:
         if size:

@@ -1,7 +1,7 @@
-"""A batch of sentences as it is stored: tokenised, over-long ones cut into windows, all of it packed into arrays.
+"""A batch of sentences in its stored form: tokenised, over-long ones cut into windows, all packed into arrays.
 
-Pure: reads and writes no files, so that several batches may be made at a time, each in a thread of its own. What is
-left of one when it is made are its bytes; the tokens' objects, a hundred times as large, are gone.
+Pure: reads and writes no files, so several threads may each make a batch. Only a batch's bytes remain; the tokens'
+objects, a hundred times as large, are freed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from mnemoscope.corpus.tokenized.duplicates import text_hashes
 from mnemoscope.errors import CorpusUnreadable, ModelDamaged, PromptError
 
 RECORD = np.dtype([("hash", "<u8", (2,)), ("document", "<i8"), ("text", "<u4"), ("tokens", "<u4")])
-"""One sentence as it occurs: hash, document, bytes of text, number of tokens."""
+"""One occurrence of a sentence: hash, document, bytes of text, number of tokens."""
 
 
 class Encoder(Protocol):
-    """What a tokenizer must be able to do: neither method adds special tokens. Threads ask it together."""
+    """What the corpus needs of a tokenizer. Adds no special tokens; called from several threads."""
 
     def encode(self, texts: list[str], /) -> Sequence[Sequence[int]]:
         """The token ids of every text; they are read once, in order."""
@@ -32,7 +32,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Sentences, windows one by one: their texts in a row (UTF-8), their tokens in a row (int32), their RECORDs."""
+    """Sentences, each window by itself: joined texts (UTF-8), joined tokens (int32), and their RECORDs."""
 
     text: bytes
     tokens: NDArray[np.int32]
@@ -53,7 +53,7 @@ def encode_batch(
     lengths: list[int] = []
 
     def each(encoded: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:
-        # One list at a time: thousands that live together set off Python's search for garbage, again and again.
+        # One list at a time: thousands alive together trigger Python's garbage collector again and again.
         for ids in encoded:
             lengths.append(len(ids))
             yield ids
@@ -86,7 +86,7 @@ def encode_batch(
 def _cut(
     encoder: Encoder, texts: list[str], flat: NDArray[np.int64], lengths: list[int], *, longest: int
 ) -> tuple[list[tuple[str, NDArray[np.int64], int]], int]:
-    """Text, tokens and place of each sentence that has a token, over-long ones cut; how many windows that gave."""
+    """Text, tokens and place of each sentence with a token, over-long ones cut; and the number of windows."""
     parts: list[tuple[str, NDArray[np.int64], int]] = []
     start = windows = 0
     for place, (text, length) in enumerate(zip(texts, lengths, strict=True)):
@@ -103,9 +103,8 @@ def _cut(
 
 
 def _beyond(encoder: Encoder, text: str, tokens: list[int], place: int, document: int, vocabulary: int) -> ModelDamaged:
-    """The error of the token at a place of a sentence, whose id has no row in the head."""
     spans = encoder.offsets(text)
-    # A window's own text can be read as other tokens than those that were cut.
+    # A window's text may encode to other tokens than those that were cut.
     named = f" ({text[slice(*spans[place])]!r})" if len(spans) == len(tokens) else ""
     return ModelDamaged(
         f"token id {tokens[place]}{named} is beyond the {vocabulary} rows of the model's head "

@@ -1,8 +1,7 @@
-"""A finished reading made a corpus: which sentences are distinct, held out, mined; the columns and the fingerprint.
+"""Turns a finished reading into a corpus: distinct, held-out and mined sentences, the columns, and the fingerprint.
 
-Everything is computed in chunks from the files of `first_pass`, so memory does not grow with the text. Nothing here
-reads the source again, and running it twice gives the same bytes. Which documents are held out is a rule on the text
-alone, whatever the seed (definitions.md section 3).
+Works in chunks on the files of `first_pass`, so memory does not grow with the text. Does not read the source again, and
+is idempotent to the byte. The hold-out rule depends on the text alone, not on the seed (definitions.md section 3).
 """
 
 import hashlib
@@ -39,8 +38,6 @@ class Limits:
 
 @dataclass(frozen=True)
 class FinalizedCorpus:
-    """What came out."""
-
     sentences: int
     mined_sentences: int
     mined_tokens: int
@@ -53,7 +50,7 @@ class FinalizedCorpus:
 
 
 def held_out_threshold(classes: NDArray[np.integer], sentences: NDArray[np.integer]) -> int:
-    """The threshold for documents of these `classes` that hold so many `sentences` each: below it is held out."""
+    """The threshold for documents of these `classes` with so many `sentences` each; classes below it are held out."""
     counts = np.bincount(classes, weights=sentences, minlength=SHARES)[:_MOST]
     reached = np.flatnonzero(np.cumsum(counts) >= _ENOUGH)
     first = int(reached[0]) + 1 if len(reached) else _MOST
@@ -61,24 +58,23 @@ def held_out_threshold(classes: NDArray[np.integer], sentences: NDArray[np.integ
 
 
 def expected_share(sentences: float) -> float:
-    """The share of its sentences that the rule holds out of a text of so many, about."""
+    """The approximate share of its sentences that the rule holds out of a text of so many."""
     return min(_MOST, max(_LEAST, SHARES * _ENOUGH / max(1, sentences))) / SHARES
 
 
 def finalize(directory: Path, state: ReadState, *, limits: Limits) -> FinalizedCorpus:
-    """Writes the columns of the corpus for what has been read up to `state`."""
     repeats = count_repeats(
         lambda start, stop: _records(directory, start, stop)["hash"], state.occurrences, directory=directory
     )
     classes = MappedArray(directory / "classes.bin", "<u2")
     held = _held_classes(directory, repeats, classes=classes, limits=limits)
-    found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
-    if found.mined_sentences == 0 and found.sentences and held.any():
-        # A text of a few documents may fall under the threshold whole; then nothing is held out.
+    final = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
+    if final.mined_sentences == 0 and final.sentences and held.any():
+        # All documents of a small text may be below the threshold; then nothing is held out.
         held[:] = False
-        found = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
+        final = _write_columns(directory, repeats, classes=classes, held=held, limits=limits)
     (directory / "repeats.bin").unlink()
-    return found
+    return final
 
 
 def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
@@ -86,7 +82,7 @@ def _records(directory: Path, start: int, stop: int) -> NDArray[Any]:
 
 
 def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    """Yields, chunk by chunk, all records, which of them are first occurrences, and how often these occur."""
+    """Yields, chunk by chunk, all records, the places of first occurrences, and how often these occur."""
     for start in range(0, len(repeats.array), CHUNK):
         stop = min(start + CHUNK, len(repeats.array))
         times = np.array(repeats.array[start:stop])
@@ -96,7 +92,7 @@ def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[A
 
 
 def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
-    """For every class of documents whether it is held out."""
+    """Whether each class of documents is held out."""
     held = np.zeros(SHARES + 1, np.bool_)
     if limits.held_out == "list":
         held[LISTED] = True
@@ -158,7 +154,7 @@ def _write_columns(
 
 
 def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limits) -> tuple[int, bool]:
-    """How many more sentences of these lengths the caps allow, always the very first one; whether one is reached."""
+    """How many more sentences the caps allow, always at least the very first; and whether a cap is reached."""
     kept, ends = len(lengths), tokens + np.cumsum(lengths)
     if limits.max_sentences is not None:
         kept = min(kept, limits.max_sentences - mined)
@@ -171,10 +167,7 @@ def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limi
 
 
 def fingerprint(directory: Path, sentences: int) -> str:
-    """The sha256 of the sha256s of what the distinct sentences are.
-
-    These are four, each over all sentences in order: their lengths in bytes, their texts, documents, held-out flags.
-    """
+    """The sha256 of four sha256s over all distinct sentences: byte lengths, texts, documents, held-out flags."""
     of_lengths, of_texts, of_documents, of_flags = digests = [hashlib.sha256() for _ in range(4)]
     with (directory / "text.bin").open("rb") as text, ExitStack() as stack:
         files = {
@@ -185,7 +178,7 @@ def fingerprint(directory: Path, sentences: int) -> str:
             count = min(CHUNK, sentences - start)
             starts, lengths, documents, held = (np.fromfile(files[n], COLUMNS[n], count) for n in files)
             of_lengths.update(lengths.tobytes())
-            # Distinct sentences that lie side by side are read as one run.
+            # Adjacent distinct sentences are read as one run.
             breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
             firsts = np.concatenate(([0], breaks))
             ends = starts + lengths

@@ -1,11 +1,11 @@
 """The one reading of the text: every sentence's text, tokens and hash appended to files, resumable at any moment.
 
-Written here, each from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32),
-`occurrences.bin` (one `RECORD` per sentence as it occurs, repeats included) and `classes.bin` (uint16 per document:
-its class for the hold-out rule). A checkpoint makes them durable and notes their sizes; whoever starts again cuts them
-back to it and skips what was read. Duplicates and held-out documents are found later, by `finalize`.
+Written from front to back: `text.bin` (UTF-8, one sentence after the other), `tokens.bin` (int32), `occurrences.bin`
+(one `RECORD` per occurrence of a sentence) and `classes.bin` (uint16 per document: its class for the hold-out rule). A
+checkpoint makes them durable and notes their sizes; a restart truncates them to these sizes and skips the text read
+before. `finalize` finds duplicates and held-out documents later.
 
-While batches of sentences are being tokenised, one on each core, the text goes on being read and cut for the next.
+While batches of sentences are tokenised, one per core, the text is read and cut for the next.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from mnemoscope.foundation.cores import usable_cores
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
-"""Documents hash into this many classes."""
+"""Number of document classes."""
 LISTED = SHARES
-"""The class of a document that a source's own list holds out; every other document of it has class 0."""
+"""The class of a document that a source's own list holds out; its other documents have class 0."""
 
 _AT_ONCE, _CHARACTERS_AT_ONCE = 2_000, 1 << 20
-"""Sentences and characters that are tokenised at one time, in all threads together, where these are few ..."""
+"""Sentences and characters that are tokenised at one time, in all threads together ..."""
 _BATCH, _BATCH_CHARACTERS = 250, 1 << 17
-"""... and in each of them at least."""
+"""... and at least in each of them."""
 _THREADS = 16
-"""More than so many cores are not used: what Python does of the work keeps one or two busy."""
+"""Most threads used: the work done in Python keeps one or two cores busy."""
 
 
 def document_hash(text: str) -> int:
@@ -41,14 +41,14 @@ def document_hash(text: str) -> int:
 
 
 def document_class(text: str, listed: frozenset[str] | None) -> int:
-    """The document's class for the hold-out rule: `LISTED` or 0 where a source lists what it holds out."""
-    found = _new_hash(listed)
-    found.update(text.encode())
-    return _class_of(found.hexdigest(), listed)
+    """The document's class for the hold-out rule: `LISTED` or 0 where a source lists its held-out documents."""
+    digest = _new_hash(listed)
+    digest.update(text.encode())
+    return _class_of(digest.hexdigest(), listed)
 
 
 def _new_hash(listed: frozenset[str] | None) -> hashlib.blake2b:
-    # The hold-out rule hashes the whole document, a source's own list names it by a shorter hash.
+    # A source's own list uses a shorter hash than the hold-out rule.
     return hashlib.blake2b(digest_size=64 if listed is None else 8)
 
 
@@ -58,29 +58,29 @@ def _class_of(digest: str, listed: frozenset[str] | None) -> int:
 
 @dataclass(slots=True)
 class ReadState:
-    """How far the reading is; everything that a checkpoint must know."""
+    """The position of the reading: everything that a checkpoint stores."""
 
     documents: int = 0
     """Documents read to their end."""
     pieces: int = 0
-    """Pieces read of the document that is being read."""
+    """Pieces read of the current document."""
     found: int = 0
     """Sentences found, before over-long ones are cut."""
     look: int = 0
-    """With a cap: the number of found sentences at which to see next whether it is reached."""
+    """With a cap: the number of found sentences at which to check next whether it is reached."""
     occurrences: int = 0
-    """Sentences stored, windows one by one and repeats included."""
+    """Sentences stored, windows and repeats counted one by one."""
     windows: int = 0
-    """Of these, how many are windows of over-long sentences."""
+    """How many of these are windows of over-long sentences."""
     tokens: int = 0
     text_bytes: int = 0
     without_tokens: int = 0
     """Sentences left out because the tokenizer finds no token in them."""
     bad_rows: dict[str, int] = field(default_factory=dict)
-    """The rows that were passed over, each with how many came before it."""
+    """The skipped rows, each with how many came before it."""
 
     def sizes(self) -> dict[str, int]:
-        """The size that every file has here."""
+        """The size of each file at this state."""
         sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
         return dict(zip(FILES, sizes, strict=True))
 
@@ -99,14 +99,14 @@ class FirstPass:
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        """Opens the files in `directory` and cuts them back to `state`."""
+        """Opens the files in `directory` and truncates them to `state`."""
         self.state = state
         self._encoder = encoder
         self._longest = longest
         self._vocabulary = vocabulary
         self._listed = listed
         self._texts: list[str] = []
-        """Sentences taken and not handed on yet ..."""
+        """Sentences added and not submitted yet ..."""
         self._documents: list[int] = []
         """... and the document of each."""
         self._characters = 0
@@ -115,7 +115,7 @@ class FirstPass:
         self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
         self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")
         self._encoding: deque[Future[EncodedBatch]] = deque()
-        """The batches handed on and not written yet, in order."""
+        """The batches submitted and not written yet, in order."""
         self._hash = _new_hash(listed)
         self._files: dict[str, IO[bytes]] = {}
         for name, size in state.sizes().items():
@@ -127,20 +127,20 @@ class FirstPass:
         self._alone.enter_context(one_thread_a_call())
 
     def close(self) -> None:
-        """Closes the files; what was not flushed is lost, which a restart makes good."""
+        """Closes the files. Unflushed data is lost; a restart reads it again."""
         self._workers.shutdown(cancel_futures=True)
         self._alone.close()
         for file in self._files.values():
-            # Closing writes what is still buffered, which a full disk refuses; the file is closed all the same.
+            # Closing writes buffered data, which a full disk refuses; the file is closed all the same.
             with suppress(OSError):
                 file.close()
 
     def hash_piece(self, piece: str) -> None:
-        """Takes a piece into the hash of the document that is being read."""
+        """Adds a piece to the hash of the current document."""
         self._hash.update(piece.encode())
 
     def add(self, sentences: list[str]) -> None:
-        """Takes the sentences of one more piece of the document that is being read."""
+        """Adds the sentences of one more piece of the current document."""
         self.state.pieces += 1
         self.state.found += len(sentences)
         for sentence in sentences:
@@ -151,7 +151,6 @@ class FirstPass:
                 self._hand_on()
 
     def end_document(self) -> None:
-        """Closes the document that is being read."""
         held = _class_of(self._hash.hexdigest(), self._listed)
         self._hash = _new_hash(self._listed)
         self._files["classes.bin"].write(held.to_bytes(2, "little"))
@@ -159,7 +158,7 @@ class FirstPass:
         self.state.pieces = 0
 
     def checkpoint(self) -> dict[str, Any]:
-        """Makes everything taken so far durable; returns the state, which is to be stored then."""
+        """Makes everything added so far durable; returns the state, which the caller then stores."""
         self.flush()
         for file in self._files.values():
             file.flush()
@@ -167,20 +166,20 @@ class FirstPass:
         return asdict(self.state)
 
     def flush(self) -> None:
-        """Writes the sentences taken but not written yet; raises what `encode_batch` raises."""
+        """Writes all added sentences; raises like `encode_batch`."""
         self._hand_on()
         while self._encoding:
             self._write(self._encoding.popleft().result())
 
     def _hand_on(self) -> None:
-        """Has the sentences that wait tokenised, and writes the batches that are; raises what `encode_batch` raises."""
+        """Submits the waiting sentences, and writes finished batches; raises like `encode_batch`."""
         if self._texts:
             self._encoding.append(self._workers.submit(
                 encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,
                 vocabulary=self._vocabulary,
             ))  # fmt: skip
             self._texts, self._documents, self._characters = [], [], 0
-        # One more waits for its turn, so that a thread that has done with one need not wait for it to be cut.
+        # One batch more than threads, so that no thread waits for the text to be cut.
         while self._encoding and (len(self._encoding) > self._threads + 1 or self._encoding[0].done()):
             self._write(self._encoding.popleft().result())
 

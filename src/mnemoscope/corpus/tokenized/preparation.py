@@ -1,8 +1,8 @@
-"""From a source to a tokenized corpus: read once, finalize; interrupted anywhere, it goes on from a checkpoint.
+"""From a source to a tokenized corpus: read once, finalize; after an interruption it continues from a checkpoint.
 
-`copy.json` in the folder says which arguments the corpus is made with, how far the reading is, and, written last, that
-it is finished. A folder made with other arguments, or from a file that has changed since, is emptied of this room's own
-files and made anew.
+`copy.json` in the folder stores the arguments of the corpus, the position of the reading, and, written last, that it is
+finished. A folder made with other arguments, or from a file that has changed since, is emptied of this room's own files
+and made anew.
 """
 
 import hashlib
@@ -58,13 +58,13 @@ def prepare(
 ) -> TokenizedCorpus:
     """The tokenized corpus of a text, made in `directory` or, if it is finished there already, opened.
 
-    `directory` is a folder for this alone. No sentence has more than `longest` tokens (a longer one is cut into
-    windows), no token id reaches `vocabulary`, the rows of the head. At most `max_sentences` distinct sentences are to
-    be mined, in corpus order, with `max_tokens` at most; a sentence that does not fit whole ends the mined text.
-    `validation` is a text of its own for the questions on held-out prefixes; nothing is held out then. `render` makes
-    the text of a chat. `made_with` is
-    what else decides the corpus, such as the tokenizer's fingerprint: one made with other entries is made anew.
-    `checkpoint_every` is in seconds. `progress` is told how many bytes of the text were read.
+    `directory` is a folder for this alone. No sentence has more than `longest` tokens (longer ones are cut into
+    windows), and every token id is below `vocabulary`, the rows of the head. At most `max_sentences` distinct sentences
+    are mined, in corpus order, with at most `max_tokens`; a sentence that does not fit whole ends the mined text.
+
+    `validation` is a separate text for the questions on held-out prefixes; nothing is held out then. `render` makes the
+    text of a chat. `made_with` holds what else decides the corpus, such as the tokenizer's fingerprint; a corpus with
+    other entries is made anew. `checkpoint_every` is in seconds. `progress` counts bytes of the text.
 
     Raises OptionError, CorpusNotFound, CorpusUnreadable, CorpusEmpty (no usable sentence), ModelDamaged (a token id
     beyond the head's rows), StoreFailed.
@@ -88,9 +88,9 @@ def prepare(
 
 
 def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
-    """The finished corpus that `prepare` made in `directory`, and in it the one of a `validation` text of its own.
+    """The finished corpus that `prepare` made in `directory`, with that of its own `validation` text.
 
-    Nothing is written, so that many processes may read one folder. Raises CorpusUnreadable where it is not whole.
+    Writes nothing, so many processes may read one folder. Raises CorpusUnreadable for an incomplete corpus.
     """
     stored = read_object(directory / _STATE)
     if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
@@ -101,8 +101,6 @@ def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """One text on its way to a tokenized corpus: where it is from and goes to, and what decides it."""
-
     source: Source
     directory: Path
     limits: Limits
@@ -117,13 +115,13 @@ class _Preparation:
 
     @property
     def listed_documents(self) -> frozenset[str] | None:
-        """The documents held out by the source's own list, where that is the rule."""
+        """The documents held out by the source's own list, if that is the rule."""
         return self.source.held_out if self.limits.held_out == "list" else None
 
     @cached_property
     def arguments(self) -> Any:
-        """What must be the same for what lies in the folder to be of use."""
-        found = {
+        """What must be equal for the folder's files to be reused."""
+        values = {
             "format": FORMAT,
             "source": self.source.identity,
             "listed": None if self.listed_documents is None else _digest(sorted(self.listed_documents)),
@@ -134,11 +132,10 @@ class _Preparation:
             "vocabulary": self.vocabulary,
             "rule": asdict(self.limits),
         }
-        # Through JSON and back, so that what is compared is what is stored.
-        return json.loads(json.dumps(found))
+        # Through JSON and back, to compare equal to the stored form.
+        return json.loads(json.dumps(values))
 
     def corpus(self) -> TokenizedCorpus:
-        """The corpus, made or, if it is finished, opened."""
         source, directory = self.source, self.directory
         directory.mkdir(parents=True, exist_ok=True)
         remove_strays(directory)
@@ -162,7 +159,7 @@ class _Preparation:
             counts["bad_rows"] = source.rows.bad.document()
         mark = fingerprint(directory, final.sentences)
         sizes = _sizes(directory)
-        # What is believed later is the size alone, and a power cut leaves zeros of that size.
+        # Later only sizes are checked, and a power cut could leave zeros of that size.
         for name in sizes:
             flush(directory / name)
         flush(directory)
@@ -175,7 +172,7 @@ class _Preparation:
         write_bytes(self.directory / _STATE, stored.encode())
 
     def _read(self, reading: FirstPass) -> tuple[FinalizedCorpus, bool]:
-        """Reads the source on; gives what finalizing gives, and whether the source was read to its end."""
+        """Reads the rest of the source; returns the finalized corpus, and whether the source was read to its end."""
         source, state, limits, split = self.source, reading.state, self.limits, self.split
         capped = limits.max_sentences is not None or limits.max_tokens is not None
         state.look = max(state.look, FIRST_LOOK)
@@ -183,10 +180,9 @@ class _Preparation:
             state.look *= 2
 
         def final_if_enough() -> FinalizedCorpus | None:
-            """What finalizing gives, where a document ends and the caps are reached."""
             if not capped or state.found < state.look:
                 return None
-            # Looks are at the same places however often the reading was interrupted: `look` moves on after finalizing.
+            # `look` moves after finalizing, so checks come at the same places however often the reading stops.
             self._save(position=reading.checkpoint())
             final = finalize(self.directory, state, limits=limits)
             while state.look <= state.found:
@@ -206,7 +202,7 @@ class _Preparation:
             elif split == "sentence":
                 reading.add(split_sentences(piece, split))
             else:
-                # These keep the text as it stands, so a document is cut only when it is whole.
+                # These splits keep the text as it is, so a document is cut only when it is whole.
                 whole_text.append(piece)
                 size += len(piece)
                 if size > LONGEST:
@@ -230,7 +226,7 @@ class _Preparation:
         return finalize(self.directory, state, limits=limits), True
 
     def _usable_state(self) -> dict[str, Any]:
-        """What `copy.json` says if the folder's files can be used; else removes them and gives nothing."""
+        """The contents of `copy.json` if the folder's files can be used; else removes them and returns nothing."""
         directory = self.directory
         state = read_object(directory / _STATE)
         if state.get("arguments") == self.arguments:
@@ -240,8 +236,8 @@ class _Preparation:
                     return state
             elif "position" in state:
                 least = ReadState(**state["position"]).sizes()
-                found = {name: (directory / name).stat().st_size for name in FILES if (directory / name).is_file()}
-                if all(found.get(name, -1) >= size for name, size in least.items()):
+                sizes = {name: (directory / name).stat().st_size for name in FILES if (directory / name).is_file()}
+                if all(sizes.get(name, -1) >= size for name, size in least.items()):
                     return state
         (directory / _STATE).unlink(missing_ok=True)
         for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
@@ -250,7 +246,7 @@ class _Preparation:
 
 
 def _probe(encoder: Encoder) -> str:
-    """What an encoder makes of a few texts, in short; one that reads token ids refuses them."""
+    """A digest of the encoder's output for a few texts; an encoder that reads token ids refuses them."""
     try:
         return _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))])
     except PromptError:
@@ -264,7 +260,7 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 
 def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:
-    """How many distinct sentences of the validation text are mined, too."""
+    """How many distinct sentences of the validation text are mined as well."""
     mined = len(corpus.mined)
 
     def read(start: int, stop: int) -> Any:
@@ -273,9 +269,9 @@ def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:
         return np.concatenate((first, rest))
 
     repeats = count_repeats(read, mined + second.sentences, directory=corpus.directory, name="overlap.bin")
-    found = int((repeats.array[mined:] == 0).sum())
+    shared = int((repeats.array[mined:] == 0).sum())
     (corpus.directory / "overlap.bin").unlink()
-    return found
+    return shared
 
 
 def _digest(value: object) -> str:

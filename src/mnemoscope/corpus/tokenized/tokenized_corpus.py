@@ -1,13 +1,13 @@
 """The text as mining reads it: distinct sentences with ids, tokens, documents, memory-mapped from one folder.
 
 Made by `preparation`, only read here. Columns are files of numbers with one entry per distinct sentence; text and
-tokens are looked up through them. Reading gives the pages back after a while, so a walk over any number of sentences
-stays within a few megabytes of resident memory: pages of a mapped file count as the process's own.
+tokens are looked up through them. Pages are released after a while, so a walk over any number of sentences stays within
+a few megabytes of resident memory: pages of a mapped file count as the process's own.
 
 A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
-corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but not more than one
-position in twenty of it may be padding, no boundary of the model lies inside it, and it is rather cut at a change of
-length once it is half full: a batch of one single length has no padding and needs no mask.
+corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but at most one
+position in twenty is padding, and no boundary of the model lies inside it. Once half full it is preferably cut at a
+change of length: a batch of one single length has no padding and needs no mask.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, 
 
 @contextmanager
 def storing(directory: Path) -> Iterator[None]:
-    """Raises StoreFailed, in one line, for a full disk, a read-only folder or a missing permission in `directory`."""
+    """Turns a full disk, a read-only folder or a missing permission in `directory` into StoreFailed."""
     try:
         yield
     except OSError as error:
@@ -65,20 +65,17 @@ def storing(directory: Path) -> Iterator[None]:
 
 @final
 class MappedArray:
-    """A one-dimensional array in a file, mapped into memory."""
-
     def __init__(self, path: Path, dtype: DTypeLike, *, writable: bool = False) -> None:
-        """Maps all of `path`."""
         self._mapped: mmap.mmap | None = None
         self.array: NDArray[Any] = np.empty(0, dtype)
-        if path.stat().st_size:  # nothing cannot be mapped
+        if path.stat().st_size:  # an empty file cannot be mapped
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             with path.open("r+b" if writable else "rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=access)
             self.array = np.frombuffer(self._mapped, dtype)
 
     def release(self) -> None:
-        """Gives the pages back to the operating system; the array stays valid and nothing written is lost."""
+        """Returns the pages to the operating system; the array stays valid and nothing written is lost."""
         if self._mapped is not None:
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -88,17 +85,15 @@ class Batches:
     """The batches of a plan, in order; `ids(k)` are the sentences of batch `k`, sorted by (length, id)."""
 
     def __init__(self, order: NDArray[Any], ends: NDArray[Any], *, positions: int, padding: int) -> None:
-        """Takes the sentences of all batches in a row and where each batch ends."""
+        """`order`: the sentences of all batches in a row; `ends`: where each batch ends."""
         self._order = order
         self._ends = ends
         self.count: int = len(ends)
         self.positions = positions
-        """Positions computed in all, padding and beginning tokens included."""
+        """All computed positions, with padding and beginning tokens."""
         self.padding = padding
-        """Positions computed in all that are padding."""
 
     def ids(self, k: int) -> Integers:
-        """The sentence ids of batch `k` (0-based)."""
         if not 0 <= k < self.count:
             raise IndexError(f"batch {k} of {self.count}")
         start = int(self._ends[k - 1]) if k else 0
@@ -112,7 +107,7 @@ class TokenizedCorpus:
     def __init__(
         self, directory: Path, *, counts: Mapping[str, Any], fingerprint: str, second: TokenizedCorpus | None = None
     ) -> None:
-        """Maps the finished files in `directory`; `second` is the copy of a validation text of its own."""
+        """Maps the finished files in `directory`; `second` is the corpus of a separate validation text."""
         self.directory = directory
         self.counts: dict[str, Any] = dict(counts)
         self.fingerprint = fingerprint
@@ -122,22 +117,18 @@ class TokenizedCorpus:
         self._touches = 0
         self._second = second
         self.lengths: NDArray[np.int32] = self._columns["lengths"].array
-        """Tokens of every sentence."""
         self.multiplicity: NDArray[np.uint32] = self._columns["multiplicity"].array
-        """How often every sentence occurs."""
         self.held_out: NDArray[np.bool_] = self._columns["held_out"].array
-        """Whether every sentence is kept out of mining."""
         self.mined: NDArray[np.int64] = self._columns["mined"].array
-        """Ids of the sentences to be mined, ascending: not held out and within the caps."""
+        """Ids of the sentences to mine, ascending: not held out and within the caps."""
         self.mined_lengths: NDArray[np.int32] = self._columns["mined_lengths"].array
-        """Tokens of every sentence to be mined."""
         self.held: NDArray[np.int64] = self._columns["held"].array
         """Ids of the held-out sentences, ascending."""
         self.sentences: int = len(self.lengths)
 
     @property
     def validation(self) -> NDArray[np.int64] | TokenizedCorpus:
-        """The held-out sentences' ids, or the copy of the validation text where one was given."""
+        """The held-out sentences' ids, or the corpus of the separate validation text."""
         return self.held if self._second is None else self._second
 
     def tokens(self, sentence: int) -> NDArray[np.int32]:
@@ -146,7 +137,6 @@ class TokenizedCorpus:
         return self._tokens.array[start : start + int(self.lengths[sentence])]
 
     def text(self, sentence: int) -> str:
-        """The text of a sentence as stored."""
         start = self._at("text_starts", sentence)
         length = int(self._columns["text_lengths"].array[sentence])
         return self._text.array[start : start + length].tobytes().decode()
@@ -170,10 +160,7 @@ class TokenizedCorpus:
         return planned
 
     def planned_batches(self) -> Batches:
-        """The batches that `batches` made before, for processes that read the folder together; nothing is written.
-
-        Raises StoreFailed where they are not there.
-        """
+        """The batches of an earlier `batches`, for processes that share the folder; raises StoreFailed if missing."""
         try:
             order, ends = (MappedArray(path, "<i8").array for path in _batch_files(self.directory))
         except OSError as error:
@@ -181,7 +168,7 @@ class TokenizedCorpus:
         return Batches(order, ends, positions=0, padding=0)
 
     def release(self) -> None:
-        """Gives the mapped pages back to the operating system; called by itself now and then."""
+        """Returns the mapped pages to the operating system; also called automatically."""
         for each in (*self._columns.values(), self._text, self._tokens):
             each.release()
         self._touches = 0
@@ -209,13 +196,12 @@ def plan_batches(
     extra: int = 1,
     boundaries: Sequence[int] = (),
 ) -> Batches:
-    """The batches of the sentences `ids` (ascending) whose token counts are `lengths`, kept mapped in `directory`.
+    """The batches of the sentences `ids` (ascending) with token counts `lengths`, kept mapped in `directory`.
 
-    No batch crosses a window of so many sentences, none has more than `batch_tokens` positions (padding and `extra`
-    included) unless it is one sentence, none has rows of up to a boundary beside rows beyond it, and in none is more
-    than a twentieth padding. `extra` is 1 for a beginning token before each sentence, else 0; it counts towards
-    `boundaries`, which ascend. The answer depends on nothing but the arguments. Raises OptionError for
-    `batch_tokens` or `window` below 1, StoreFailed.
+    No batch crosses a window of `window` sentences, has more than `batch_tokens` positions (padding and `extra`
+    included) unless it is one sentence, has rows on both sides of a boundary, or is padding by more than a twentieth.
+    `extra` is 1 for a beginning token before each sentence, else 0; it counts towards `boundaries`, which ascend. The
+    result depends on the arguments alone. Raises OptionError for `batch_tokens` or `window` below 1, StoreFailed.
     """
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")

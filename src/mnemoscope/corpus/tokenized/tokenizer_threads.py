@@ -1,9 +1,9 @@
-"""Says to the tokenizers library, for a while, that each call is to use the caller's thread alone.
+"""Makes each call of the tokenizers library use only the caller's thread, for a while.
 
-By itself it shares every call out among threads of its own. What these allocate the caller frees, while they allocate
-for the next call, and both wait for each other: two callers at a time then gain next to nothing. Callers that use their
-own threads do not meet (figures in LOG.md). The library has no setting for this but a variable of the process, which it
-reads at each call. Not for what else runs on many threads.
+By default it shares every call out among its own threads. The caller frees what these allocate while they allocate for
+the next call, and both wait for each other: two concurrent callers then gain next to nothing. Callers that use their
+own threads do not collide (figures in LOG.md). The library's only setting is an environment variable, which it reads at
+each call.
 """
 
 import os
@@ -18,7 +18,7 @@ _within = 0
 
 @contextmanager
 def one_thread_a_call() -> Iterator[None]:
-    """While this lasts, calls of tokenizers in this process use the caller's thread; a user's own setting stays."""
+    """Makes calls of tokenizers in this process use the caller's thread; a user's own setting stays."""
     global _within
     with _lock:
         own = _VARIABLE in os.environ and _within == 0
