@@ -1,6 +1,6 @@
 """What the triggers of a memory have in common, found from the tables alone; `write_patterns` stores it.
 
-Or one layer after the other, by several processes: `write_words` first, `join_patterns` last.
+Several processes can share the layers: `write_words` first, `join_patterns` last.
 """
 
 from mnemoscope.patterns.finding import PatternFinder, write_patterns

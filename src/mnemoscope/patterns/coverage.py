@@ -1,8 +1,8 @@
-"""How much of what triggers a memory its patterns explain: shares of its top 25 prefixes, by the kind of pattern.
+"""How much of a memory's triggers its patterns explain: shares of its top 25 prefixes, by the kind of pattern.
 
-Patterns come from anywhere: found from the tables, or judged by people, each author then being asked alone. Triggers
-with the same prefix count once, and are explained if one of them is. Several questions share this part: keys (paper,
-section 3.2, Figure 2), removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
+Patterns come from the tables or from people's judgements, each author separately. Triggers with the same prefix count
+once, and are explained if one of them is. Several questions share this part: keys (paper, section 3.2, Figure 2),
+removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, clustered_share, mean, share
 
 PREFIX_KINDS = ("shallow_only", "semantic_only", "both", "none")
-"""What the patterns of a prefix are: every prefix is one of these."""
+"""The kinds of pattern that a prefix has; every prefix is of one kind."""
 SHARES: Mapping[str, tuple[str, ...]] = {
     **{kind: (kind,) for kind in PREFIX_KINDS},
     "covered": ("shallow_only", "semantic_only", "both"),
     "shallow": ("shallow_only", "both"),
     "semantic": ("semantic_only", "both"),
 }
-"""The shares that an answer gives, each with the kinds that it adds up."""
+"""The shares of an answer, each with the kinds that it sums."""
 
 
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
@@ -29,7 +29,7 @@ def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """One row per memory and group of `prefixes`, with the `kind` that `patterns` make it.
+    """One row per memory and group of `prefixes`, with the `kind` that `patterns` give it.
 
     `patterns` has memory, kind (shallow, semantic, both; others explain nothing) and triggers (ranks).
     """
@@ -51,31 +51,30 @@ def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
 
 
 def counts(found: pl.DataFrame) -> pl.DataFrame:
-    """One row per memory: how many of its prefixes are of each kind, and `groups`, how many there are."""
+    """Per memory the number of its prefixes of each kind, and of all (`groups`)."""
     each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in PREFIX_KINDS]
     return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
 
 
 def shares(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of prefixes, over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
+    """The shares of prefixes over all memories of `counts`; intervals take a memory's prefixes as a cluster."""
     each, groups = {kind: rows[kind].to_numpy() for kind in PREFIX_KINDS}, rows["groups"].to_numpy()
     return {name: clustered_share(sum(each[kind] for kind in parts), groups) for name, parts in SHARES.items()}
 
 
 def layer_shares(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of one layer's prefixes under the automatic patterns of the whole atlas."""
     return shares(counts(kinds(top_prefixes(atlas, layer), patterns.filter(pl.col("layer") == layer))))
 
 
 def count_per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The counts of prefixes by kind, and of patterns, of every memory with a positive trigger."""
+    """The prefixes by kind, and the patterns, of every memory with a positive trigger."""
     number = patterns.group_by("memory").agg(patterns=pl.len().cast(pl.Int64))
     rows = counts(kinds(prefixes, patterns)).join(number, on="memory", how="left", maintain_order="left")
     return rows.with_columns(pl.col("patterns").fill_null(0))
 
 
 def key_estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of prefixes by kind, the share of keys with a pattern, and patterns per key, over rows of memories."""
+    """The shares of prefixes by kind, the share of keys with a pattern, and patterns per key."""
     with_pattern = int((rows["patterns"] > 0).sum())
     return shares(rows) | {
         "keys_with_pattern": share(with_pattern, rows.height),
@@ -84,7 +83,7 @@ def key_estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """What `count_per_memory` gives, for every memory that an author judged; with the author's name."""
+    """`count_per_memory` for every memory that an author judged, with the author's name."""
     frames = []
     for (author,), rows in judged.sort("author").group_by("author", maintain_order=True):
         memories = rows["memory"].unique().to_list()
@@ -96,13 +95,13 @@ def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFram
 
 
 def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The mean over authors of each one's estimate; counts are added up.
+    """The mean over authors of each one's estimate; counts are summed.
 
-    The interval is as wide as that of all judgements together, around the mean; a judged memory is a cluster.
+    The interval is that of all judgements pooled, shifted to the mean; a judged memory is a cluster.
     """
     single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
-    found = key_estimates(rows)
-    for name, pooled in found.items():
+    estimates = key_estimates(rows)
+    for name, pooled in estimates.items():
         if pooled.value is None or pooled.low is None or pooled.high is None:
             continue
         known = [value for one in single if (value := one[name].value) is not None]
@@ -110,5 +109,5 @@ def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
         low, high = (end + (value - pooled.value) for end in (pooled.low, pooled.high))
         if name != "patterns_per_key":
             low, high = max(0.0, low), min(1.0, high)
-        found[name] = Estimate(value, pooled.count, low, high)
-    return found
+        estimates[name] = Estimate(value, pooled.count, low, high)
+    return estimates

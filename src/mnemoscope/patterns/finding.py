@@ -1,8 +1,8 @@
 """The patterns of an atlas, layer by layer: prefixes read, shallow and semantic patterns found, described and written.
 
-A pattern is described in a short plain sentence that a person can read: a surface feature is read off the prefixes that
-show it; a word or topic is its words. The same atlas gives the same rows. patterns.parquet can be made again at any
-time, so the atlas's own manifest does not cover it; that of `analyses/` does.
+A pattern has a short plain description: of a surface feature as its prefixes show it, of a word or topic by its words.
+The same atlas gives the same rows. patterns.parquet can be made again at any time, so the manifest of `analyses/`
+covers it, not the atlas's own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spe
 from mnemoscope.patterns.words import Integers, Lexicon
 
 _LOOKED_AT = 200
-"""Sentences that tell how the vocabulary spells."""
+"""Sentences that show how the vocabulary spells."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _LONGEST = 60
-"""Characters of text that a description quotes."""
+"""Most characters of text that a description quotes."""
 _MOST_WORDS = 6
-"""Words of a topic that a description lists."""
+"""Most words of a topic in its description."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Pattern:
 
 
 def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
-    """Writes patterns.parquet of a finished atlas and returns how many patterns it holds.
+    """Writes patterns.parquet of a finished atlas; returns the number of patterns.
 
     Raises AtlasUnfinished where a table is missing, AtlasDamaged, StoreFailed.
     """
@@ -66,7 +66,7 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
 
 
 def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
-    """Writes patterns.parquet with these columns and returns how many patterns it holds; raises StoreFailed."""
+    """Writes patterns.parquet; returns the number of patterns. Raises StoreFailed."""
     kind = TABLES["patterns"]
     write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
     record_hashes(atlas, "analyses", [kind.path()])
@@ -74,7 +74,6 @@ def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
 
 
 def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:
-    """The columns of patterns.parquet."""
     rows = list(patterns)
     fields = TABLES["patterns"].columns
     columns = {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in fields}
@@ -82,7 +81,7 @@ def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:
 
 
 def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iterator[Pattern]:
-    """Every pattern of the atlas's memories, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
+    """Every pattern, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
     total = sum(atlas.memories(layer) for layer in atlas.layers)
     progress("patterns", 0, total, "memories")
     finder = PatternFinder(atlas)
@@ -94,11 +93,10 @@ def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iter
 
 
 class PatternFinder:
-    """What the patterns of all layers are found with: the background, and the words met so far.
+    """Finds the patterns of one layer after the other; holds the background, and the words met so far.
 
-    Words are numbered in the order in which they are met, and equals are put in the order of their words' numbers: a
-    layer has its patterns where all layers before it were looked at in order, or where `words` are those of
-    `words_of`.
+    Words are numbered in the order of their first occurrence, and ties are ordered by these numbers: a layer's patterns
+    are reproducible if all layers before it were read in order, or if `words` come from `words_of`.
     """
 
     def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
@@ -111,7 +109,6 @@ class PatternFinder:
         self._background = read_background(drawn.without_words(self._common))
 
     def of_layer(self, layer: int) -> Iterator[Pattern]:
-        """The patterns of one layer's memories, by memory."""
         groups, sentence, position = groups_of(self._atlas.best_triggers(layer))
         prefixes = read_prefixes(self._atlas, sentence, position=position, lexicon=self._lexicon)
         prefixes = prefixes.without_words(self._common)
@@ -119,7 +116,7 @@ class PatternFinder:
 
 
 def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]:
-    """The words that a PatternFinder has met once it has looked at every layer, by number."""
+    """The words that a PatternFinder has met after every layer, by number."""
     rows, lexicon = _begin(atlas, ())
     sentence, position = _places(rows)
     number_words(atlas, sentence, position=position, lexicon=lexicon)
@@ -132,7 +129,6 @@ def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]
 
 
 def _begin(atlas: Atlas, words: Sequence[str]) -> tuple[pl.DataFrame, Lexicon]:
-    """The rows of the background, and a lexicon that has met these words."""
     rows = atlas.table("background")
     some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
     return rows, Lexicon(read_spelling(atlas.vocabulary, some), words)
@@ -147,14 +143,14 @@ def _of_layer(
     layer: int, groups: Groups, prefixes: PrefixBatch, *, background: Background, lexicon: Lexicon
 ) -> Iterator[Pattern]:
     words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
-    found = shallow_patterns(groups, prefixes, background=background, words=words)
-    explained = explained_tokens(groups, found.unlikely)
-    about = semantic_patterns(groups, prefixes, background=background, explained=explained, tried=found.tried)
+    shallow = shallow_patterns(groups, prefixes, background=background, words=words)
+    explained = explained_tokens(groups, shallow.unlikely)
+    about = semantic_patterns(groups, prefixes, background=background, explained=explained, tried=shallow.tried)
     for place, memory in enumerate(groups.memories.tolist()):
         begin = int(groups.starts[place])
-        correction = log10(max(1, int(found.tried[place])))
+        correction = log10(max(1, int(shallow.tried[place])))
         rows: list[tuple[str, str, Candidate, float]] = []
-        for candidate in found.kept.get(place, []):
+        for candidate in shallow.kept.get(place, []):
             showing = groups.prefix[_members(candidate, begin)].tolist()
             text = describe(candidate.key, prefixes, showing=showing, lexicon=lexicon)
             rows.append(("shallow", text, candidate, correction))
@@ -162,7 +158,7 @@ def _of_layer(
             topic = one.candidate.key < 0
             text = describe_words([lexicon.words[word] for word in one.words])
             rows.append(("semantic", text, one.candidate, 0.0 if topic else correction))
-        # Those that explain most come first; among equals the least likely.
+        # By groups explained, then by probability.
         rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
         for number, (kind, text, candidate, added) in enumerate(rows):
             ranks = groups.rank[_members(candidate, begin)].tolist()
@@ -170,7 +166,7 @@ def _of_layer(
 
 
 def _members(candidate: Candidate, begin: int) -> list[int]:
-    """The places of the groups that show a candidate, among those of its memory, which begin at `begin`."""
+    """The places of the groups that show a candidate, among its memory's groups, which start at `begin`."""
     return [begin + group for group in range(BEST_TRIGGERS) if candidate.mask >> group & 1]
 
 
@@ -222,7 +218,7 @@ def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling
 
 
 def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> str:
-    """Tokens of a sentence in quotation marks; dots stand for the part of a word that came before."""
+    """Tokens of a sentence in quotation marks; dots stand for the earlier part of a word."""
     tokens = prefixes.runs.tokens[begin : begin + size].tolist()
     text = spelling.vocabulary.text(tokens)
     if "\ufffd" in text:  # a part of a character
@@ -236,7 +232,7 @@ def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> s
 
 
 def quote(text: str) -> str:
-    """Text in quotation marks, at most 60 characters of its end, with what cannot be seen written out."""
+    """The end of a text (60 characters) in quotation marks, with escapes for invisible characters."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     if len(shown) > _LONGEST:
         shown = "…" + shown[-_LONGEST:]

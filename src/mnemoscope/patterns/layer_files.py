@@ -1,7 +1,7 @@
-"""Patterns found one layer at a time, in any order and by any process, and put together to the table of one run.
+"""Patterns found one layer at a time, in any order and by any process, and joined into the table of one run.
 
-Words are numbered before, in one go over all layers, since patterns that are equals come in the order of their words.
-The files lie in the atlas's work folder until `join_patterns` has taken them up. Only that needs a finished atlas.
+Words are numbered first, in one pass over all layers, since ties between patterns are ordered by their words. The files
+lie in the atlas's work folder until `join_patterns` has read them. Only that needs a finished atlas.
 """
 
 from pathlib import Path
@@ -23,18 +23,18 @@ _WORDS = f"{WORK}/pattern-words.json"
 
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
-    """Saves how the words of all layers are numbered; raises StoreFailed, AtlasDamaged, AtlasUnfinished."""
+    """Saves the numbering of the words of all layers; raises StoreFailed, AtlasDamaged, AtlasUnfinished."""
     write_json(atlas.path / _WORDS, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
 
 
 def open_finder(atlas: Atlas) -> PatternFinder:
-    """What finds the patterns of any layer; raises AtlasUnfinished where `write_words` has not been here."""
-    said = read_object(atlas.path / _WORDS)
-    if said.get("plan") != atlas.manifest.plan_hash:
+    """The finder for the patterns of any layer; raises AtlasUnfinished before `write_words`."""
+    stored = read_object(atlas.path / _WORDS)
+    if stored.get("plan") != atlas.manifest.plan_hash:
         raise AtlasUnfinished(
             f"{atlas.path / _WORDS} is missing, or is of another run; run the same command again, which makes it"
         )
-    return PatternFinder(atlas, said["words"])
+    return PatternFinder(atlas, stored["words"])
 
 
 def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
@@ -44,9 +44,9 @@ def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> Non
 
 
 def join_patterns(atlas: Atlas) -> int:
-    """Writes patterns.parquet of what was saved of each layer, and returns how many patterns it holds.
+    """Writes patterns.parquet from all layers' files; returns the number of patterns.
 
-    Raises AtlasUnfinished where a layer's patterns are missing, StoreFailed.
+    Raises AtlasUnfinished if a layer's patterns are missing, StoreFailed.
     """
     tables = [_read(atlas, layer) for layer in atlas.layers]
     whole = pa.concat_tables(tables)

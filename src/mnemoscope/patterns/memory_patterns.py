@@ -1,9 +1,9 @@
-"""The patterns of each memory of a layer: shallow ones, and what its triggers are about, as words and topics.
+"""The patterns of each memory of a layer: shallow ones, and the words and topics that its triggers are about.
 
 Shallow patterns are surface features that the triggers share more often than random prefixes do. Every feature of every
 trigger is tried, and the correction counts them all (paper, section 3.2; definitions: a pattern recurs in at least 3
-prefix groups). A word that a shallow pattern explains already, because it stands at the end or at a fixed distance
-before it, is not counted where that pattern holds: a memory that fires on one word is not about that word.
+prefix groups). A word that a shallow pattern explains already, because it is at the end or at a fixed distance before
+it, does not count where that pattern holds: a memory that fires on one word is not about that word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,29 +38,29 @@ class Shallow:
     unlikely: dict[int, list[Candidate]]
     """Before overlapping ones were merged."""
     tried: Integers
-    """How many patterns each memory was tried for, words included."""
+    """How many patterns were tried per memory, words included."""
 
 
 def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Background, words: Integers) -> Shallow:
-    """The shallow patterns of each memory; `words` says how many words are tried beside the features."""
-    found = count_shared(groups, prefixes.features)
-    tried = found.per_memory(groups.memories.size) + words
-    least = window_offsets(found.key)
-    held = background.features.count_of(found.key)
+    """The shallow patterns of each memory; `words` is the number of words tried beside the features."""
+    shared = count_shared(groups, prefixes.features)
+    tried = shared.per_memory(groups.memories.size) + words
+    least = window_offsets(shared.key)
+    held = background.features.count_of(shared.key)
     farthest = int(least.max(initial=0)) + 1
     longer = np.array([background.longer(than) for than in range(farthest)])[least]
-    eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, found.memory]
-    average = found.count * longer <= eligible * held
+    eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, shared.memory]
+    average = shared.count * longer <= eligible * held
     unlikely: dict[int, list[Candidate]] = {}
-    for index in np.flatnonzero((found.count >= FEWEST) & ~average).tolist():
-        memory = int(found.memory[index])
-        numbers = int(found.count[index]), int(eligible[index]), int(held[index]), float(longer[index])
+    for index in np.flatnonzero((shared.count >= FEWEST) & ~average).tolist():
+        memory = int(shared.memory[index])
+        numbers = int(shared.count[index]), int(eligible[index]), int(held[index]), float(longer[index])
         log10_p = log10_tail(*numbers)
         if log10_p > log10(LEVEL / tried[memory]):
             continue
-        key = int(found.key[index])
+        key = int(shared.key[index])
         shown = background.features.showing(key)
-        candidate = Candidate(key, int(found.mask[index]), log10_p, lift(*numbers), tokens_said(key), shown)
+        candidate = Candidate(key, int(shared.mask[index]), log10_p, lift(*numbers), tokens_said(key), shown)
         unlikely.setdefault(memory, []).append(candidate)
     sizes = np.diff(groups.starts)
     kept = {
@@ -80,22 +80,22 @@ class Semantic:
 
 
 def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]]) -> Integers:
-    """For every group the tokens that shallow patterns explain: bit a stands for the token a places before the last."""
+    """Per group the tokens that shallow patterns explain: bit a stands for the token a places before the last."""
     bits = np.zeros(groups.rank.size, dtype=np.int64)
     for memory, candidates in shallow.items():
         begin, end = groups.starts[memory], groups.starts[memory + 1]
         places = np.arange(end - begin)
         for candidate in candidates:
             family, kind, _ = split_key(candidate.key)
-            said = {Feature.WORD: 1, Feature.NGRAM: (2 << kind) - 1, Feature.DISTANCE: 2 << kind}
-            bits[begin:end] |= np.where((candidate.mask >> places) & 1, said.get(family, 0), 0)
+            widths = {Feature.WORD: 1, Feature.NGRAM: (2 << kind) - 1, Feature.DISTANCE: 2 << kind}
+            bits[begin:end] |= np.where((candidate.mask >> places) & 1, widths.get(family, 0), 0)
     return bits
 
 
 def semantic_patterns(
     groups: Groups, prefixes: PrefixBatch, *, background: Background, explained: Integers, tried: Integers
 ) -> dict[int, list[Semantic]]:
-    """The semantic patterns of each memory that has any, by the memory's place; `tried` patterns are corrected for."""
+    """The semantic patterns of each memory with any, by the memory's place; corrected for `tried` patterns."""
     pairs = prefixes.words
     index, flat = spread_pairs(groups, pairs)
     fresh = (explained[index] >> np.minimum(pairs.ago[flat], 62)) & 1 == 0
@@ -107,41 +107,41 @@ def semantic_patterns(
         counted = groups.counts[groups.starts[memory] : groups.starts[memory + 1]]
         if counted.sum() < FEWEST or rows.stop - rows.start < FEWEST:
             continue
-        found = read_vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
-        patterns = _of_memory(found, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
+        vocabulary = read_vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
+        patterns = _of_memory(vocabulary, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
         if patterns:
             result[memory] = patterns
     return result
 
 
-def _of_memory(found: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
+def _of_memory(vocabulary: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
     """Topics, and words that no topic explains."""
     about: dict[int, tuple[int, ...]] = {}
     first: list[Candidate] = []
     in_topics: set[int] = set()
-    for number, topic in enumerate(find_topics(found, background=background.size, limit=log10(LEVEL))):
-        candidate = _topic(number, topic, found=found, background=background)
+    for number, topic in enumerate(find_topics(vocabulary, background=background.size, limit=log10(LEVEL))):
+        candidate = _topic(number, topic, found=vocabulary, background=background)
         first.append(candidate)
-        about[candidate.key] = tuple(found.keys[topic.words].tolist())
+        about[candidate.key] = tuple(vocabulary.keys[topic.words].tolist())
         in_topics |= set(topic.words.tolist())
     words: list[Candidate] = []
-    for word in np.flatnonzero(found.log10_p <= limit).tolist():
-        groups = found.held[word]
-        if word in in_topics or (groups & found.counted).sum() < FEWEST:
+    for word in np.flatnonzero(vocabulary.log10_p <= limit).tolist():
+        groups = vocabulary.held[word]
+        if word in in_topics or (groups & vocabulary.counted).sum() < FEWEST:
             continue
-        key = int(found.keys[word])
-        share = (groups & found.counted).sum() / found.counted.sum()
+        key = int(vocabulary.keys[word])
+        share = (groups & vocabulary.counted).sum() / vocabulary.counted.sum()
         shown = background.words.showing(key)
-        rate = max(found.rates[word], 1 / (background.size + 1))
-        words.append(Candidate(key, mask_of(groups), float(found.log10_p[word]), float(share / rate), 1, shown))
+        rate = max(vocabulary.rates[word], 1 / (background.size + 1))
+        words.append(Candidate(key, mask_of(groups), float(vocabulary.log10_p[word]), float(share / rate), 1, shown))
         about[key] = (key,)
-    size = found.counted.size
+    size = vocabulary.counted.size
     kept = merge(words, first=first, groups=size, background=background.size, limit=limit)
     return [Semantic(about[candidate.key], candidate) for candidate in kept]
 
 
 def _topic(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:
-    """The topic as a pattern; the background prefixes that show it hold as many of its words as its groups must."""
+    """The topic as a pattern; its background prefixes hold as many of its words as its groups must."""
     postings = [background.words.showing(int(key)) for key in found.keys[topic.words]]
     prefixes, held = np.unique(np.concatenate(postings), return_counts=True)
     shown = prefixes[held >= topic.enough]
@@ -154,5 +154,4 @@ def _topic(number: int, topic: Topic, *, found: TopicVocabulary, background: Bac
 
 
 def mask_of(groups: NDArray[np.bool_]) -> int:
-    """Groups as bits."""
     return sum(1 << int(group) for group in np.flatnonzero(groups))

@@ -1,8 +1,8 @@
-"""Prefixes of stored sentences, every feature and content word that they show, and the background that some make.
+"""Prefixes of stored sentences, their features and content words, and the background made of random prefixes.
 
 A batch of prefixes is read at once: the background, or all that one layer's memories name. Features and words have keys
-that stay the same from batch to batch. The background is what randomly drawn prefixes show, a base rate for what a
-memory's triggers share. Long prefixes hold more words than short ones, and others, so the rate of a word is asked of
+that are stable across batches. The background consists of randomly drawn prefixes and gives the base rate for what a
+memory's triggers share. Long prefixes hold more and other words than short ones, so the rate of a word is taken over
 prefixes with about as many words. Nothing here knows memories, and nothing is tested.
 """
 
@@ -19,14 +19,14 @@ from mnemoscope.patterns.words import Integers, Keys, Lexicon, Runs, cut_runs, r
 Floats = NDArray[np.float64]
 
 COMMON = 0.2
-"""Words that more than this share of the background's prefixes hold tell no topic."""
+"""Words in more than this share of the background's prefixes indicate no topic."""
 _CUTS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.95, 0.985)
-"""Quantiles of the number of content words at which the background is divided by richness."""
+"""Quantiles of the number of content words that divide the background into classes of richness."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which prefix shows which keys: `keys[starts[p]:starts[p + 1]]` are those of prefix p, each once."""
+    """The keys of each prefix: `keys[starts[p]:starts[p + 1]]` are those of prefix p, each once."""
 
     starts: Integers
     keys: Keys
@@ -35,13 +35,12 @@ class Pairs:
 
     @property
     def prefix(self) -> Integers:
-        """The prefix of each entry."""
         return np.repeat(np.arange(self.starts.size - 1), np.diff(self.starts))
 
 
 @dataclass(frozen=True)
 class PrefixBatch:
-    """A batch of prefixes: where they are, their surface features and their content words."""
+    """A batch of prefixes: their places, surface features and content words."""
 
     runs: Runs
     first: Integers
@@ -53,11 +52,10 @@ class PrefixBatch:
 
     @property
     def length(self) -> Integers:
-        """The number of tokens of each prefix."""
         return self.end - self.first + 1
 
     def without_words(self, words: Keys) -> "PrefixBatch":
-        """The same prefixes, in which these content words do not count."""
+        """The same prefixes without these content words."""
         pairs, keep = self.words, ~np.isin(self.words.keys, words)
         starts = np.searchsorted(pairs.prefix[keep], np.arange(pairs.starts.size))
         return replace(self, words=Pairs(starts, pairs.keys[keep], pairs.ago[keep]))
@@ -71,7 +69,7 @@ def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexic
 
 
 def number_words(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> None:
-    """Has the lexicon meet the words of these prefixes in the order in which `read_prefixes` does; nothing else."""
+    """Numbers the words of these prefixes in the lexicon, in the order of `read_prefixes`, without reading features."""
     runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
     _word_features(runs, first, end=end, lexicon=lexicon)
     lexicon.contents(runs)
@@ -96,16 +94,15 @@ def _cut(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexic
 
 
 def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
-    """Every surface feature of the prefixes that begin at `first` and end at `end`."""
     spelling, tokens = lexicon.spelling, runs.tokens
     length = end - first + 1
-    found: list[tuple[Integers, Keys]] = []
+    parts: list[tuple[Integers, Keys]] = []
 
     def add(family: int, which: Integers, values: Keys) -> None:
-        found.append((which, hash_keys(family, values)))
+        parts.append((which, hash_keys(family, values)))
 
     def mark(family: int, which: Integers, value: int = 0) -> None:
-        found.append((which, np.full(which.size, small_key(family, value), dtype=np.uint64)))
+        parts.append((which, np.full(which.size, small_key(family, value), dtype=np.uint64)))
 
     named = spelling.random[tokens]
     chain = np.zeros(end.size, dtype=np.uint64)
@@ -128,9 +125,9 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
         inside = depth[end + 1] - depth[first]
         straight = row == len(spelling.depth) - 1
         mark(Feature.INSIDE + row, np.flatnonzero(inside % 2 == 1 if straight else inside > 0))
-    found += _word_features(runs, first, end=end, lexicon=lexicon)
-    which = np.concatenate([prefix for prefix, _ in found])
-    keys = np.concatenate([keys for _, keys in found])
+    parts += _word_features(runs, first, end=end, lexicon=lexicon)
+    which = np.concatenate([prefix for prefix, _ in parts])
+    keys = np.concatenate([keys for _, keys in parts])
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(end.size + 1))
     return Pairs(starts, keys[order], np.zeros(keys.size, dtype=np.int64))
@@ -139,7 +136,7 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
 def _word_features(
     runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon
 ) -> tuple[tuple[Integers, Keys], tuple[Integers, Keys]]:
-    """What the last word of each prefix shows, and the word before it: the prefix of each key, and the key."""
+    """Features of the last word of each prefix, and of the word before it: the prefix of each key, and the key."""
     last = lexicon.features(runs, end)
     begun = runs.start[end]
     before = np.flatnonzero(begun > first)
@@ -159,13 +156,13 @@ def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> P
 
 @dataclass(frozen=True)
 class Postings:
-    """For every key the background prefixes that show it: `prefixes[starts[i]:starts[i + 1]]` for `keys[i]`."""
+    """The inverse of `Pairs`: `prefixes[starts[i]:starts[i + 1]]` show `keys[i]`."""
 
     keys: Keys
     starts: Integers
     prefixes: Integers
     counts: Integers
-    """[keys + 1]: how many prefixes show each key; 0 for a key that none shows."""
+    """[keys + 1]: how many prefixes show each key; the last is 0, for unknown keys."""
 
     def count_of(self, keys: Keys) -> Integers:
         """How many of the background's prefixes show each key."""
@@ -177,15 +174,14 @@ class Postings:
         return self.prefixes[self.starts[place] : self.starts[min(place + 1, self.keys.size)]]
 
     def place(self, keys: Keys) -> Integers:
-        """The index of each key; the number of keys for one that the background lacks."""
+        """The index of each key; the number of keys for an unknown one."""
         if not self.keys.size:
             return np.zeros(keys.shape, dtype=np.int64)
-        found = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
-        return np.where(self.keys[found] == keys, found, self.keys.size)
+        index = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return np.where(self.keys[index] == keys, index, self.keys.size)
 
 
 def postings(pairs: Pairs) -> Postings:
-    """The pairs of a batch, turned round."""
     order = np.argsort(pairs.keys, kind="stable")
     keys, starts = np.unique(pairs.keys[order], return_index=True)
     starts = np.append(starts, order.size)
@@ -194,13 +190,13 @@ def postings(pairs: Pairs) -> Postings:
 
 @dataclass(frozen=True)
 class Background:
-    """Features and words of the background, and how long and how rich in words its prefixes are."""
+    """Features and words of the background, and the lengths and richness of its prefixes."""
 
     size: int
     features: Postings
     words: Postings
     lengths: Integers
-    """The lengths in tokens, sorted."""
+    """In tokens, sorted."""
     cuts: Floats
     """Bounds between the classes of richness (number of content words)."""
     richness: Integers
@@ -208,9 +204,9 @@ class Background:
     in_class: Integers
     """How many prefixes each class has."""
     rates: Floats
-    """[words + 1, classes]: the share of a class's prefixes that hold the word; 0 for a word that no prefix holds."""
+    """[words + 1, classes]: the share of a class's prefixes that hold the word; 0 for an unknown word."""
     weights: Floats
-    """The same, each prefix counted as one over its number of words: the share of the word among a prefix's words."""
+    """The same, with each prefix weighted by one over its number of words: the word's share of a prefix's words."""
     mean_weights: Floats
     """[words + 1]: the same over the whole background."""
 
@@ -224,7 +220,6 @@ class Background:
 
 
 def read_background(prefixes: PrefixBatch) -> Background:
-    """The background that these prefixes make."""
     size = prefixes.end.size
     rich = np.diff(prefixes.words.starts)
     some = rich[rich > 0]

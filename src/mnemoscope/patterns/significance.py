@@ -1,12 +1,12 @@
-"""What the triggers of each memory share, whether it is more than chance, and whether it says something of its own.
+"""What each memory's triggers share, whether that is more than chance, and which patterns are redundant.
 
-A memory's best 25 positive triggers are looked at, each prefix group once. Where several of them come from one sentence
-(`--per-sentence all`) the sentence counts once, since its words would recur by themselves.
+The prefix groups of a memory's best 25 positive triggers are tested, each once. If several come from one sentence
+(`--per-sentence all`), the sentence counts once, since its words would recur by themselves.
 
 The test is the hypergeometric tail (Fisher's exact test): if `held` of the background's prefixes and `count` of the
 memory's `tried` show a feature, and the memory's were drawn at random from both together, how probable are `count` or
-more? What the background lacks gets no probability of zero, since the memory's own prefixes are in the urn too.
-Overlapping patterns of one memory are merged by the same test. Knows nothing of what a feature is.
+more? A feature that the background lacks has no probability of zero, since the memory's own prefixes are in the urn
+too. Overlapping patterns of one memory are merged by the same test. Knows nothing about features.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from mnemoscope.patterns.words import Integers, Keys, ranges
 LEVEL = 0.01
 """The largest corrected probability at which a pattern counts."""
 FEWEST = 3
-"""Prefix groups in which a pattern must recur (paper, section 3.1)."""
+"""Fewest prefix groups in which a pattern recurs (paper, section 3.1)."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The prefix groups of a layer's memories, by memory and rank; all arrays have one entry per group."""
+    """The prefix groups of a layer's memories, by memory and rank; arrays have one entry per group."""
 
     memory: Integers
     """Its place in `memories`, not its number."""
@@ -41,18 +41,18 @@ class Groups:
     counts: NDArray[np.bool_]
     """Whether it is the memory's first group of its sentence."""
     memories: Integers
-    """The numbers of the memories that have triggers."""
+    """The numbers of the memories with triggers."""
     starts: Integers
     """Where each memory's groups begin; the last entry is the length."""
 
     def count_long(self, length: Integers, least: int) -> Integers:
-        """For every memory how many of its groups count and have prefixes of more than `least` tokens."""
+        """Per memory the groups that count and have prefixes of more than `least` tokens."""
         long = self.counts & (length[self.prefix] > least)
         return np.add.reduceat(long, self.starts[:-1], dtype=np.int64) if long.size else np.zeros(0, dtype=np.int64)
 
 
 def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
-    """The prefix groups of a layer's best triggers, and the (sentence, position) of the prefixes that they name."""
+    """The prefix groups of a layer's best triggers, and the (sentence, position) of their prefixes."""
     rows = triggers.filter(pl.col("rank") == pl.col("prefix_group")).sort("memory", "rank")
     memory, rank, sentence, position = (
         rows[name].to_numpy().astype(np.int64) for name in ("memory", "rank", "sentence", "position")
@@ -79,12 +79,11 @@ class SharedKeys:
     """Bit g stands for the memory's group g."""
 
     def per_memory(self, memories: int) -> Integers:
-        """How many different keys each memory's groups show: the number of patterns that can be tried."""
+        """The number of different keys of each memory's groups: of patterns that can be tried."""
         return np.bincount(self.memory, minlength=memories)
 
 
 def count_shared(groups: Groups, pairs: Pairs) -> SharedKeys:
-    """What the groups share."""
     index, flat = spread_pairs(groups, pairs)
     if not flat.size:
         nothing = np.zeros(0, dtype=np.int64)
@@ -104,7 +103,7 @@ def count_shared(groups: Groups, pairs: Pairs) -> SharedKeys:
 
 
 def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:
-    """Every (group, key) by place: that of the group in `groups`, and that of the key in `pairs`."""
+    """Every (group, key): the group's place in `groups`, and the key's in `pairs`."""
     return ranges(pairs.starts[groups.prefix], np.diff(pairs.starts)[groups.prefix])
 
 
@@ -112,14 +111,14 @@ def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:
 def log10_tail(count: int, tried: int, held: int, background: float) -> float:
     """log10 of the probability that `count` or more of `tried` random prefixes show what `held` of `background` show.
 
-    `background` may be fractional (so many prefixes as long as these) and counts as at least `held`.
+    `background` may be fractional (a number of prefixes as long as these), and counts as at least `held`.
     """
     if count <= 0:
         return 0.0
     background = max(background, float(held))
     shows = held + count
     most = min(tried, shows)
-    without = background - shows  # of the background, were all that show it drawn from it; below 0: X has a lower end
+    without = background - shows  # the background's others; below 0, X has a lower bound
     term = _log_choose(tried, count) + _log_choose(background, held) - _log_choose(background + tried, shows)
     ratio = total = 1.0
     for hits in range(count, most):
@@ -136,13 +135,13 @@ def _log_choose(n: float, k: float) -> float:
 
 
 def lift(count: int, tried: int, held: int, background: float) -> float:
-    """How much more often the memory's prefixes show it than the background's do; one more is added to the latter."""
+    """The memory's share of prefixes over the background's, to which one more is added."""
     return (count / tried) / ((held + 1) / (background + 1))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that one memory's triggers share and that is unlikely among random prefixes."""
+    """A feature or topic that one memory's triggers share and that is unlikely among random prefixes."""
 
     key: int
     mask: int
@@ -150,7 +149,7 @@ class Candidate:
     log10_p: float
     lift: float
     tokens: int
-    """How many tokens of a prefix it says in full."""
+    """How many tokens of a prefix it specifies in full."""
     shown: NDArray[np.int64]
     """The background prefixes that show it, sorted."""
 
@@ -160,10 +159,10 @@ def merge(
 ) -> list[Candidate]:
     """The candidates that stay, after those of `first`; `limit` is log10 of the largest probability that counts.
 
-    `groups` is the number of the memory's prefix groups, `background` that of the background's prefixes. Of those that
-    explain the very same groups only the most specific is looked at. The others come in order of how unlikely they are,
-    and a later one is kept only if it is unlikely among the prefixes that no kept pattern explains, or inside every
-    kept pattern that it overlaps with; both against that part of the background.
+    `groups` is the number of the memory's prefix groups, `background` that of the background's prefixes. Of candidates
+    that explain the same groups only the most specific is considered. The others come in order of probability; a later
+    one is kept only if it is unlikely among the prefixes that no kept pattern explains, or inside every kept pattern
+    that it overlaps with; both against that part of the background.
     """
     kept: list[tuple[Candidate, NDArray[np.bool_]]] = []
     explained, anywhere = 0, np.zeros(background, dtype=np.bool_)
@@ -186,7 +185,7 @@ def merge(
 
 
 def _most_specific(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of those that explain the very same groups, the one that is rarest, then says most."""
+    """Of candidates that explain the same groups, the rarest, then the one that specifies most tokens."""
     best: dict[int, Candidate] = {}
     for candidate in sorted(candidates, key=lambda one: (one.shown.size, -one.tokens, one.key)):
         best.setdefault(candidate.mask, candidate)

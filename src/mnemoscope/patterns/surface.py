@@ -1,11 +1,11 @@
-"""Surface features: how tokens spell words, and what can be seen at the end, or the beginning, of a prefix.
+"""Surface features: how tokens spell words, and what the end or the beginning of a prefix shows.
 
-A word is a run of letters, marks, digits and underscores; where tokens meet inside such a run they belong to one word.
-Scripts without spaces between words have no such runs: there every token is a word. So it is in a vocabulary whose
-tokens are words without their spaces. Part of section 3.1 of the paper: what an annotator sees of a prefix.
+A word is a run of letters, marks, digits and underscores; tokens that meet inside such a run belong to one word.
+Scripts without spaces between words have no such runs: there every token is a word. The same holds for a vocabulary
+whose tokens are words without their spaces. Part of section 3.1 of the paper: what an annotator sees of a prefix.
 
 Every feature belongs to a family and has a 64-bit key with the family in its top bits; two prefixes share a feature if
-they share its key. Here are the families, their keys, and the classes of words; nothing here counts or tests.
+they share its key. This file holds the families, their keys, and the classes of words; nothing here counts or tests.
 """
 
 import re
@@ -23,32 +23,32 @@ from mnemoscope.patterns.word_lists import CLASS_OF
 
 Bools = NDArray[np.bool_]
 BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("“", "”"))
-"""Pairs whose inside is a pattern; straight quotes, which open and close alike, are counted apart."""
+"""Pairs whose inside is a pattern; straight quotes, which open and close alike, are counted separately."""
 
 
 @cache
 def is_word_character(character: str) -> bool:
-    """Whether the character belongs to a word: letters, marks, digits and underscores of any script."""
+    """Letters, marks, digits and underscores of any script."""
     return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """What is known of every token by itself; arrays over the vocabulary."""
+    """Properties of every token by itself; arrays over the vocabulary."""
 
     vocabulary: Vocabulary
     opens: Bools
-    """The first character belongs to a word, so it may go on with the word before it."""
+    """The first character belongs to a word, so it may continue the word before it."""
     closes: Bools
     """The last character belongs to a word."""
     depth: NDArray[np.int8]
     """[len(BRACKETS) + 1, vocab]: brackets opened less brackets closed; last row: straight quotes."""
     random: NDArray[np.uint64]
-    """A random odd number for every token, of which runs of tokens get their names."""
+    """A random odd number for every token, from which runs of tokens get their names."""
 
 
 def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
-    """The spelling of an atlas's vocabulary; some of its sentences tell whether tokens bring spaces along."""
+    """The spelling of an atlas's vocabulary; its sentences show whether tokens include spaces."""
     size = len(vocabulary.texts)
     opens, closes = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
     depth = np.zeros((len(BRACKETS) + 1, size), dtype=np.int8)
@@ -78,14 +78,14 @@ def _joins(piece: bytes) -> tuple[bool, bool]:
 
 LONGEST_NGRAM = 5
 FARTHEST = 7
-"""The distance before the last token up to which the same token counts as a pattern."""
+"""The greatest distance before the last token at which the same token counts as a pattern."""
 SHORT_PREFIXES = (1, 2, 3, 5, 8)
 LONGEST_AFFIX = 4
 FAMILY_SHIFT = 58
 
 
 class Feature(IntEnum):
-    """The kinds of surface features; in the order in which equals are preferred."""
+    """The kinds of surface features, in the order in which ties are preferred."""
 
     WORD = 1  # the last word, in whatever case
     NGRAM = 2  # + 0..4: the last n tokens
@@ -101,25 +101,25 @@ class Feature(IntEnum):
 
 
 def hash_keys(family: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Keys of features that are known by a hash: the family in the top 6 bits, the hash's best bits below."""
+    """Keys of features with a hash: the family in the top 6 bits, the hash's best bits below."""
     mixed: NDArray[np.uint64] = (values ^ (values >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64(family << FAMILY_SHIFT) | (mixed >> np.uint64(64 - FAMILY_SHIFT))
 
 
 def small_key(family: int, value: int) -> int:
-    """The key of a feature that is known by a small number."""
+    """The key of a feature with a small number."""
     return (family << FAMILY_SHIFT) | value
 
 
 def split_key(key: int) -> tuple[Feature, int, int]:
-    """The family of a feature, which of its kinds it is (0 where there is but one), and the rest of its key."""
+    """The family of a feature, its kind within the family (0 if there is only one), and the rest of its key."""
     number, value = divmod(key, 1 << FAMILY_SHIFT)
     family = max(one for one in Feature if one <= number)
     return family, number - family, value
 
 
 def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """For every feature the position that a prefix must have for it to be possible."""
+    """The least position at which each feature is possible."""
     least = np.zeros(64, dtype=np.int64)
     for n in range(LONGEST_NGRAM):
         least[Feature.NGRAM + n] = n
@@ -130,7 +130,7 @@ def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def tokens_said(key: int) -> int:
-    """How many tokens of a prefix the feature says in full."""
+    """How many tokens of a prefix the feature specifies in full."""
     family, kind, _ = split_key(key)
     return kind + 1 if family in (Feature.NGRAM, Feature.BEGINNING) else int(family in (Feature.WORD, Feature.DISTANCE))
 
@@ -141,42 +141,42 @@ _PUNCTUATION = (
     ("-–—−‐‑", "a dash"), ("/\\|", "a slash"), ("=+*%^~<>×±", "a mathematical sign"), ("$€£¥₹", "a currency sign"), # noqa: RUF001
 )  # fmt: skip
 CLASSES_OF_MARKS = frozenset({"punctuation", "a line break", "white space", *(name for _, name in _PUNCTUATION)})
-"""The classes of what is no word."""
+"""The classes of tokens that are no words."""
 _DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
 def classes_of(text: str) -> tuple[str, ...]:
-    """The classes that a word or token belongs to, in words; `text` may have white space around it."""
+    """The classes of a word or token, in words; `text` may have white space around it."""
     word = text.strip()
     if not word:
         return () if not text else ("a line break",) if "\n" in text else ("white space",)
     if not any(is_word_character(character) for character in word):
         kinds = tuple(name for marks, name in _PUNCTUATION if word[-1] in marks)
         return ("punctuation", *kinds)
-    found = [*CLASS_OF.get(word.lower(), ())]
+    classes = [*CLASS_OF.get(word.lower(), ())]
     if all(character.isdigit() for character in word):
-        found.append("a number")
-        found += ["a year"] if _YEAR.fullmatch(word) else _DIGITS[len(word) : len(word) + 1]
+        classes.append("a number")
+        classes += ["a year"] if _YEAR.fullmatch(word) else _DIGITS[len(word) : len(word) + 1]
     elif any(character.isdigit() for character in word):
-        found.append("letters with digits")
+        classes.append("letters with digits")
     elif "_" in word:
-        found.append("a name with an underscore")
+        classes.append("a name with an underscore")
     elif word.isupper():
-        found.append("a word in capitals" if len(word) > 1 else "a single capital letter")
+        classes.append("a word in capitals" if len(word) > 1 else "a single capital letter")
     elif word[0].isupper() and word[1:].islower():
-        found.append("a capitalised word")
+        classes.append("a capitalised word")
     elif not word.islower() and any(character.isupper() for character in word):
-        found.append("a word of mixed case")
+        classes.append("a word of mixed case")
     elif len(word) == 1 and word.isascii():
-        found.append("a single small letter")
+        classes.append("a single small letter")
     if not word.isascii():
-        found += _scripts(word)
-    return tuple(found)
+        classes += _scripts(word)
+    return tuple(classes)
 
 
 def _scripts(word: str) -> list[str]:
-    """The script of the first letter that is not ASCII, or that it is an accented Latin one."""
+    """The script of the first non-ASCII letter, or that it is an accented Latin one."""
     for character in word:
         if not character.isascii() and character.isalpha():
             script = unicodedata.name(character, "UNKNOWN").split()[0].split("-")[0]

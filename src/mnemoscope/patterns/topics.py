@@ -1,13 +1,13 @@
 """Semantic patterns: content words, and topics, that a memory's triggers hold more often than random prefixes do.
 
-A topic is a set of words no one of which need be in most triggers: it is a topic because triggers hold several of them.
+A topic is a set of words none of which need be in most triggers: triggers hold several of them.
 
-The test of a topic does not look at the topic, which was chosen to fit. It asks whether the triggers share a vocabulary
-at all, by betting. In order of rank every trigger is bet on: will its words be those of the triggers before it? The
-stake that is left after each bet is 1 - e + e x (mean over the trigger's words of share among the triggers before it /
-share in the background). If triggers were random prefixes, the expected gain of every bet would be nothing, whatever
-the words of one prefix have to do with each other, so that the stake exceeds 100 at most once in 100 times (Ville's
-inequality). 1 / stake therefore is the probability that stands beside a topic.
+The test of a topic ignores the topic, which was chosen to fit. It asks whether the triggers share a vocabulary at all,
+by betting. In order of rank, each trigger is bet on: will its words be those of the triggers before it? The stake left
+after each bet is 1 - e + e x (mean over the trigger's words of share among the triggers before it / share in the
+background). If triggers were random prefixes, the expected gain of every bet would be zero, whatever the dependence
+between the words of one prefix, so the stake exceeds 100 at most once in 100 times (Ville's inequality). 1 / stake
+therefore is the probability stated for a topic.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 BETS = (0.05, 0.2, 0.5)
 """Shares of the stake that are bet; the mean over them is used."""
 _NOTICED = -2.0
-"""log10 of the probability at which a word that recurs may belong to a topic."""
+"""log10 of the probability at which a recurring word may belong to a topic."""
 _ODDS = 10.0
 """Odds that a prefix with one word of a topic belongs to it, at which one word is enough."""
 
@@ -49,7 +49,7 @@ class TopicVocabulary:
 def read_vocabulary(
     keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background
 ) -> TopicVocabulary:
-    """The words `keys[i]` that the groups `place[i]` hold."""
+    """`keys[i]`: a word that the group `place[i]` holds."""
     words, which = np.unique(keys, return_inverse=True)
     held = np.zeros((words.size, counted.size), dtype=np.bool_)
     held[which, place] = True
@@ -72,7 +72,7 @@ def read_vocabulary(
 
 
 def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
-    """log10 of what is left of a stake of 1 after betting on every group in turn."""
+    """log10 of the stake left of 1 after betting on every group in turn."""
     rich = held.sum(axis=0)
     held, shares, rich = held[:, rich > 0], shares[:, rich > 0], rich[rich > 0]
     if rich.size < 2:
@@ -80,7 +80,7 @@ def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
     weight = held / rich
     before = np.cumsum(weight, axis=1) - weight
     seen = np.arange(rich.size)
-    # The triggers before are counted with the background, so a word that it lacks is not infinitely surprising.
+    # The triggers before count with the background, so a word that it lacks is not infinitely surprising.
     expected = (shares * background + before) / np.maximum(background + seen, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = np.where(before > 1e-9, before / np.maximum(seen, 1) / expected, 0.0)
@@ -105,7 +105,7 @@ class Topic:
 def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
     """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
 
-    After a topic is found, the rest of the groups is looked at in the same way.
+    After each topic the remaining groups are searched in the same way.
     """
     rest = found.counted.copy()
     result: list[Topic] = []
@@ -125,7 +125,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
         if without > limit:
             rest &= ~found.held[widest]  # one word, not a topic
             continue
-        # How many groups hold the topic against how many would hold one of its words by chance.
+        # The groups that hold the topic, against those that would hold one of its words by chance.
         by_chance = float(1 - np.prod(1 - found.rates[words])) * int((rest & ~core).sum())
         enough = 1 if core.sum() >= _ODDS * by_chance else 2
         open_groups = rest | ~found.counted
@@ -137,7 +137,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
 
 
 def _core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
-    """The largest set of groups and words that hang together: each group holds two of them, each word is in two.
+    """The largest connected set of groups and words: each group holds two of the words, each word is in two groups.
 
     Ties go to the set that begins first.
     """

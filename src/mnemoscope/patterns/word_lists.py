@@ -1,13 +1,13 @@
 """The project's lists of English words: stop words, and small closed classes such as prepositions and months.
 
-Data only. Stop words say how a sentence is built, not what it is about. A token is one if its text, stripped and
+Data only. Stop words show how a sentence is built, not what it is about. A token is one if its text, stripped and
 lower-cased, is in the list, which is written out here so that a share of stop words (paper, section 4.1) can be
-repeated by anybody. Punctuation, digits and pieces of words are no stop words. The members of a class share a role, not
-a form; a class is tried as a pattern of the last word and of the word before it. Words of other languages are in none.
+reproduced. Punctuation, digits and pieces of words are no stop words. The members of a class share a role, not a form;
+a class is tried as a pattern of the last word and of the word before it. Words of other languages are in none.
 """
 
 NAME = "nltk-english-179 + function words + contraction pieces"
-"""How artefacts name the list."""
+"""The list's name in artefacts."""
 
 # The content of NLTK's English list: 179 words, among them contractions as NLTK's tokenizer leaves them.
 _NLTK = """
@@ -42,7 +42,7 @@ STOP_WORDS: frozenset[str] = frozenset(f"{_NLTK} {_FUNCTION_WORDS} {_CONTRACTION
 
 
 def is_stop_word(text: str) -> bool:
-    """Whether a token with this text is a stop word: its text, stripped and lower-cased, is in the list."""
+    """`text` may have white space around it, and capitals."""
     return text.strip().lower() in STOP_WORDS
 
 

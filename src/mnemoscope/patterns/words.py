@@ -1,8 +1,7 @@
-"""Words: what a run of tokens spells, its surface features, and whether it is a content word.
+"""Words: the spelling of a run of tokens, its surface features, and whether it is a content word.
 
-A lexicon remembers every run and word that it has met, under numbers that depend only on the order in which batches are
-read, so that words of one batch can be looked for in another. Content words have a letter, at least two characters
-(one in scripts without spaces) and are no stop words.
+A lexicon numbers every run and word in the order of the batches read, so that words of one batch can be found in
+another. Content words have a letter, at least two characters (one in scripts without spaces) and are no stop words.
 """
 
 import re
@@ -35,13 +34,12 @@ class Runs:
     name: Keys
     """A name for the run from its beginning to this token."""
     last: NDArray[np.bool_]
-    """Whether the token ends its run."""
 
 
 def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
-    """The runs of sentences that begin at `begins` (and end where the next begins; the last entry is the length).
+    """The runs of sentences that begin at `begins` (the last entry is the length).
 
-    Tokens that spell one word together are one run; every other token is a run of its own.
+    Tokens that spell one word together are one run; every other token is a run by itself.
     """
     size = tokens.size
     opening = np.ones(size + 1, dtype=np.bool_)
@@ -51,7 +49,7 @@ def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling)
     places = np.arange(size)
     start = np.maximum.accumulate(np.where(opening[:-1], places, 0))
     longest = int((places - start).max(initial=0)) + 1
-    # A polynomial in the tokens' random numbers, modulo 2^64: equal runs have equal names wherever they stand.
+    # A polynomial in the tokens' random numbers, modulo 2^64: equal runs have equal names everywhere.
     powers = np.cumprod(np.full(longest, 0x5851F42D4C957F2D, dtype=np.uint64))
     terms = spelling.random[tokens] * powers[places - start]
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -60,38 +58,38 @@ def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling)
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text, as they stand; characters of scripts without spaces are words by themselves."""
+    """The words of a text as written; characters of scripts without spaces are words by themselves."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
-    found, word = [], ""
+    words, word = [], ""
     for character in text:
         if is_word_character(character) and not is_without_spaces(character):
             word += character
             continue
         if word:
-            found.append(word)
+            words.append(word)
             word = ""
         if is_without_spaces(character) and is_word_character(character):
-            found.append(character)
-    return [*found, word] if word else found
+            words.append(character)
+    return [*words, word] if word else words
 
 
 def is_content_word(word: str) -> bool:
-    """Whether the lower-case word can tell what a prefix is about."""
+    """`word` is lower-case."""
     if word in STOP_WORDS or not any(character.isalpha() for character in word):
         return False
     return len(word) > 1 or is_without_spaces(word)
 
 
 class WordFeatures(NamedTuple):
-    """What a run shows when it stands last, and when it stands before the last."""
+    """What a run shows as the last one, and as the one before the last."""
 
     last: list[int]
     before: list[int]
 
 
 class Lexicon:
-    """Every run and word met so far; `words` are those met before, in order."""
+    """Every run and word met so far; `words` are known from the start, in order."""
 
     def __init__(self, spelling: Spelling, words: Iterable[str] = ()) -> None:
         self.spelling = spelling
@@ -101,14 +99,13 @@ class Lexicon:
         self._contents: dict[int, list[int]] = {}
 
     def number(self, text: str) -> int:
-        """The number of a text; the lower-case words of prefixes are known by it."""
-        found = self._numbers.setdefault(text, len(self.words))
-        if found == len(self.words):
+        number = self._numbers.setdefault(text, len(self.words))
+        if number == len(self.words):
             self.words.append(text)
-        return found
+        return number
 
     def features(self, runs: Runs, ends: Integers, *, before: bool = False) -> tuple[Integers, Keys]:
-        """The features of the runs that reach to the tokens `ends`, as pairs (index into `ends`, key)."""
+        """The features of the runs that end at the tokens `ends`, as pairs (index into `ends`, key)."""
 
         def look_up(name: int, end: int) -> list[int]:
             if name not in self._features:
@@ -118,10 +115,7 @@ class Lexicon:
         return _look_up_each(runs, ends, look_up)
 
     def contents(self, runs: Runs) -> tuple[Integers, Integers]:
-        """The content words of the sentences: the token that ends each, in order, and its number.
-
-        A word is listed where it first occurs in its sentence.
-        """
+        """The content words of the sentences, each at its first occurrence: the token that ends it, and its number."""
 
         def look_up(name: int, end: int) -> list[int]:
             if name not in self._contents:
@@ -158,7 +152,7 @@ class Lexicon:
 def _look_up_each(
     runs: Runs, ends: Integers, look_up: Callable[[int, int], list[int]]
 ) -> tuple[Integers, NDArray[np.uint64]]:
-    """What `look_up(name, end)` gives for the runs that reach to the tokens `ends`, joined, and whose each entry is."""
+    """`look_up(name, end)` of the runs that end at the tokens `ends`, joined, and the run of each entry."""
     names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
     lists = [look_up(name, end) for name, end in zip(names.tolist(), ends[where].tolist(), strict=True)]
     sizes = np.array([len(one) for one in lists], dtype=np.int64)
