@@ -1,4 +1,4 @@
-"""One prompt: what vectors say about the vocabulary, what every layer predicts, and what changing memories does."""
+"""One prompt: vectors projected onto the vocabulary, every layer's predictions, and the effect of changed memories."""
 
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines

@@ -1,7 +1,7 @@
-"""What the vocabulary says of the streams of all blocks of one prompt: the best tokens of each, and the updates' votes.
+"""The best tokens of the streams of all blocks of one prompt, and the votes of the updates.
 
-For most models two products with the head serve all streams of a block (shared_readout.py), as they do in
-mining; others have each stream read on its own. The streams of all layers and positions are projected together.
+For most models two products with the head serve all streams of a block (shared_readout.py), as in mining; other models
+project each stream by itself. The streams of all layers and positions are projected together.
 """
 
 from collections.abc import Iterator
@@ -42,35 +42,36 @@ class BlockPredictions:
 
 
 def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int, *, changed: bool) -> BlockPredictions:
-    """The `count` best predictions of all streams; raises InterventionError (where memories were `changed`) or
-    NotFinite for scores that are no numbers.
+    """The `count` best predictions of all streams.
+
+    Raises InterventionError (if memories were `changed`) or NotFinite for NaN or infinite scores.
     """
     length, readout = len(blocks[0].residual), SharedReadout.of(model)
     residual, update, output = (torch.cat([getattr(b, name).to(model.device) for b in blocks]) for name in STREAMS)
-    found: dict[str, list[Predictions]]
+    predictions: dict[str, list[Predictions]]
     if readout is None:
         best = list(best_predictions(model, torch.cat([residual, update, output]), count, changed=changed))
-        found = {name: best[n * len(output) : (n + 1) * len(output)] for n, name in enumerate(STREAMS)}
+        predictions = {name: best[n * len(output) : (n + 1) * len(output)] for n, name in enumerate(STREAMS)}
         votes = tops_of_folded(model, [folded_updates(model, layer, block.ffn) for layer, block in enumerate(blocks)])
     else:
-        found = {name: [] for name in STREAMS}
+        predictions = {name: [] for name in STREAMS}
         reader, voted = PredictionReader(model, count, changed=changed), list[Tensor]()
         for scores, vote in _shared_scores(model, readout, residual, update, output):
             for name, own in zip(STREAMS, scores, strict=True):
-                found[name] += reader.read(own)
+                predictions[name] += reader.read(own)
             voted.append(vote)
         votes = torch.cat(voted)
-        # What the model itself reads off its last block, as a prompt that goes on has it.
-        found["output"][-length:] = best_predictions(model, output[-length:], count, changed=changed)
+        # The model's own readout of its last block, as in `generate`.
+        predictions["output"][-length:] = best_predictions(model, output[-length:], count, changed=changed)
     keys = [(layer, j) for layer in range(len(blocks)) for j in range(length)]
-    predicted = {(name, *key): one for name, own in found.items() for key, one in zip(keys, own, strict=True)}
+    predicted = {(name, *key): one for name, own in predictions.items() for key, one in zip(keys, own, strict=True)}
     return BlockPredictions(predicted, list(torch.split(votes, length)))
 
 
 def _shared_scores(
     model: LanguageModel, readout: SharedReadout, residual: Tensor, update: Tensor, output: Tensor
 ) -> Iterator[tuple[Iterator[Tensor], Tensor]]:
-    """Some rows at a time the scores of the three streams, each valid until the next, and the updates' votes."""
+    """Yields some rows' scores of the three streams, valid until the next ones, and the updates' votes."""
     vocabulary = model.sizes.vocabulary
     step = max(1, SCORES // vocabulary)
     room, scratch = (room_for_scores(count * step, vocabulary, device=model.device) for count in (2, 1))

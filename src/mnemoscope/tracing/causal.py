@@ -1,11 +1,11 @@
-"""The causal check of a memory: zero it on its own triggers, and see what becomes of what it says.
+"""The causal check of a memory: zero it on its own triggers, and measure what happens to the tokens that it promotes.
 
-A trigger says when a memory fires and its value what it promotes (paper, sections 3 and 4); both are read off. Here the
-coefficient is set to zero at the trigger's last token, and the model's own prediction there is compared with the
-untouched one, beside runs in which a control of the layer is zeroed on the same trigger: one that adds as much there.
+A trigger shows when a memory fires and its value what it promotes (paper, sections 3 and 4); both are observations.
+Here the coefficient is set to zero at the trigger's last token, and the model's prediction there is compared with the
+unchanged one, and with runs that zero a control of the layer instead: a memory that contributes as much there.
 
-That its own tokens lose by it is so in any model, trained or not: they are what its value adds most to. What training
-alone can bring about is that the token which follows in the text loses, too.
+The memory's own tokens lose in any model, trained or not: they are what its value adds most to. Only training can make
+the token that follows in the text lose as well.
 """
 
 import math
@@ -37,18 +37,18 @@ MEASURES = tuple(
 )
 _PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
 _ROWS = 16
-"""Runs of one trigger in one forward."""
+"""Runs of one trigger per forward."""
 
 
 @dataclass(frozen=True, repr=False)
 class CausalCheck:
-    """What zeroing one memory on its own triggers of one sign changes, beside memories of its layer as strong there.
+    """The changes from zeroing one memory on its triggers of one sign, beside memories of its layer as strong there.
 
     `table` has a row for each measure and `of` (memory, controls, difference): the mean change (after less before) over
     the triggers, its 95 % interval (`low`, `high`) and the `count` of triggers. Controls are averaged over the draws of
-    a trigger first; `difference` is memory less controls, trigger by trigger, and its interval also holds how far one
-    control is from none. `own` are the tokens that the value (sign -1: the negated value) ranks first. `controls` are
-    all that were drawn; `controls_missing` draws found none.
+    a trigger first; `difference` is memory less controls per trigger, and its interval includes the variation between
+    controls. `own` are the tokens that the value (sign -1: the negated value) ranks first. `controls` are all that were
+    drawn; for `controls_missing` draws there was none.
     """
 
     memory: MemoryId
@@ -62,10 +62,9 @@ class CausalCheck:
     table: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON."""
         names = ("memory", "sign", "at", "seed", "triggers", "controls", "controls_missing")
-        found = {name: plain(getattr(self, name)) for name in names}
-        return found | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
+        fields = {name: plain(getattr(self, name)) for name in names}
+        return fields | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
 
     def __repr__(self) -> str:
         return f"<CausalCheck of {self.memory} on {self.triggers} triggers; print it to read it>"
@@ -88,7 +87,6 @@ class CausalCheck:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    """A mean with its interval, as text."""
     if row["mean"] is None:
         return "-"
     bounds = "" if row["low"] is None else f" ({row['low']:+.4f} to {row['high']:+.4f})"
@@ -111,12 +109,14 @@ def causal_check(
 ) -> CausalCheck:
     """How the model's prediction at a memory's own triggers changes when the memory is zeroed there.
 
-    Asked of its `triggers` highest (sign 1) or lowest (sign -1) triggers, a prefix group once. `at` is `last`, the
-    trigger's own position, or `all` positions of its prefix. `tokens` own tokens: those that the value, or with sign -1
-    the negated value, ranks first; their probabilities are added, their log-probabilities averaged. `controls` times a
-    trigger another memory of the layer that contributes as much at its last token (controls.py) is drawn by `seed` and
-    zeroed alone. Intervals resample triggers (percentile bootstrap). Raises InterventionError where the memory has no
-    such trigger, ModelDiffers unless `force` where the atlas is another model's, MemoryIdError, OptionError.
+    Uses its `triggers` highest (sign 1) or lowest (sign -1) triggers, each prefix group once. `at` is `last`, the
+    trigger's own position, or `all` positions of its prefix. `tokens`: how many own tokens, which the value, or with
+    sign -1 the negated value, ranks first; their probabilities are summed, their log-probabilities averaged. `controls`
+    times per trigger another memory of the layer with an equal contribution at its last token (controls.py) is drawn by
+    `seed` and zeroed alone. Intervals resample triggers (percentile bootstrap).
+
+    Raises InterventionError if the memory has no such trigger, ModelDiffers unless `force` if the atlas is another
+    model's, MemoryIdError, OptionError.
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
         raise OptionError(
@@ -142,11 +142,11 @@ def causal_check(
         sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][-1]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
-        found = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
-        changes[row, 0] = found[0]
+        change = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
+        changes[row, 0] = change[0]
         for draw, other in enumerate(drawn, 1):
             if other is not None:
-                changes[row, draw] = found[1 + others.index(other)]
+                changes[row, draw] = change[1 + others.index(other)]
                 stronger[row, draw - 1] = sizes[number] / sizes[other]
         every |= set(others)
         missing += drawn.count(None)
@@ -160,7 +160,7 @@ def causal_check(
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
 ) -> list[tuple[list[int], int | None]]:
-    """The tokens of the memory's best triggers, a prefix group once, and the token that follows the first of each."""
+    """The tokens of the memory's best triggers, each prefix group once, and the token after the first of each."""
     rows = atlas[memory].triggers(sign=sign)
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
@@ -171,12 +171,12 @@ def _prefixes(
     following = dict(zip(known["prefix_group"].to_list(), known["next_token"].to_list(), strict=True))
     rows = rows.filter(pl.col("rank") == pl.col("prefix_group")).sort("rank").head(count)
     prefixes = atlas.prefixes(rows.select("sentence", "position").rows())
-    found = []
+    pairs = []
     for rank, words in zip(rows["rank"].to_list(), prefixes, strict=True):
         if len(words) > model.longest or max(words) >= model.sizes.vocabulary:
             raise ModelDiffers(f"a trigger of {memory} cannot be read by {model.spec}; load the model that was mined")
-        found.append((words, following.get(rank)))
-    return found
+        pairs.append((words, following.get(rank)))
+    return pairs
 
 
 def _changes(
@@ -189,12 +189,12 @@ def _changes(
     *,
     at: str,
 ) -> Floats:
-    """After less before of every measure `[run, measure]` on one trigger; the runs zero one memory each."""
+    """After less before of every measure, `[run, measure]`, on one trigger; each run zeroes one memory."""
     ids = ids_of(model, words)
-    found = []
+    parts = []
     for start in range(0, len(zeroed), _ROWS):
         memories = zeroed[start : start + _ROWS]
-        # The first row of every forward is the model as it is.
+        # The first row of every forward is unchanged.
         batch = ids.expand(len(memories) + 1, -1).contiguous()
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
@@ -207,26 +207,26 @@ def _changes(
         with model.lock, torch.inference_mode(), overwrite_coefficients(model, {layer: zero}):
             scores = model.scores(last_streams(model, batch), projection="lens").double().log_softmax(1)
         values = _measures(scores, own, following)
-        found.append(values[1:] - values[:1])
-    return np.concatenate(found)
+        parts.append(values[1:] - values[:1])
+    return np.concatenate(parts)
 
 
 def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
-    """The MEASURES `[row, measure]` of log-probabilities `[row, vocab]`; NaN for no next token."""
+    """The MEASURES `[row, measure]` of log-probabilities `[row, vocab]`; NaN without a next token."""
     ours = log_p[:, own]
     nothing = torch.full_like(ours[:, 0], torch.nan)
     then = nothing if following is None else log_p[:, following]
     columns = (ours.exp().sum(1), ours.mean(1), ours[:, 0].exp(), ours[:, 0], then.exp(), then)
-    found: Floats = torch.stack(columns, 1).cpu().numpy()
-    return found
+    values: Floats = torch.stack(columns, 1).cpu().numpy()
+    return values
 
 
 def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
-    One memory goes with all triggers, so resampling these does not tell what another one would have shown in its place:
-    the interval of a difference is widened by the size of single controls' changes, about zero, as if these were as
-    strong as the memory, which is `stronger [trigger, control]` by a factor.
+    All triggers belong to one memory, so resampling them misses the variation between memories. The interval of a
+    difference is therefore widened by the size of single controls' changes, about zero, scaled to the memory's
+    strength, which is `stronger [trigger, control]` times the control's.
     """
     ours, each = changes[:, 0], changes[:, 1:]
     drawn = np.isfinite(each).sum(1)
@@ -245,7 +245,7 @@ def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
 
 
 def _mean(values: Floats, *, seed: int, spread: float = 0.0) -> dict[str, float | int | None]:
-    """Mean and 95 % interval, widened by a spread; no mean of nothing, and no interval of one trigger."""
+    """Mean and 95 % interval, widened by `spread`; None without values, and no interval for one trigger."""
     count = len(values)
     mean = float(values.mean()) if count else None
     low = high = None

@@ -36,9 +36,9 @@ class Shift(Record):
 
 @dataclass(frozen=True, slots=True)
 class Difference(Record):
-    """What changed in the model's prediction after one position; `changed` says whether the top token is another.
+    """The change in the model's prediction after one position; `changed`: the top token differs.
 
-    `shifts` are the tokens among the best of before or after, those of before first; `kl` is KL(before || after), nats.
+    `shifts` are the best tokens of before and after, those of before first; `kl` is KL(before || after), nats.
     """
 
     position: int
@@ -51,15 +51,13 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class Generated(Record):
-    """A continuation: its text as a whole, and its steps."""
-
     text: str
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Two traces of one prompt, what differs at each position, and both continuations (None where not asked for)."""
+    """Two traces of one prompt, the difference at each position, and both continuations (None if not requested)."""
 
     before: Trace
     after: Trace
@@ -69,12 +67,11 @@ class Comparison:
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
-        """The changes that were made."""
         return self.after.interventions
 
     def changed_places(self) -> list[dict[str, Any]]:
         """Every layer and position where residual, update or output has another top token than before."""
-        found = []
+        places = []
         for old_row, new_row in zip(self.before.places, self.after.places, strict=True):
             for old, new in zip(old_row, new_row, strict=True):
                 tops = {name: [getattr(state, name)[0].token for state in (old, new)] for name in STREAMS}
@@ -84,11 +81,10 @@ class Comparison:
                     if before.id != after.id
                 }
                 if moved:
-                    found.append({"layer": old.layer, "position": old.position, **moved})
-        return found
+                    places.append({"layer": old.layer, "position": old.position, **moved})
+        return places
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON, both traces included."""
         generated = {"before": self.generated_before, "after": self.generated_after}
         generation = {name: one.to_dict() for name, one in generated.items() if one is not None}
         return {
@@ -139,7 +135,7 @@ class Comparison:
 
 
 def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
-    """A continuation as lines of at most 118 columns, indented."""
+    """A continuation as indented lines of at most 118 columns."""
     lines = [""]
     for step in steps:
         token = show_token(step.token.text)
@@ -161,10 +157,10 @@ def compare(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Comparison:
-    """The prompt's trace before and after the changes, and what differs in the model's predictions.
+    """The prompt's trace before and after the changes, and the differences in the model's predictions.
 
-    `tokens` of continuation are written by each (`temperature` and `seed` as for `generate`). Raises
-    InterventionError where there is nothing to change, and what `trace` and `generate` raise.
+    `tokens`: the length of each continuation (`temperature` and `seed` as for `generate`). Raises InterventionError
+    without a change, and the errors of `trace` and `generate`.
     """
     changes = interventions_of(interventions)
     if not changes:
@@ -195,7 +191,7 @@ def compare(
 def _shares(
     model: LanguageModel, before: Tensor, after: Tensor, count: int
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
-    """For each row: KL(before || after), and the best tokens of both with their two probabilities."""
+    """Per row KL(before || after), and the best tokens of both with their two probabilities."""
     for parts in zip(split_rows(model, before), split_rows(model, after), strict=True):
         with torch.inference_mode():
             scores = [model.scores(rows, projection="lens") for rows in parts]

@@ -1,7 +1,6 @@
-"""Controls: memories that are not in question, but as strong at the same place as one that is (definitions.md 9).
+"""Controls: other memories, as strong at the same place as the memory in question (definitions.md 9).
 
-Taking away what is silent, or small, changes nothing, whatever is asked; so a comparison with just any memory of the
-layer cannot fail. Shared by whatever takes memories away.
+Removing a silent or weak memory changes nothing, so a comparison with an arbitrary memory of the layer cannot fail.
 """
 
 import math
@@ -17,20 +16,20 @@ from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scores import contributions, value_norms
 
 WITHIN = 1.25
-"""Factor by which a control's contribution may differ from that of the memory that it is for."""
+"""Largest factor between the contributions of a control and of its memory."""
 
 
 def contributions_of(model: LanguageModel, words: list[int], layers: Iterable[int]) -> dict[int, Floats]:
-    """By layer, |m_i| norm(v_i) `[position, memory]` in a run of the words, the beginning token's position included."""
-    found: dict[int, Floats] = {}
+    """By layer, |m_i| norm(v_i) `[position, memory]` in a run of the words, with the beginning token's position."""
+    sizes: dict[int, Floats] = {}
 
     def keep(layer: int, block: Block) -> None:
         coefficients = block.coefficients[0]
-        found[layer] = contributions(coefficients, value_norms(model, layer).to(coefficients.device)).cpu().numpy()
+        sizes[layer] = contributions(coefficients, value_norms(model, layer).to(coefficients.device)).cpu().numpy()
 
     with model.lock, torch.inference_mode(), read_blocks(model, keep, layers=sorted(set(layers))):
         model.backbone(ids_of(model, words))
-    return found
+    return sizes
 
 
 def draw_control(
@@ -38,8 +37,8 @@ def draw_control(
 ) -> int | None:
     """A control of a memory of one layer and position, where `contributions [memory]` are |m_i| norm(v_i).
 
-    One that lies within a factor of `WITHIN`, at random; where there is none, the nearest. Neither the memory itself,
-    nor one that is `barred`, nor a silent one; None where none is left.
+    A random one within a factor of `WITHIN`, else the nearest; neither the memory itself, nor `barred`, nor silent.
+    None where none is left.
     """
     sizes = np.asarray(contributions, np.float64)
     free = sizes > 0

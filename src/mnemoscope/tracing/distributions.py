@@ -1,7 +1,7 @@
 """The shape of a softmax over the vocabulary: its normaliser, its largest probability and its entropy.
 
-Terms and sums are float64, and only the result is rounded to the scores' own format: to the same bits in whatever order
-they were added up, so those of a graphics card and of a processor are equal, but for a number in a million.
+Terms and sums are float64, and only the result is rounded to the scores' format. So the result does not depend on the
+order of the sum, and a graphics card and a processor agree, except for one number in a million.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from mnemoscope.tracing.ranking import Ranking, rank_tokens
 
 _TERMS, _TERMS_ON_CARDS = 1 << 20, 1 << 24
-"""Terms that exist at one time where PyTorch adds them up: 8 MiB on a CPU, elsewhere as few calls as memory allows."""
+"""Terms that PyTorch sums at one time: 8 MiB on a CPU, elsewhere as few calls as memory allows."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,13 @@ class Distribution:
 
     @classmethod
     def join(cls, parts: "Sequence[Distribution]") -> "Distribution":
-        """Those of all rows of the parts."""
         if len(parts) == 1:
             return parts[0]
         return cls(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def distribution(scores: Tensor) -> Distribution:
-    """The shape of `softmax(scores)`, `scores [row, vocab]`, some rows at a time; not a number where a score is not."""
+    """The shape of `softmax(scores)`, `scores [row, vocab]`, some rows at a time; NaN where a score is NaN."""
     step = max(1, (_TERMS if scores.device.type == "cpu" else _TERMS_ON_CARDS) // scores.shape[1])
     return Distribution.join([_measure(part) for part in torch.split(scores, step)])
 
@@ -41,9 +40,9 @@ def distribution(scores: Tensor) -> Distribution:
 def read_scores(
     scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> tuple[Ranking, Distribution]:
-    """What `rank_tokens` says of `scores [row, vocab]`, and `distribution`.
+    """`rank_tokens` and `distribution` of `scores [row, vocab]`.
 
-    As many rows at a time as `room [row, vocab]` has, which saves an allocation.
+    Works on as many rows at a time as `room [row, vocab]` has, which saves an allocation.
     """
     rankings, shapes, step = list[Ranking](), list[Distribution](), max(1, len(scores) if room is None else len(room))
     for start in range(0, max(1, len(scores)), step):

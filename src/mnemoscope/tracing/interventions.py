@@ -1,8 +1,8 @@
-"""Change coefficients while a model runs: set, scale or zero any memories, at all positions, the last, or from one on.
+"""Changes coefficients while a model runs: sets, scales or zeroes memories at all positions, the last, or from one on.
 
-An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`. The model itself is never
-changed: hooks do it, which are gone when the block ends, also after an exception, and which heed only the thread that
-entered the block.
+An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`. Hooks change the forward,
+never the model. They are removed when the block ends, also after an exception, and act only in the thread that entered
+the block.
 """
 
 import math
@@ -39,7 +39,7 @@ class Intervention:
     at: At = "all"
 
     def __post_init__(self) -> None:
-        """Refuses what could be a change in no model; raises InterventionError."""
+        """Raises InterventionError for a change that is impossible in every model."""
         if self.how not in ("set", "scale"):
             raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
@@ -53,14 +53,14 @@ class Intervention:
 
     @staticmethod
     def parse(text: str) -> "Intervention":
-        """The intervention that `text` writes; raises InterventionError for anything else."""
-        found = _FORM.fullmatch(text)
+        """The intervention of `text`; raises InterventionError for anything else."""
+        match = _FORM.fullmatch(text)
         try:
-            if found is None:
+            if match is None:
                 raise ValueError
-            at = found["at"] or "all"
+            at = match["at"] or "all"
             place: At = at if at in ("all", "last") else int(at)  # type: ignore[assignment]
-            return Intervention(MemoryId.parse(found["memory"]), _SIGNS[found["how"]], float(found["value"]), place)
+            return Intervention(MemoryId.parse(match["memory"]), _SIGNS[match["how"]], float(match["value"]), place)
         except (ValueError, MemoryIdError):
             raise InterventionError(
                 f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, L10.M222=0@last or "
@@ -79,21 +79,18 @@ Interventions = (
     | Iterable["Intervention | str"]
     | None
 )
-"""What can be given as a list of changes: `{"L10.M222": 0.0}`, `["L10.M222=0"]`, or Intervention objects."""
+"""Forms of a list of changes: `{"L10.M222": 0.0}`, `["L10.M222=0"]`, or Intervention objects."""
 
 
 def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") -> tuple[Intervention, ...]:
-    """The changes in the order given; `how` and `at` hold for those that are bare numbers.
-
-    Raises InterventionError for what is none.
-    """
+    """The changes, in order; `how` and `at` apply to bare numbers. Raises InterventionError."""
     if given is None:
         return ()
     if isinstance(given, str):
         raise InterventionError(f"{given!r} is one text; give a list of such texts, or a dictionary")
     if not isinstance(given, Mapping):
         return tuple(one if isinstance(one, Intervention) else Intervention.parse(one) for one in given)
-    found = []
+    changes = []
     for name, value in given.items():
         try:
             memory = name if isinstance(name, MemoryId) else MemoryId.parse(name)
@@ -101,8 +98,8 @@ def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") 
             raise InterventionError(str(error)) from None
         if isinstance(value, Intervention) and value.memory != memory:
             raise InterventionError(f"the change {value} stands under the name {memory}; give it its own")
-        found.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
-    return tuple(found)
+        changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
+    return tuple(changes)
 
 
 def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
@@ -138,17 +135,16 @@ def _range_text(numbering: Numbering) -> str:
 def intervene(
     model: LanguageModel, interventions: Interventions, *, at: At = "all", how: How = "set"
 ) -> Iterator[tuple[Intervention, ...]]:
-    """Changes the coefficients of memories for as long as the block lasts; gives the changes made.
+    """Changes the coefficients of memories inside the block; yields the changes made.
 
         with ms.intervene(model, {"L10.M222": 0.0}):
             trace = ms.trace(model, "The capital of France is")
 
-    `set` puts the number in the coefficient's place, `scale` multiplies it. Positions count the tokens after the
-    beginning token, whose own position is never changed; the model must be run on whole sequences that begin with it,
-    as everything here does. `last` is the last position of each run, so in generation the current last. Changes are
-    made in the order given, and blocks within blocks add up: the inner one sees what the outer one left. Only the
-    thread that entered the block is changed; others may run the model as it is. Raises InterventionError before
-    anything is changed.
+    `set` replaces the coefficient by the number, `scale` multiplies it. Positions count the tokens after the beginning
+    token, whose own position is never changed; the model must run on whole sequences that begin with it, as all
+    functions here do. `last` is the last position of each run, so in generation the current last. Changes apply in
+    order, and nested blocks compose: the inner one sees the result of the outer one. Only the thread that entered the
+    block is changed; others may run the model unchanged. Raises InterventionError before anything is changed.
     """
     with model.in_use(compare=True, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
@@ -158,7 +154,7 @@ def intervene(
 
 
 def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int, Callable[[Tensor], Tensor]]:
-    """What overwrites the coefficients of each layer that is changed, in this thread."""
+    """The function that overwrites the coefficients of each changed layer, in this thread."""
     by_layer: dict[int, list[tuple[int, Intervention]]] = {}
     for change in changes:
         number = model.numbering(change.memory.layer).number(change.memory)
@@ -185,14 +181,14 @@ def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: i
 
 
 def _columns(at: At, *, first: int, length: int) -> slice:
-    """The columns of a run that a change is for; never that of the beginning token, which is before `first`."""
+    """The positions of a run that a change covers; never that of the beginning token, which is before `first`."""
     if at == "last":
         return slice(max(first, length - 1), length)
     return slice(first + (0 if at == "all" else int(at)), length)
 
 
 def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
-    """A Python script that traces the prompt with these changes, and without them where there are any.
+    """A Python script that traces the prompt with these changes, and without them if there are any.
 
     `model` is its name, `opening` how it is opened.
     """

@@ -1,8 +1,8 @@
-"""A token's logit as a sum: what the embedding, every attention, every feed-forward layer and the biases give to it.
+"""A token's logit as a sum: the parts of the embedding, of each attention and feed-forward layer, and of the biases.
 
-Every norm's scale is frozen, so the way from any place in the stream to the logit is linear, and each thing that is
-added to the stream has a part of its own (definitions.md section 9, attention_share). The parts add up to the logit.
-Serves mining, for the validation prefixes, and tracing, for the positions of a prompt.
+Every norm's scale is frozen, so the map from any place in the stream to the logit is linear, and each addition to the
+stream has a part of its own (definitions.md section 9, attention_share). The parts add up to the logit. Serves mining,
+for the validation prefixes, and tracing, for the positions of a prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections
 class LayerStreams:
     """The stream around one block at some places, each `[row, hidden]`.
 
-    `before` enters the block, `summed` is that plus what attention adds, `residual` what the feed-forward layer reads
-    (`summed`, but in a post-norm block, where a norm lies between), `output` leaves the block. `added` is what the
-    feed-forward layer adds: its update, or in a post-norm block its output before the norm. `attended [row]` is the
-    effective number of attended positions, where weights could be had.
+    `before` enters the block, `summed` is that plus the attention's output. The feed-forward layer reads `residual`:
+    `summed`, or in a post-norm block its norm. `output` leaves the block. `added` is the feed-forward layer's update,
+    or in a post-norm block its output before the norm. `attended [row]` is the effective number of attended positions,
+    if weights are available.
     """
 
     before: Tensor
@@ -37,23 +37,22 @@ class LayerStreams:
 
     @property
     def attention(self) -> Tensor:
-        """What attention adds, in a block where that can be told."""
+        """The attention's addition to the stream, in a block where that is separable."""
         return self.summed - self.before
 
     @classmethod
     def of(cls, parts: Mapping[Part, Tensor], ffn: Sequence[Tensor], attended: Tensor | None) -> Self:
-        """From what `read_attention` told of the block, and `ffn_streams`, all taken at the same places."""
+        """From the parts of `read_attention`, and `ffn_streams`, all taken at the same places."""
         residual, added, output = ffn
         return cls(parts["input"].to(residual.device), parts.get("sum", residual), residual, added, output, attended)
 
     def on(self, device: torch.device) -> Self:
-        """The same on a device."""
-        found = (None if one is None else one.to(device) for one in vars(self).values())
-        return type(self)(*found)  # type: ignore[arg-type]
+        parts = (None if one is None else one.to(device) for one in vars(self).values())
+        return type(self)(*parts)  # type: ignore[arg-type]
 
 
 def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-    """Residual, what the feed-forward layer adds, and output of a block, as `LayerStreams.of` wants them."""
+    """Residual, the feed-forward layer's addition, and output of a block, in the form of `LayerStreams.of`."""
     post_norm = model.layer(layer).output_norm is not None
     return block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output
 
@@ -61,21 +60,19 @@ def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor,
 def attended_positions(weights: Tensor) -> Tensor:
     """The effective number of attended positions `[row]`: exp of the entropy of each head's row, mean over heads.
 
-    `weights [row, head, position]`; where they add up to less than 1 (a sink takes the rest), what is left counts as
-    all.
+    `weights [row, head, position]` are normalised first: they sum to less than 1 where a sink takes the rest.
     """
     shares = weights.double()
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(1e-30)
-    found: Tensor = torch.special.entr(shares).sum(-1).exp().mean(-1)
-    return found
+    effective: Tensor = torch.special.entr(shares).sum(-1).exp().mean(-1)
+    return effective
 
 
 @dataclass(frozen=True)
 class LogitParts:
     """The parts of logits, each `[..., row]`, of the layers `[layer, ..., row]`; float64.
 
-    `other` is what blocks add that have no such layer, or no attention that could be told apart; `attention` is 0
-    there.
+    `other` is the addition of blocks without such a layer, or with inseparable attention; `attention` is 0 there.
     """
 
     embedding: Tensor
@@ -88,22 +85,21 @@ class LogitParts:
 
 @final
 class LogitSplitter:
-    """Splits logits into parts; `attention` is what `find_attention` told of every layer."""
+    """Splits logits into parts; `attention` is the result of `find_attention`."""
 
     def __init__(self, model: LanguageModel, attention: Sequence[BlockAttention]) -> None:
         self._attention = attention
         layers = model.anatomy.layers
-        self._after_attention = [FrozenNorm(model, found.norm) for found in attention]
+        self._after_attention = [FrozenNorm(model, each.norm) for each in attention]
         self._scales = [layer.output_scale for layer in layers]
         self._after_block = [FrozenNorm(model, layer.output_norm) for layer in layers]
 
     def split(
         self, directions: LogitDirections, embedding: Tensor, layers: Mapping[int, LayerStreams], final: Tensor
     ) -> LogitParts:
-        """The parts of the logits that `directions [..., row, hidden]` say, at the same rows.
+        """The parts of the logits of `directions [..., row, hidden]`, at the same rows.
 
-        `embedding` enters the first block, `final` leaves the last one; what happens between the given `layers` is
-        `other`.
+        `embedding` enters the first block, `final` leaves the last one; changes between the given `layers` are `other`.
         """
         direction, bias = directions.direction, directions.bias
         other = torch.zeros_like(bias)
@@ -114,7 +110,7 @@ class LogitSplitter:
             return (direction * vectors.double()).sum(-1)
 
         for layer, streams in sorted(layers.items(), reverse=True):
-            scale = self._scales[layer]  # what the block multiplies its stream by as it ends
+            scale = self._scales[layer]  # the block's factor on its stream
             other = other + part(later.double() - scale * streams.output.double())
             direction = direction * scale
             direction, added = self._after_block[layer].step_back(direction, streams.residual + streams.added)

@@ -1,7 +1,7 @@
-"""On a trace: what embedding, attention and memories give the prediction, layer by layer, and what attention looked at.
+"""On a trace: the parts of the prediction's logit from embedding, attention and memories; and the attended tokens.
 
-One forward of its own, in which attention is computed so that it tells its weights. Parts are those of logit_parts.py,
-of the prediction's logit and of the same above the mean logit of the vocabulary, which no shift of all logits changes.
+Runs one extra forward, with attention computed so that its weights are visible. The parts are those of logit_parts.py,
+of the prediction's logit and of its excess over the mean logit of the vocabulary, which no shift of all logits changes.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Record, Token
 
 SHOWN = 5
-"""Attended tokens that are kept for each layer and position."""
+"""Attended tokens kept per layer and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttendedToken(Record):
-    """A token that attention looked at from some position: where it stands (None: the beginning token), and its weight.
+    """A token that attention reads from some position: its own position (None: the beginning token), and its weight.
 
     The weight is the mean over the heads.
     """
@@ -36,9 +36,9 @@ class AttendedToken(Record):
 
 @dataclass(frozen=True, slots=True)
 class LayerPart(Record):
-    """What one layer gives to a logit, and to the same above the mean logit; None where attention cannot be told.
+    """One layer's parts of a logit, and of its excess over the mean logit; None where attention is inseparable.
 
-    `attended_positions` is the effective number of them; `attended` are the most attended tokens, best first.
+    `attended_positions` is their effective number; `attended` are the most attended tokens, best first.
     """
 
     layer: int
@@ -52,9 +52,9 @@ class LayerPart(Record):
 
 @dataclass(frozen=True, slots=True)
 class LogitSum(Record):
-    """The logit of the prediction after one position as a sum, before any soft-cap, and the same above the mean logit.
+    """The logit of the prediction after one position as a sum, before any soft-cap, and its excess over the mean logit.
 
-    `rest` is what blocks add that are no layer, or whose attention cannot be told.
+    `rest` is the addition of blocks without a layer, or with inseparable attention.
     """
 
     position: int
@@ -70,9 +70,9 @@ class LogitSum(Record):
 
 
 def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) -> tuple[LogitSum, ...]:
-    """Of every position of a prompt the sum behind the logit of the token that is predicted after it.
+    """For each position of a prompt, the sum of the logit of the token predicted after it.
 
-    Changes that are in place (`intervene`) hold for it, too.
+    Active changes (`intervene`) apply.
     """
     own = slice(model.beginning.length, model.beginning.length + len(tokens))
     attention = find_attention(model)
@@ -103,11 +103,11 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     logits = TokenLogits(model)
     kinds = [logits.of_tokens(final[0], torch.tensor(predicted)), logits.of_mean(final[0])]
     embedding = parts[-1]["input"].to(model.device)
-    found = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), embedding, streams, final[0])
+    split = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), embedding, streams, final[0])
     looked = {layer: _most_attended(model, tokens, rows) for layer, rows in weights.items()}
     counted = {layer: one.attended.tolist() for layer, one in streams.items() if one.attended is not None}
-    ffn, above = found.ffn[:, 0].tolist(), (found.ffn[:, 0] - found.ffn[:, 1]).tolist()
-    mixed, mixed_above = found.attention[:, 0].tolist(), (found.attention[:, 0] - found.attention[:, 1]).tolist()
+    ffn, above = split.ffn[:, 0].tolist(), (split.ffn[:, 0] - split.ffn[:, 1]).tolist()
+    mixed, mixed_above = split.attention[:, 0].tolist(), (split.attention[:, 0] - split.attention[:, 1]).tolist()
 
     def layer_part(layer: int, j: int) -> LayerPart:
         known = attention[layer].separable
@@ -117,7 +117,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
             looked[layer][j] if layer in looked else (),
         )  # fmt: skip
 
-    whole = torch.stack([found.logit, found.embedding, found.bias, found.other])
+    whole = torch.stack([split.logit, split.embedding, split.bias, split.other])
     sums = torch.cat([whole[:, 0], whole[:, 0] - whole[:, 1]]).T.tolist()
     each = range(model.sizes.layers)
     return tuple(
@@ -127,15 +127,15 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
 
 
 def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
-    """For each position the tokens that get most of `weights [position, head, position]`, of equal ones the earlier."""
+    """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
     first, texts = model.beginning.length, model.vocabulary()[0]
     read = [*model.beginning.tokens, *tokens]
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
-    found = []
+    rows = []
     for own, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
-        found.append(tuple(
+        rows.append(tuple(
             AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
             for share, at in zip(own, where, strict=True)
             if share > 0
         ))  # fmt: skip
-    return found
+    return rows

@@ -1,9 +1,9 @@
 """What a model predicts after a prompt: the best tokens of its streams, and the prompt continued token by token.
 
-A prompt is read as mining reads a sentence: special strings are plain text, the beginning token stands before it and
-has no position; positions count the prompt's own tokens from 0 (definitions.md section 3). Every step of a continuation
-runs the whole text again, so that a change holds at exactly the positions that it names; between steps no hook is left,
-whatever the reader of the steps does.
+A prompt is read as mining reads a sentence: special strings are plain text, the beginning token comes first and has no
+position; positions count the prompt's own tokens from 0 (definitions.md section 3). Every step of a continuation runs
+the whole text again, so that a change applies at exactly its positions; no hook remains between steps, whatever the
+consumer of the steps does.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,9 @@ from mnemoscope.tracing.scores import split_rows
 
 @dataclass(frozen=True, slots=True)
 class Step(Record):
-    """One token written: its position, its probability (at temperature 1), and what else was likely, best first.
+    """One generated token: its position, its probability (at temperature 1), and the likeliest tokens, best first.
 
-    `end` says that nothing comes after it: it is one of the model's end-of-text tokens or its beginning token, or the
-    context is full.
+    `end`: it is an end-of-text token or the beginning token, or the context is full.
     """
 
     position: int
@@ -37,7 +36,7 @@ class Step(Record):
 
 
 def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
-    """The prompt's own token ids, at least one; raises PromptError for what cannot be run."""
+    """The prompt's own token ids, at least one; raises PromptError."""
     if not prompt:
         raise PromptError("the prompt is empty; write at least one word")
     try:
@@ -68,7 +67,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
 
 
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
-    """What goes into the model: ids `[1, position]`, the beginning token first where there is one."""
+    """The model's input: ids `[1, position]`, the beginning token first if there is one."""
     return torch.tensor([[*model.beginning.tokens, *tokens]], device=model.device)
 
 
@@ -78,8 +77,9 @@ def _short(prompt: str) -> str:
 
 @final
 class PredictionReader:
-    """Reads the `count` best tokens of each row off scores; keeps the tokens, and room for as many scores as it is
-    given first, which is the most.
+    """Reads the `count` best tokens of each row of scores.
+
+    Caches tokens, and scratch memory for as many scores as the first call has, which is the maximum.
     """
 
     def __init__(self, model: LanguageModel, count: int, *, changed: bool) -> None:
@@ -90,12 +90,11 @@ class PredictionReader:
     def read(self, scores: Tensor) -> Iterator[tuple[Prediction, ...]]:
         """The predictions of each row of the model's own scores `[row, vocab]`.
 
-        Raises InterventionError (where memories were `changed`) or NotFinite for scores that are no numbers.
+        Raises InterventionError (if memories were `changed`) or NotFinite for NaN or infinite scores.
         """
         tokens, best = top(scores, self._count)
         highest = best[:, :1]
-        # Not a number if any score is none, or if none is finite.
-        # All parts use one room: it is taken from the system, and cleared by it, once.
+        # NaN if any score is NaN, or if none is finite. All parts share one buffer, which the system clears once.
         self._room = torch.empty_like(scores) if self._room is None else self._room
         totals = torch.sub(scores, highest, out=self._room[: len(scores)]).exp_().sum(1, keepdim=True)
         if not bool(totals.isfinite().all()):
@@ -115,7 +114,7 @@ def best_predictions(
 ) -> Iterator[tuple[Prediction, ...]]:
     """The `count` best tokens of each row of `streams [row, hidden]` under the model's own readout.
 
-    Raises InterventionError (where memories were `changed`) or NotFinite for scores that are no numbers.
+    Raises InterventionError (if memories were `changed`) or NotFinite for NaN or infinite scores.
     """
     reader = PredictionReader(model, count, changed=changed)
     for rows in split_rows(model, streams):
@@ -132,11 +131,11 @@ def generate(
     seed: int = 0,
     likely: int = 5,
 ) -> Iterator[Step]:
-    """At most `tokens` steps that continue the prompt, each computed when it is asked for.
+    """At most `tokens` steps that continue the prompt, computed lazily.
 
-    Temperature 0 takes the best token (of equal ones the lower id), above 0 draws by `seed`. Ends early with one of
-    the model's end-of-text tokens, its beginning token, or a full context. An intervention at `last` changes the last
-    position of each step alone. Raises PromptError, InterventionError or OptionError at once.
+    Temperature 0 takes the best token (of ties the lower id), above 0 draws by `seed`. Ends early with an end-of-text
+    token, the beginning token, or a full context. An intervention at `last` changes only the last position of each
+    step. Raises PromptError, InterventionError or OptionError at once.
     """
     if tokens < 0 or temperature < 0 or likely < 1:
         raise OptionError(
@@ -170,13 +169,13 @@ def generate(
 
 def last_streams(model: LanguageModel, ids: Tensor) -> Tensor:
     """The final stream `[batch, hidden]` at the last position of `ids [batch, position]`."""
-    found: list[Tensor] = []
-    with read_final(model, lambda stream: found.append(stream[:, -1].clone())):
+    streams: list[Tensor] = []
+    with read_final(model, lambda stream: streams.append(stream[:, -1].clone())):
         model.backbone(ids)
-    return found[0]
+    return streams[0]
 
 
 def continuation(model: LanguageModel, steps: tuple[Step, ...]) -> str:
-    """The text of the tokens that the steps wrote; what is not whole UTF-8 shows as a replacement mark."""
+    """The text of the steps' tokens; incomplete UTF-8 becomes a replacement mark."""
     raw = model.vocabulary()[1]
     return b"".join(raw[step.token.id] for step in steps).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Which tokens score best and worst, and how many come before a given one: what comparing scores says of them.
+"""The best and worst tokens by score, and the ranks of given ones.
 
 Ranks are 0-based and ties go to the lower token id, everywhere (definitions.md section 2).
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-"""Neighbouring tokens whose maximum is looked at first: the best k tokens lie in the k blocks with the best maxima."""
+"""Neighbouring tokens per maximum: the best k tokens lie in the k blocks with the best maxima."""
 
 Best = tuple[Tensor, Tensor]
 """Tokens `[row, rank]`, int64, and their scores `[row, rank]`, best first."""
@@ -18,7 +18,7 @@ Best = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Ranking:
-    """What was asked of rows of scores: their best tokens, their worst, worst first, and ranks `[of, row]` of some."""
+    """Of rows of scores the best tokens, the worst, worst first, and the ranks `[of, row]` of given ones."""
 
     best: Best
     worst: Best
@@ -26,7 +26,6 @@ class Ranking:
 
     @classmethod
     def join(cls, parts: "Sequence[Ranking]") -> "Ranking":
-        """That of all rows of the parts."""
         if len(parts) == 1:
             return parts[0]
         ranks = torch.cat([part.ranks for part in parts], 1)
@@ -36,9 +35,9 @@ class Ranking:
 def rank_tokens(
     scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> Ranking:
-    """So many best and worst tokens of every row of `scores [row, vocab]`, 0: none; and the ranks of tokens `of [row]`.
+    """So many best and worst tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
 
-    Fewer columns than asked for give all of them. `room` of the same shape as `scores` may save an allocation.
+    Returns all columns if there are fewer. `room` of the shape of `scores` may save an allocation.
     """
     ranks = [_rank(scores, tokens, room) for tokens in of]
     return Ranking(
@@ -51,8 +50,8 @@ def rank_tokens(
 def top(scores: Tensor, count: int, *, lowest: bool = False) -> Best:
     """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
 
-    `scores [row, vocab]`; with `lowest` the lowest scores instead, most negative first. Equal scores go by token id.
-    Fewer columns than `count` give all of them.
+    `scores [row, vocab]`; with `lowest` the lowest scores, most negative first. Ties go by token id. Returns all
+    columns if there are fewer.
     """
     return rank_tokens(scores, worst=count).worst if lowest else rank_tokens(scores, best=count).best
 
@@ -63,7 +62,6 @@ def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _sort_rows(scores: Tensor, count: int, *, lowest: bool) -> Best:
-    """The best of every row, or the worst, by sorting all of it."""
     values, tokens = scores.sort(dim=1, descending=not lowest, stable=True)
     return tokens[:, :count], values[:, :count]
 
@@ -84,10 +82,10 @@ def _best(scores: Tensor, count: int, *, lowest: bool) -> Best:
         columns = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
         worst = float("inf") if lowest else float("-inf")
         candidates = scores.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, worst)
-    found = candidates.topk(count + 1, dim=1, largest=not lowest)
-    tied |= _ties(found.values, count, lowest=lowest)
-    # Candidates ascend in token id, so sorting by place first makes the stable sort by score break ties rightly.
-    place = found.indices[:, :count].sort(dim=1).values
+    finalists = candidates.topk(count + 1, dim=1, largest=not lowest)
+    tied |= _ties(finalists.values, count, lowest=lowest)
+    # Candidates ascend in token id, so sorting by place first lets the stable sort by score break ties by id.
+    place = finalists.indices[:, :count].sort(dim=1).values
     values, order = candidates.gather(1, place).sort(dim=1, descending=not lowest, stable=True)
     place = place.gather(1, order)
     tokens = place if columns is None else columns.gather(1, place)
@@ -98,7 +96,7 @@ def _best(scores: Tensor, count: int, *, lowest: bool) -> Best:
 
 
 def _ties(values: Tensor, count: int, *, lowest: bool) -> Tensor:
-    """Whether the last of `count` values `[row, rank]` and the next are equal, or one of them is no number."""
+    """Whether the last of `count` values `[row, rank]` and the next are equal, or one is NaN."""
     last, following = values[:, count - 1], values[:, count]
     return ~(last < following if lowest else last > following)
 
@@ -107,10 +105,10 @@ def _block_extremes(scores: Tensor, *, lowest: bool) -> Tensor:
     """The highest (or lowest) score `[row, block]` of each BLOCK neighbouring tokens of `scores [row, vocab]`."""
     whole = scores.shape[1] // BLOCK * BLOCK
     blocks, tail = scores[:, :whole].reshape(len(scores), whole // BLOCK, BLOCK), scores[:, whole:]
-    found = blocks.amin(2) if lowest else blocks.amax(2)
+    extremes = blocks.amin(2) if lowest else blocks.amax(2)
     if tail.shape[1]:
-        found = torch.cat([found, tail.amin(1, keepdim=True) if lowest else tail.amax(1, keepdim=True)], 1)
-    return found
+        extremes = torch.cat([extremes, tail.amin(1, keepdim=True) if lowest else tail.amax(1, keepdim=True)], 1)
+    return extremes
 
 
 def _join(parts: Sequence[Best]) -> Best:

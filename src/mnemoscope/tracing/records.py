@@ -1,7 +1,7 @@
-"""What a trace is made of: plain records of what every layer predicts at every position, ready for JSON.
+"""Plain records of a trace: what every layer predicts at every position, ready for JSON.
 
-No number is computed here, except when a prediction was made, which is read off the layers' top tokens. trace.py makes
-them and holds them together; drawing is rendering.py.
+Computes nothing except when a prediction was decided, from the layers' top tokens. trace.py makes the records;
+rendering.py draws them.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,13 @@ from mnemoscope.foundation.memory_names import MemoryId
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A dataclass that can be JSON."""
-
     spread: ClassVar[str] = ""
-    """The first field, where its own fields stand in its place in JSON."""
+    """The first field, if JSON holds its own fields in its place."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON, in order."""
         names: tuple[str, ...] = self.__slots__
-        found = {name: plain(getattr(self, name)) for name in names}
-        return {**found.pop(self.spread, {}), **found}
+        fields = {name: plain(getattr(self, name)) for name in names}
+        return {**fields.pop(self.spread, {}), **fields}
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +32,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Token(Record):
-    """One token: its id, and its text as it appears in running text (empty for a row of the head without a token)."""
+    """A token's id, and its text as in running text (empty for a row of the head without a token)."""
 
     id: int
     text: str
@@ -43,8 +40,6 @@ class Token(Record):
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Record):
-    """A token with the probability that it is given."""
-
     spread = "token"
 
     token: Token
@@ -53,9 +48,9 @@ class Prediction(Record):
 
 @dataclass(frozen=True, slots=True)
 class Dominant(Record):
-    """One of the memories that contribute most at a place: `contribution` is |m| norm(v), `share` its part of the sum.
+    """One of the most contributing memories at a place: `contribution` is |m| norm(v), `share` its part of the sum.
 
-    `vote` is top(sign(m) v) under the values' projection; `agrees` says whether it is what the whole update votes for.
+    `vote` is top(sign(m) v) under the values' projection; `agrees`: it equals the vote of the whole update.
     """
 
     memory: MemoryId
@@ -69,7 +64,7 @@ class Dominant(Record):
 
 @dataclass(frozen=True, slots=True)
 class LayerState(Record):
-    """One layer at one position: what residual, update and output predict (`lens`, best first), and who made it.
+    """One layer at one position: what residual, update and output predict (`lens`, best first), and the memories.
 
     `event` is the class of Figure 11. `ffn_vote` is the update's top token under the values' projection. `active`
     counts m_i > 0; `effective`, `top_share` and `major` are as in definitions.md section 4 (layer_activity).
@@ -91,11 +86,10 @@ class LayerState(Record):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Record):
-    """When one kind of stream has the model's own prediction on top: first at all, and from when on for good.
+    """The layer where one kind of stream first has the model's own prediction on top, and from which it keeps it.
 
-    Both are layers, or None where the last layer's stream does not have it (the output of the last layer always has,
-    unless blocks without a feed-forward layer come after it).
-    `first` may be a layer that later ones contradict.
+    None where the last layer's stream does not have it (the output of the last layer always has, unless blocks without
+    a feed-forward layer follow). Later layers may contradict `first`.
     """
 
     first: int | None
@@ -104,7 +98,7 @@ class Decision(Record):
 
 @dataclass(frozen=True, slots=True)
 class Position(Record):
-    """One token of the prompt, what the model predicts after it (best first), and when that was decided."""
+    """One token of the prompt, the prediction after it (best first), and when that was decided."""
 
     position: int
     token: Token
@@ -114,7 +108,7 @@ class Position(Record):
 
 
 def decision(tops: list[int], final: int) -> Decision:
-    """When a stream whose top token by layer is `tops` has `final` on top: first, and for good."""
+    """The decision of a stream with top tokens `tops` by layer, where `final` is the prediction."""
     first = tops.index(final) if final in tops else None
     decided = len(tops)
     while decided and tops[decided - 1] == final:

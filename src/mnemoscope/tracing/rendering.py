@@ -1,8 +1,8 @@
 """A trace as text for a terminal and as HTML for a notebook.
 
 The text is at most 118 columns wide: all positions' predictions, then one position layer by layer. Spaces inside tokens
-show as middle dots and control characters as signs (formatting.py), so that no prompt can disturb a terminal. The
-HTML is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
+show as middle dots and control characters as signs (formatting.py), so that no prompt can disturb a terminal. The HTML
+is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ WIDTH = 118
 _GAP = "  "
 _SHOWN = 5
 _ATTENDED = 4
-"""Attended tokens in a line."""
+"""Attended tokens per line."""
 
 Column = tuple[str, str, int]
-"""A column's name, `left` or `right`, and the most cells that it may take."""
+"""A column's name, `left` or `right`, and its most cells."""
 
 
 def fit(text: str, width: int) -> str:
-    """The text in at most so many cells; what is cut off leaves an ellipsis."""
+    """The text in at most `width` terminal cells, with an ellipsis if cut."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
@@ -45,13 +45,12 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
-    """A prediction in one cell, at most so wide: the token and its probability."""
     token = show_token(prediction.token.text)
     return f"{token if width is None else fit(token, width - 6)} {prediction.probability:.3f}"
 
 
 def choose_position(count: int, position: int | None) -> int:
-    """The one of `count` positions meant: negative ones count from the end, None is the last; raises PromptError."""
+    """The index of a position; negative ones count from the end, None is the last. Raises PromptError."""
     chosen = count - 1 if position is None else position + count if position < 0 else position
     if not 0 <= chosen < count:
         raise PromptError(f"position {position} is not in the prompt, which has positions 0 to {count - 1}")
@@ -59,7 +58,6 @@ def choose_position(count: int, position: int | None) -> int:
 
 
 def position_lines(positions: Sequence[Position]) -> list[str]:
-    """What the model predicts after every position, as lines."""
     columns: list[Column] = [("position", "right", 8), ("token", "left", 20), ("predicted next", "left", 24),
                              ("then", "left", 50), ("decided in", "left", 10)]  # fmt: skip
     rows = [
@@ -76,7 +74,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
 
 
 def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
-    """What every layer does after one position, as lines; `places[layer][position]`."""
+    """`places[layer][position]`."""
     token = fit(show_token(at.token.text), 30)
     lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
     columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),
@@ -98,7 +96,7 @@ def _memory_text(one: Dominant) -> str:
 
 
 def sum_lines(at: Position, written: LogitSum) -> list[str]:
-    """Who wrote the prediction's logit after one position, as lines: parts of the logit above the mean logit."""
+    """Lines of the parts of the prediction's logit after one position, above the mean logit."""
     token = fit(show_token(at.prediction[0].token.text), 30)
     lines = [
         f"Who wrote {token}, {written.logit_above_mean:.2f} above the mean logit: embedding"

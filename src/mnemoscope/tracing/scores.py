@@ -21,19 +21,19 @@ from mnemoscope.tracing.ranking import top
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
 EVENTS = ("residual", "agreement", "ffn", "composition")
-"""How a layer's output comes about, as Figure 11 has it."""
+"""How a layer's output comes about (Figure 11)."""
 SCORES = 1 << 22
-"""Scores that exist at one time: 16 MiB, which an allocator keeps: no fresh memory for each product."""
+"""Scores that exist at one time: 16 MiB, which an allocator keeps, so products need no fresh memory."""
 
 
 def check_wide_numbers(model: LanguageModel) -> None:
-    """Raises OptionError on a device that has no float64, in which contributions and sums are computed."""
+    """Raises OptionError on a device without float64, in which contributions and sums are computed."""
     if model.device.type == "mps":
         raise OptionError("mps has no numbers of 64 bits, which sums need; take --device cpu (inspect can use mps)")
 
 
 def event_of(residual: int, ffn: int, output: int) -> str:
-    """Which of EVENTS a layer is, from the top tokens of the residual, the feed-forward update and the output."""
+    """One of EVENTS, from the top tokens of the residual, the feed-forward update and the output."""
     if output == residual:
         return "agreement" if output == ffn else "residual"
     return "ffn" if output == ffn else "composition"
@@ -45,7 +45,7 @@ def contributions(coefficients: Tensor, norm: Tensor) -> Tensor:
 
 
 def value_norms(model: LanguageModel, layer: int) -> Tensor:
-    """The length `[memory]`, float32, of every value of a layer; measured once for each model and kept."""
+    """The length `[memory]`, float32, of every value of a layer; cached in the model."""
     if layer not in model.known_norms:
         model.known_norms[layer] = norms_of(model.values(layer))
     return model.known_norms[layer]
@@ -56,7 +56,7 @@ def norms_of(vectors: Tensor) -> Tensor:
     if vectors.dtype == torch.float32 and vectors.stride(1) == 1:
         lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
         return lengths
-    # Of others PyTorch's norm adds one square after the other: five times as long, and off by 1e-6 in place of 1e-7.
+    # For others PyTorch's norm sums the squares serially: five times as slow, with an error of 1e-6 instead of 1e-7.
     squares = [part.float().square().sum(1) for part in torch.split(vectors, max(1, IN_CACHE // vectors.shape[1]))]
     return (squares[0] if len(squares) == 1 else torch.cat(squares)).sqrt_()
 
@@ -66,15 +66,15 @@ def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
 
     `norm [memory]` are the values' lengths. `active` counts m_i > 0; `effective` is (sum c)^2 / sum c^2, `top_share`
     the largest c over their sum, `major` the size of the smallest set with 90 % of it; all 0 where nothing is active.
-    `is_major [row, memory]` marks that set, of equal contributions the lower memory first.
+    `is_major [row, memory]` marks that set; ties go to the lower memory.
     """
     weight = contributions(coefficients, norm)
     total = weight.sum(1)
     some = total > 0
     safe = torch.where(some, total, 1.0)
     ordered, memory = weight.sort(dim=1, descending=True, stable=True)
-    # The memories before the one that reaches the share, and that one. The running sum is the processor's: a GPU may
-    # add in another order each time, and which memory reaches the share could be chance.
+    # The memories up to the one that reaches the share. The running sum is computed on the CPU: a GPU may add in
+    # another order each time, and the memory that reaches the share would vary.
     needed = (ordered.cpu().cumsum(1).to(weight.device) < MAJOR * total[:, None]).sum(1) + 1
     major = torch.where(some, needed.clamp(max=weight.shape[1]), 0)
     rank = torch.arange(weight.shape[1], device=weight.device)
@@ -100,10 +100,10 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
 def own_norm_scales(
     model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, branches: Sequence[Tensor]
 ) -> Tensor:
-    """What the norms of its own that a value of a layer passes divide by, `[row, branch]`, at its `[row, hidden]`.
+    """The divisors `[row, branch]` of the norms of its own that a layer's value passes, at its `[row, hidden]`.
 
-    1 without such norms; one column in a layer without branches. The final norm's scale times this is what the norms
-    between a value and the head divide by (definitions.md section 2, a value at work).
+    1 without such norms; one column in a layer without branches. The final norm's scale times this is the divisor
+    between a value and the head (definitions.md section 2, a value at work).
     """
     read = residual + ffn_output if model.block == "post-norm" else ffn_output
     own, each = model.norm_scale(read, layer=layer)[:, None], branch_scales(model, layer, branches)
@@ -111,44 +111,43 @@ def own_norm_scales(
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
-    """The top token `[row]` of folded vectors under the head, all of them in as few products as memory allows."""
+    """The top token `[row]` of folded vectors under the head, in as few products as memory allows."""
     head = model.scorer()
     return torch.cat([top(head.scores(rows), 1)[0][:, 0] for rows in split_rows(model, torch.cat(list(folded)))])
 
 
 def split_rows(model: LanguageModel, rows: Tensor) -> tuple[Tensor, ...]:
-    """The rows in parts whose scores may exist at one time."""
+    """The rows in parts whose scores fit in memory."""
     return torch.split(rows, max(1, SCORES // model.sizes.vocabulary))
 
 
 def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:
-    """One number for each memory and sign of its coefficient: what a vote depends on."""
+    """One number for each memory and sign of its coefficient, which determine the vote."""
     return 2 * memories + (coefficients < 0)
 
 
 def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     """The votes of each layer's `vote_codes`, in their shape.
 
-    A vote depends on the weights so it is projected once for each model and kept; most prompts share memories.
+    A vote depends on the weights only, so it is projected once and cached in the model; most prompts share memories.
     """
     kept = model.known_votes
     codes = [own.to(known.device) for own, known in zip(codes, kept, strict=True)]
     new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
     folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
-    found = torch.split(tops_of_folded(model, folded), [len(own) for own in new])
-    for own, tokens, known in zip(new, found, kept, strict=True):
+    tops = torch.split(tops_of_folded(model, folded), [len(own) for own in new])
+    for own, tokens, known in zip(new, tops, kept, strict=True):
         known[own] = tokens.to(known.device)
     return [known[own] for own, known in zip(codes, kept, strict=True)]
 
 
 def votes_in(values: pl.DataFrame) -> tuple[Tensor, Tensor]:
-    """What each memory of a table `values` votes for, `[memory]`: with a positive coefficient, with a negative one."""
+    """The votes `[memory]` of a table `values`: with a positive coefficient, with a negative one."""
     positive, negative = (values[f"{end}_tokens"].list.first().cast(pl.Int64).to_torch() for end in ("top", "bottom"))
     return positive, negative
 
 
 def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
-    """Raises ModelDiffers unless the atlas was mined from this model."""
     mined = atlas.manifest.model
     if not model.is_model_of(atlas.manifest["model"]):
         raise ModelDiffers(
@@ -158,10 +157,10 @@ def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
 
 
 def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
-    """Takes the votes that mining has projected, so that tracing need not; whether they could be taken.
+    """Copies the votes that mining projected, so that tracing need not; returns whether it could.
 
-    They are the model's own where the atlas is that model's, mined in the number format in which it is loaded. Layers
-    that were not mined stay open. Raises AtlasDamaged.
+    They apply if the atlas is the model's, mined in the model's number format. Layers that were not mined stay open.
+    Raises AtlasDamaged.
     """
     mined = str(atlas.manifest.plan.get("dtype"))
     if not model.is_model_of(atlas.manifest["model"]) or str(model.dtype) != f"torch.{mined}":

@@ -1,8 +1,8 @@
 """One prompt, once through the model: what every layer predicts at every position, and which memories dominate.
 
 Streams are read with the model's own readout, values and votes under the values' projection; the numbers are those of
-mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; of the memories only those are
-projected that are shown.
+mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; only the memories shown are
+projected.
 """
 
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ from mnemoscope.tracing.scores import (
 class Trace:
     """A prompt's way through the layers; `places[layer][position]`, both from 0. Prints as a table, also in notebooks.
 
-    `logits` says of every position who wrote the prediction's logit. `interventions` are the changes that the trace was
-    asked to make; those of a block around it are not known to it.
+    `logits` holds, per position, the parts of the prediction's logit. `interventions` are the changes passed to
+    `trace`; those of a surrounding `intervene` are not recorded.
     """
 
     model: str
@@ -108,9 +108,9 @@ def trace(
     """What residual, feed-forward update and output of every layer predict after every token of the prompt.
 
     `top` predictions of each, and at most `memories` memories of each layer and position, by `|m_i|` norm(v_i). The
-    prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` are made for
-    this run as `intervene` does. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError,
-    InterventionError, OptionError, NotFinite.
+    prompt is plain text, read as mining reads a sentence; positions count its own tokens. `interventions` apply to this
+    run, as in `intervene`. Definitions: definitions.md sections 1, 2 and 4. Raises PromptError, InterventionError,
+    OptionError, NotFinite.
     """
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
@@ -142,22 +142,22 @@ def trace(
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:
     """One forward of the prompt; every layer's streams and coefficients at its own positions, and the final stream."""
     first = model.beginning.length
-    found: dict[int, PromptStreams] = {}
+    streams: dict[int, PromptStreams] = {}
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
-        found[layer] = PromptStreams(*(part[0, first:].clone() for part in parts))
+        streams[layer] = PromptStreams(*(part[0, first:].clone() for part in parts))
 
     with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, first:].clone())):
         model.backbone(ids_of(model, tokens))
-    return [found[layer] for layer in range(model.sizes.layers)], final[0]
+    return [streams[layer] for layer in range(model.sizes.layers)], final[0]
 
 
 def _layer_states(
     model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int
 ) -> tuple[tuple[LayerState, ...], ...]:
-    """Every layer's state at every position; of its memories the `count` dominant ones, whose votes are projected."""
+    """Every layer's state at every position; projects the votes of its `count` dominant memories."""
     columns, codes = [], []
     for layer, block in enumerate(blocks):
         norms = value_norms(model, layer)
@@ -181,7 +181,6 @@ def _layer_states(
 def _layer_state(
     layer: int, j: int, read: BlockPredictions, row: tuple[Any, ...], texts: list[str], naming: Numbering
 ) -> LayerState:
-    """One state, of a row of the columns that `_layer_states` makes."""
     own_votes, ffn_vote, dominant, coefficients, parts, total, active, effective, top_share, major = row
     residual, ffn, output = (read.predicted[name, layer, j] for name in STREAMS)
     event = event_of(residual[0].token.id, ffn[0].token.id, output[0].token.id)
