@@ -1,8 +1,7 @@
 """A language model whose feed-forward layers can be read: sizes, tokens, keys, values, scores and the forward pass.
 
-Owns a network and what reads text for it, and changes neither. Loading is loading.py, which has every model proved
-(proof.py) before anybody sees it. Reading coefficients while it runs is hooks.py; what is done with the numbers
-(mining, tracing) lies in other rooms.
+Owns a network and its tokenizer, and changes neither. loading.py loads every model and has it proved (proof.py) before
+use. hooks.py reads coefficients while it runs; other rooms use the numbers (mining, tracing).
 """
 
 import copy
@@ -35,18 +34,19 @@ from mnemoscope.models.object_state import ObjectInUse, held
 
 @final
 class LanguageModel:
-    """One language model, proved readable; see the module's docstring.
+    """One language model, proved readable.
 
-    `block` is the blocks' kind (pre-norm, post-norm, sandwich, parallel); `has_negative` says whether coefficients can
-    lie below zero, `signs` with which signs they occur: (1, -1) or (1,); `longest` is how many tokens of its own a
-    sentence may have, after the beginning token; `ends` are the tokens after which a text that it writes is over: its
-    end-of-text tokens, and the beginning token, with which another text would begin; `linear_head` says whether the
-    head is one matrix (an adaptive softmax is not), `probed` whether keys or values are what their modules make of unit
-    vectors; `device` is the head's and that of what goes in, `devices` are the layers', `lies_on` where weights are.
-    `boundaries` are lengths, beginning token included, beyond which a row is another function's (company.py); `eager`
-    says whether plain attention is the same function; `unread` are the stored weights that the model did not take.
-    `lock` is held by whoever runs it with hooks, which see every forward: one thread at a time, which may enter again.
-    `fingerprint` names model and beginning, `content` the model; `source`, `opening` open it, `name`, `spec` show it.
+    `block` is the kind of the blocks (pre-norm, post-norm, sandwich, parallel). `has_negative`: coefficients can be
+    below zero; `signs` are their signs, (1, -1) or (1,). `longest` is the most tokens of a sentence, without the
+    beginning token. `ends` are the tokens that end a generated text: the end-of-text tokens, and the beginning token.
+    `linear_head`: the head is one matrix (an adaptive softmax is not). `probed`: keys or values are the outputs of
+    modules for unit vectors. `device` is the head's and the input's, `devices` are the layers', `lies_on` are those of
+    the weights. `boundaries` are row lengths, with the beginning token, beyond which the function differs (company.py).
+    `eager`: plain attention is the same function. `unread` are the stored weights that the model did not take.
+    `fingerprint` covers model and beginning, `content` the model only; `source` and `opening` open it, `name` and
+    `spec` are shown.
+
+    Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
 
     def __init__(self, parts: LoadedParts, anatomy: Anatomy, *, revision: str | None, content: str) -> None:
@@ -70,10 +70,10 @@ class LanguageModel:
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = ProbedValues(some=self.probed)
-        _ = self.probed and self._values.of(0, layers[0].ffn)  # what cannot be is told before anything runs
+        _ = self.probed and self._values.of(0, layers[0].ffn)  # fails before the first forward
         self._running, self.lock = local(), RLock()
         self.known_norms: dict[int, Tensor] = {}
-        """The lengths `[memory]` of the values of the layers that tracing has asked for."""
+        """The lengths `[memory]` of the values, by layer, as far as tracing has computed them."""
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
         self.beginning = beginning
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
@@ -94,14 +94,14 @@ class LanguageModel:
         self.proof: Proof
 
     def in_use(self, *, compare: bool = False, steadily: bool | None = None) -> AbstractContextManager[None]:
-        """Holds the network at rest, as it was proved, or read anew where it has changed; see object_state.py."""
+        """Holds the network in evaluation mode, unchanged since its proof, or read anew; see object_state.py."""
         steadily = compare if steadily is None else steadily
         return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare, steadily=steadily)
 
     @property
     @held
     def content(self) -> str:
-        """The sha256, in hex, of the model without what its sentences begin with."""
+        """The sha256, in hex, of the model without the beginning of its sentences."""
         return self._content
 
     @property
@@ -111,47 +111,47 @@ class LanguageModel:
         return self._fingerprint
 
     def is_model_of(self, mined: Mapping[str, Any]) -> bool:
-        """Whether this is the model that an atlas was mined from; `mined` is its manifest's entry `model`.
+        """Whether an atlas was mined from this model; `mined` is the entry `model` of its manifest.
 
-        Atlases made before the beginning token was part of the fingerprint hold the content's, and the token beside it.
+        Atlases from before the fingerprint covered the beginning token hold the content's, and the token beside it.
         """
         if mined.get("fingerprint") == self.content:
             return bool(mined.get("beginning") == asdict(self.beginning))
         return bool(mined.get("fingerprint") == self.fingerprint)
 
     def numbering(self, layer: int) -> Numbering:
-        """How the memories of a layer are numbered and named."""
+        """The numbers and names of a layer's memories."""
         return self.layer(layer).ffn.numbering
 
     @cached_property
     def numberings(self) -> dict[int, Numbering]:
-        """Those of all layers; empty where no layer has experts."""
-        found = {layer: self.numbering(layer) for layer in range(self.sizes.layers)}
-        return found if any(numbering.routed is not None for numbering in found.values()) else {}
+        """Those of all layers; empty if no layer has experts."""
+        every = {layer: self.numbering(layer) for layer in range(self.sizes.layers)}
+        return every if any(numbering.routed is not None for numbering in every.values()) else {}
 
     def memories_at_once(self, layer: int) -> int:
-        """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
+        """How many coefficients of a layer a token has: in a mixture those of its experts."""
         return self.anatomy.memories_at_once(layer)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[batch, position] of the ids that this thread's running forward, or its last one, was given."""
+        """[batch, position] of the ids of this thread's running forward, or its last one."""
         shape: tuple[int, int] = getattr(self._running, "shape", (0, 0))
         return shape
 
     @property
     def attention(self) -> str:
-        """The attention kernel that transformers runs, such as `sdpa`; `own` for networks that it does not know."""
+        """The attention kernel of transformers, such as `sdpa`; `own` for other networks."""
         config = getattr(self.anatomy.model, "config", None)
         return str(getattr(config, "_attn_implementation", None) or "own")
 
     @property
     def tokenizer_fingerprint(self) -> str:
-        """The sha256, in hex, of how text becomes tokens."""
+        """The sha256, in hex, of the tokenizer's description."""
         return reading_fingerprint(self.reader.description)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text: no special tokens, special strings are plain text."""
+        """The token ids of each text: no special tokens; special strings are plain text."""
         return self.reader.encode(texts)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
@@ -159,7 +159,7 @@ class LanguageModel:
         return self.reader.offsets(text)
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
-        """Text and bytes of every row of the head; empty for rows without a token. Made once: not to be changed."""
+        """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
         return self._vocabulary
 
     @cached_property
@@ -168,13 +168,13 @@ class LanguageModel:
 
     @cached_property
     def known_votes(self) -> list[Tensor]:
-        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 where not projected yet."""
+        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 if not projected yet."""
         each = zip(self.sizes.memories, self.devices, strict=True)
         return [torch.full((2 * count,), -1, device=device) for count, device in each]
 
     @cached_property
     def head_mean(self) -> Tensor:
-        """The mean `[hidden']` of the rows of the head, float64; a sweep over all of it, made once and kept."""
+        """The mean `[hidden']` of the rows of the head, float64; cached, since it reads the whole head."""
         with torch.inference_mode(False), torch.no_grad():
             return self.scorer().mean_vector().to(self.device)
 
@@ -190,14 +190,14 @@ class LanguageModel:
 
     @held
     def values(self, layer: int) -> Tensor:
-        """The values [memory, hidden]: row i is v_i. Not to be changed: they are the model's own, or kept."""
+        """The values [memory, hidden]: row i is v_i. Do not change them: they are the model's own, or cached."""
         return self._values.of(layer, self.layer(layer).ffn)
 
     @held
     def head(self) -> Tensor:
         """The matrix E [vocab, hidden'], float32, whose products with folded vectors are their `gain` scores.
 
-        A view where the model is float32. Raises ModelUnsupported for a head that is not one matrix.
+        A view if the model is float32. Raises ModelUnsupported for a head that is not one matrix.
         """
         if self.anatomy.two_level is not None:
             raise ModelUnsupported("the head is an adaptive softmax, not one matrix; ask for scores instead")
@@ -205,9 +205,9 @@ class LanguageModel:
 
     @held
     def scorer(self) -> Head:
-        """What turns folded vectors into `gain` scores, in float32.
+        """Turns folded vectors into `gain` scores, in float32.
 
-        Views of the head where the model is float32, else a copy: ask once per pass.
+        A view of the head if the model is float32, else a copy: call it once per pass.
         """
         two_level = self.anatomy.two_level
         if two_level is None:
@@ -217,16 +217,16 @@ class LanguageModel:
     def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
 
-        `layer` names the block whose output norm (sandwich, post-norm) comes first; None where the vector is already
-        in the stream.
+        `layer` names the block whose output norm (sandwich, post-norm) comes first; None if the vector is already in
+        the stream. Layers with branches need `readout.fold.fold_values`.
         """
         norm = None if layer is None else self.output_norm(layer)
         return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """What a norm that `fold` folds in divides each of the vectors `[n, hidden]` that it reads by: `[n]`, float32.
+        """The divisors `[n]`, float32, of a norm that `fold` folds in, for the vectors `[n, hidden]` that it reads.
 
-        `layer` names the block whose output norm it is, None is the final norm; 1 where there is no such norm.
+        `layer` names the block with that output norm, None the final norm; 1 without such a norm.
         """
         norm = self.anatomy.final_norm if layer is None else self.output_norm(layer)
         fold = self._final_fold if layer is None else self._fold_of(norm)
@@ -234,17 +234,20 @@ class LanguageModel:
             return scale_of(norm, fold, vectors.to(self.dtype)).to(self.device)
 
     def multiplier(self, layer: int) -> float:
-        """What the model multiplies a value of this layer by, besides its coefficient, on the way to the scores."""
+        """The model's factor on a value of this layer, besides its coefficient, on the way to the scores."""
         return self.anatomy.multiplier(layer)
 
     def output_norm(self, layer: int) -> nn.Module | None:
-        """The norm of its own that a block's values pass: behind the feed-forward layer, or behind the block."""
+        """The norm that a block's values pass: after the feed-forward layer, or after the block; or None."""
         block = self.layer(layer)
         return block.post_norm if block.output_norm is None else block.output_norm
 
     @held
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
-        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`."""
+        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`.
+
+        Raises OptionError for an unknown projection.
+        """
         with torch.inference_mode():
             if projection == "lens":
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
@@ -265,8 +268,8 @@ class LanguageModel:
     def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
-        No attention mask is used: padding on the right is harmless in a causal model. With `stop_after` it ends with
-        that layer's coefficients: None.
+        Uses no attention mask: padding on the right is harmless in a causal model. With `stop_after` it ends at that
+        layer's coefficients and returns None.
         """
         anatomy, abandon = self.anatomy, abandon_in(get_ident())
         with ExitStack() as hooks:
@@ -289,7 +292,7 @@ class LanguageModel:
         return run(module, ids)
 
     def layer(self, layer: int) -> Layer:
-        """The parts of one layer's block; raises MemoryIdError for a layer that there is not."""
+        """The parts of one layer's block; raises MemoryIdError for a layer that does not exist."""
         layers = self.anatomy.layers
         if not 0 <= layer < len(layers):
             raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {len(layers) - 1}")

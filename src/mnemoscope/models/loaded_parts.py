@@ -1,7 +1,7 @@
-"""What the readers of all formats share: the parts that they hand over, quiet libraries, and errors of one line.
+"""The common result of the readers of all formats, and one-line errors.
 
-huggingface.py and fairseq/ hand a model as they found it to loading.py, which puts it in a number format on a device
-and has it proved. Warnings, logging and progress bars of transformers and the hub are silenced for the time of a call.
+huggingface.py and fairseq/ pass a model as stored to loading.py, which converts its number format, places it on a
+device and has it proved.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_begi
 
 @dataclass(frozen=True)
 class LoadedParts:
-    """A network with what belongs to it.
+    """A network with its tokenizer and properties.
 
     own        the network is a user's object: a change of dtype or device works on a copy
-    spec       its name without what `opening` adds to it
-    name       what it calls itself, where a file of it does; else it is called as `spec`
-    config     what the fingerprint covers beside weights and tokens
+    spec       its name without the additions of `opening`
+    name       its name for itself, if a file of it states one; else it is shown as `spec`
+    config     the fingerprint covers it, with weights and tokens
     context    tokens of the longest input
     anatomy    finds the parts of the network once it is placed
-    beginning  the token put before every sentence, for a head of so many rows
+    beginning  the token before every sentence, for a head of so many rows
     unread     names of stored weights that the model did not take
-    boundaries lengths of a row beyond which it is computed otherwise (company.py)
+    boundaries row lengths beyond which the computation differs (company.py)
     ends       the end-of-text tokens, for a head of so many rows
-    padding    the token that fills shorter rows up, where there is one
+    padding    the token that fills up shorter rows, if any
     """
 
     network: Any
@@ -48,26 +48,26 @@ class LoadedParts:
 
     @property
     def shown_name(self) -> str:
-        """What it is called where it is shown, without its adapter."""
+        """The display name, without the adapter."""
         return self.name or display_name(full_name(self.spec))
 
     @property
     def hub(self) -> str | None:
-        """Its id on the hub, where it is from there."""
+        """Its id on the hub, if it is from there."""
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
     def begins(self, rows: int) -> Beginning:
-        """What is put before every sentence: as `opening` says, else as usual. Raises OptionError."""
-        usual, asked = self.beginning(rows), self.opening.beginning
-        return usual if asked is None else chosen_beginning(asked, usual, self.tokens, rows=rows)
+        """The beginning of every sentence: by `opening`, else the usual one. Raises OptionError."""
+        usual, chosen = self.beginning(rows), self.opening.beginning
+        return usual if chosen is None else chosen_beginning(chosen, usual, self.tokens, rows=rows)
 
     def reader(self, beginning: Beginning) -> Reader:
-        """What reads texts that follow this beginning: of texts that are token ids, it is left out."""
+        """The tokenizer of texts that follow this beginning, which texts of token ids need not repeat."""
         return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 def raised_by_package(error: BaseException) -> bool:
-    """Whether it was this package's own code that raised it, not a library's or a model's."""
+    """Whether this package's own code raised the error, not a library or a model."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -76,7 +76,6 @@ def raised_by_package(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     if text.endswith(":") and len(lines) > 1:

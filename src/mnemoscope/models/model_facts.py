@@ -1,11 +1,11 @@
-"""What a loaded model states of itself: how large it is, and how exactly it was proved."""
+"""A loaded model's sizes, and the errors of its proof."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a model is; `memories` per layer, `vocabulary` in rows of the head."""
+    """The sizes of a model; `memories` per layer, `vocabulary` in rows of the head."""
 
     layers: int
     hidden: int

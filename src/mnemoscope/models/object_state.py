@@ -1,16 +1,16 @@
-"""A network that its owner may change: what is compared before each use, and what follows where it differs.
+"""A network that its owner may change: what is compared before each use, and what follows from a difference.
 
-`ObjectInUse` is the one seam. Whoever runs a model or reads its weights holds it (`LanguageModel.in_use`); the first to
-come compares the network with what it was when it was proved. Where weights, adapters, configuration, modules' classes
-or forwards differ, all that was kept is forgotten and the model is read and proved again, with a new fingerprint; of a
-network that this package opened or copied that is refused, since its name would tell of another one, and so is any such
-change while the model is in use. Hooks that the owner set since then must not change what a verb (mine, trace,
-intervene and such) computes with: no fingerprint covers them. They are tried once, and see two short forwards more.
-Training flags are switched off for the time of a use, and each module's own is put back after it.
+`ObjectInUse` is the only seam. Code that runs a model or reads its weights holds it (`LanguageModel.in_use`); the first
+holder compares the network with its state when it was proved. If weights, adapters, configuration, modules' classes or
+forwards differ, all caches are dropped and the model is read and proved again, with a new fingerprint. For a network
+that this package opened or copied this is refused, since its name would refer to another one, and so is such a change
+while the model is in use. Hooks that the owner set since then must not change the results of a verb (mine, trace,
+intervene and such): no fingerprint covers them. They are tested once, and see two more short forwards. Training flags
+are off during a use; each module's own is restored after it.
 
-Not found: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward that
-changes its mind, or acts on other tokens than those tried; numbers that are no tensor of the network's (attributes of
-modules, what a hook holds), buffers that are not stored, and weights that accelerate keeps on disk.
+Not detected: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward whose
+behaviour varies, or that acts on other tokens than those tested; numbers that are no tensor of the network's
+(attributes of modules, state of a hook), buffers that are not stored, and weights that accelerate keeps on disk.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,11 +35,11 @@ from mnemoscope.models.modules.switches import steady
 
 _SAMPLED = 4
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Numbers as whole ones of their size: NaN equals NaN, and all formats can be joined."""
+"""Integer dtypes by item size: NaN equals NaN, and all formats can be joined."""
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 _KEPT = ("lock", "usage", "_running")
-"""What a model that is read anew has as before: whoever uses it holds it."""
+"""Attributes that survive rereading, since current users hold them."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -56,20 +56,20 @@ def _holding(*, compare: bool) -> Callable[[F], F]:
 
 
 held = _holding(compare=False)
-"""A method of a model that holds it meanwhile."""
+"""Decorates a method of a model, which holds the model meanwhile."""
 whole_use = _holding(compare=True)
-"""A verb whose first argument is a model, which is compared as it begins, also within another use."""
+"""Decorates a verb whose first argument is a model, which is compared at its start, also within another use."""
 
 
 def check_unchanged(model: Any) -> None:
-    """Raises ModelChanged where a model that is in use is not what it was as that began."""
+    """Raises ModelChanged if a model has changed since its current use began."""
     with model.in_use(compare=True):
         pass
 
 
 @dataclass
 class _Rest:
-    """How many hold a network at rest, and the modules that were training before."""
+    """The number of holders of a network in evaluation mode, and the modules that were training before."""
 
     users: int = 0
     trained: list[nn.Module] = field(default_factory=list)
@@ -81,7 +81,7 @@ _changing = Lock()
 
 @contextmanager
 def at_rest(network: nn.Module) -> Iterator[None]:
-    """No module of the network is training; the last of all threads to leave puts every module's own flag back."""
+    """Puts all modules in evaluation mode; the last of all threads to leave restores every module's own flag."""
     with _changing:
         rest = _resting.setdefault(network, _Rest())
         rest.users += 1
@@ -101,11 +101,10 @@ def at_rest(network: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ObjectState:
-    """What is compared of a network: of tensors which and where they are, their version and a few entries.
+    """The compared state of a network: its tensors' identity and place, their versions and a few entries.
 
-    `forms` are the modules' classes, forwards of their own that others set, and the configuration, of which the package
-    itself changes the kernel of attention for a while. `hooks` are those of others, by the numbers that torch gives
-    them, each only once.
+    `forms` are the modules' classes, foreign forwards, and the configuration, whose attention kernel the package itself
+    changes for a while. `hooks` are the foreign ones, by torch's numbers, which are unique.
     """
 
     tensors: list[tuple[object, ...]]
@@ -116,12 +115,12 @@ class ObjectState:
 
     @staticmethod
     def of(network: nn.Module) -> "ObjectState":
-        """The state now; a few microseconds for each tensor."""
+        """The state now; takes a few microseconds per tensor."""
         tensors: list[tuple[object, ...]] = []
         samples: dict[tuple[torch.device, int], list[Tensor]] = {}
         forms: list[object] = []
         modules = list(network.named_modules())
-        # Peft adds to the parameters of such in every forward, and takes it away again, which moves their version.
+        # Peft adds to the parameters of these in every forward and subtracts it again, which changes their version.
         wrappers: list[Any] = [module for _, module in modules if type(module).__name__ == "ParamWrapper"]
         moved = {id(getattr(each.get_base_layer(), each.parameter_name)) for each in wrappers}
         with torch.no_grad():
@@ -135,7 +134,7 @@ class ObjectState:
                         place = part.device, part.element_size()
                         if part.numel() and place[1] in _AS_WHOLE:
                             samples.setdefault(place, []).append(_sample(part, len(tensors)))
-            entries = [torch.cat(found).cpu() for found in samples.values()]
+            entries = [torch.cat(own_samples).cpu() for own_samples in samples.values()]
         config = getattr(network, "config", None)
         if isinstance(config, PretrainedConfig):
             forms += [repr(config.to_dict()), config._attn_implementation]
@@ -144,7 +143,7 @@ class ObjectState:
         return ObjectState(tensors, entries, adapters, forms, hooks)
 
     def difference(self, now: "ObjectState", *, busy: bool) -> str:
-        """What differs, but for hooks: `adapters`, `weights`, `modules or configuration`, or nothing."""
+        """The difference apart from hooks: `adapters`, `weights`, `modules or configuration`, or empty."""
         if self.adapters != now.adapters:
             return "adapters"
         if self.tensors != now.tensors or not all(map(torch.equal, self.entries, now.entries)):
@@ -153,20 +152,20 @@ class ObjectState:
 
 
 def _sample(tensor: Tensor, seed: int) -> Tensor:
-    """A few of the tensor's entries, a view where it lies contiguous; which ones, its size and `seed` decide."""
+    """A few of the tensor's entries, chosen by its size and `seed`; a view if it is contiguous."""
     count = tensor.numel()
     kept = min(_SAMPLED, count)
     step = max(1, (count - 1) // kept)
     first = seed * 2654435761 % (count - step * (kept - 1))
     if tensor.is_contiguous():
-        found = torch.as_strided(tensor, (kept,), (step,), tensor.storage_offset() + first)
+        entries = torch.as_strided(tensor, (kept,), (step,), tensor.storage_offset() + first)
     else:
-        found = tensor.take(torch.arange(first, count, step, device=tensor.device)[:kept])
-    return found.view(_AS_WHOLE[tensor.element_size()])
+        entries = tensor.take(torch.arange(first, count, step, device=tensor.device)[:kept])
+    return entries.view(_AS_WHOLE[tensor.element_size()])
 
 
 def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
-    """The hooks that this package did not set: where, by number, and torch's own mapping that holds them."""
+    """The hooks that this package did not set: the place, the hooks by number, and torch's mapping that holds them."""
     every: list[tuple[str, Any, str]] = [
         ("every module", all_of, "_global_forward_hooks"),
         ("every module", all_of, "_global_forward_pre_hooks"),
@@ -174,16 +173,16 @@ def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, 
     for path, module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             every += [(repr(path), module, name) for name in ("_forward_hooks", "_forward_pre_hooks")]
-    found = []
+    foreign = []
     for where, owner, name in every:
         every_one = getattr(owner, name)
         if own := {number: hook for number, hook in list(every_one.items()) if not _is_ours(hook)}:
-            found.append((where, own, every_one))
-    return found
+            foreign.append((where, own, every_one))
+    return foreign
 
 
 def where_hooked(network: nn.Module) -> str:
-    """The first place that has hooks of others; nothing where there is none."""
+    """The first place with foreign hooks; empty without any."""
     return next((where for where, _, _ in _foreign_hooks(network.named_modules())), "")
 
 
@@ -192,24 +191,24 @@ def _is_ours(hook: Any) -> bool:
 
 
 def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
-    """Raises ModelChanged where the hooks of others change what the network gives for a few ids below `rows`."""
+    """Raises ModelChanged if foreign hooks change the network's output for a few ids below `rows`."""
     foreign = _foreign_hooks(network.named_modules())
     with at_rest(network):
         try:
-            found = [run(network, ids_for(network, rows))]
+            outputs = [run(network, ids_for(network, rows))]
         except Exception:
-            return  # a hook that raises will do so when it matters
+            return  # a hook that raises will do so in real use
         before = [dict(every_one) for _, _, every_one in foreign]
         try:
             for _, own, every_one in foreign:
                 for number in own:
                     del every_one[number]
-            found.append(run(network, ids_for(network, rows)))
+            outputs.append(run(network, ids_for(network, rows)))
         finally:
             for (_, _, every_one), order in zip(foreign, before, strict=True):
                 every_one.clear()
                 every_one.update(order)
-    if not torch.equal(*found):
+    if not torch.equal(*outputs):
         raise ModelChanged(
             f"hooks that were set after loading (on {foreign[0][0]}) change what the model computes, and no fingerprint"
             " covers them; remove them, or change memories with intervene"
@@ -218,10 +217,10 @@ def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
 
 @final
 class ObjectInUse:
-    """Who uses a network, and its state when it was proved; see the module's docstring.
+    """The users of a network, and its state when it was proved.
 
-    `again` reads and proves it anew; None where it is not its owner's object. `lock` is the model's own, which is taken
-    before this one's.
+    `again` reads and proves it anew; None if it is not its owner's object. `lock` is the model's own, acquired before
+    this one's.
     """
 
     def __init__(self, network: nn.Module, spec: str, rows: int, lock: Any, again: Callable[[], object] | None) -> None:
@@ -233,12 +232,11 @@ class ObjectInUse:
 
     @contextmanager
     def hold(self, model: object, *, compare: bool, steadily: bool) -> Iterator[None]:
-        """Holds the network of `model` at rest; where it has changed, `model` becomes what is read of it now.
+        """Holds the network of `model` in evaluation mode; if it has changed, `model` becomes the model read anew.
 
-        `steadily` also holds the switches of the process, which who lets others run the network meanwhile must not.
-
-        Whoever comes while others hold it joins them, and looks again only to `compare`; hooks are tried only then.
-        Raises ModelChanged, and what reading and proving a model raise.
+        `steadily` also holds the global switches; not for a holder that lets others run the network meanwhile. Later
+        holders join the first, and check again only to `compare`; hooks are tested only then. Raises ModelChanged, and
+        the errors of reading and proving a model.
         """
         with ExitStack() as held:
             if not self._join(compare):
@@ -256,7 +254,7 @@ class ObjectInUse:
             yield
 
     def _join(self, compare: bool) -> bool:
-        """Whether others hold the network now, and this one with them; raises ModelChanged where it has changed."""
+        """Joins the present holders; returns False without any. Raises ModelChanged if the network has changed."""
         with self._lock:
             if not self._users:
                 return False
@@ -276,7 +274,7 @@ class ObjectInUse:
             self._users -= 1
 
     def _settle(self, model: object, compare: bool) -> None:
-        """Sees to it that what is known of the network is true; raises what says why it cannot be."""
+        """Updates what is known of the network, reading it anew if needed; raises ModelChanged."""
         now = ObjectState.of(self._network)
         what = self._state.difference(now, busy=False) or ("hooks" if self._first_hooks - now.hooks else "")
         if compare and now.hooks - self._known_hooks:
@@ -291,7 +289,7 @@ class ObjectInUse:
             anew = vars(self._again())
             kept = {name: vars(model)[name] for name in _KEPT}
             vars(model).update(anew | kept)
-            for name in vars(model).keys() - anew.keys() - kept.keys():  # what was only made when it was asked for
+            for name in vars(model).keys() - anew.keys() - kept.keys():  # lazily made attributes
                 del vars(model)[name]
             self._first_hooks = now.hooks
         self._state = ObjectState.of(self._network) if what else now

@@ -1,8 +1,8 @@
-"""What special tokens are good for: a chat through the model's template; and which tokens they are.
+"""Special tokens: which they are, and chats through the model's template.
 
-Elsewhere special strings are plain text. In the text that a template makes of a chat they are special tokens, those
-that a message holds, too, as the model's own library reads it. A beginning token that the template writes is left out
-of the tokens, since it stands before every sentence anyway.
+Elsewhere special strings are plain text. In a chat's rendered text they are special tokens, also those inside a
+message, as in the model's own library. A beginning token that the template writes is left out of the tokens, since it
+comes before every sentence anyway.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from mnemoscope.models.tokens.model_tokens import Tokens
 from mnemoscope.models.tokens.python_tokens import PythonTokens
 
 _DAY = {"%d": "26", "%-d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024", "%y": "24", "%A": "Friday"}
-"""What templates that write today's date are told, so that the same chat is the same text tomorrow."""
+"""A fixed date for templates that write today's, so that the same chat is the same text tomorrow."""
 
 
 def special_tokens(model: LanguageModel) -> frozenset[int]:
-    """The tokens that are marked special, end a text or fill it up; raises OptionError where nobody says."""
+    """The tokens that are marked special, end a text or fill it up; raises OptionError without a tokenizer."""
     if not isinstance(model.reader, Tokens | PythonTokens):
         raise OptionError(f"skip_special: no tokenizer says which tokens of {model.spec!r} are special; leave it out")
     return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]
@@ -27,7 +27,7 @@ def special_tokens(model: LanguageModel) -> frozenset[int]:
 
 @final
 class ChatReader:
-    """Reads chats as the model's template writes them; raises ModelUnsupported for a model without one."""
+    """Reads chats through the model's template; raises ModelUnsupported for a model without one."""
 
     def __init__(self, model: LanguageModel) -> None:
         reader = model.reader
@@ -52,13 +52,13 @@ class ChatReader:
             text = self._tokenizer.apply_chat_template(
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
             )
-        except Exception as error:  # whatever a template raises, in whatever words
-            said = " ".join(str(error).split())[:160] or type(error).__name__
-            raise PromptError(f"the chat template refuses these messages ({said})") from None
+        except Exception as error:  # a template may raise anything
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise PromptError(f"the chat template refuses these messages ({reason})") from None
         return str(text)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text, special strings being special tokens."""
+        """The token ids of each text, with special strings as special tokens."""
         return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:

@@ -1,8 +1,7 @@
 """The parts of a causal language model that the rest of the room reads: resolved modules, not paths.
 
-`find_layers` turns a transformers model into an `Anatomy`, from its family's row (families.py) or, for a family that
-the table does not know, from its structure (structure.py). Nothing here runs the model or vouches for the result: the
-load-time proof (proof.py) does.
+`find_layers` turns a transformers model into an `Anatomy` by its family's row (families.py); structure.py does so for
+an unknown family. Nothing here runs the model or checks the result: the load-time proof (proof.py) does.
 """
 
 from collections.abc import Mapping
@@ -42,9 +41,9 @@ class Layer:
     update_scale: float
     in_place: bool
     output_scale: float = 1.0
-    """What the block multiplies the whole stream by as it ends."""
+    """The block's factor on the whole stream at its end."""
     onward: nn.Module | None = None
-    """The module that reads r + u, where the block adds more behind its feed-forward layer."""
+    """The module that reads r + u, where the block adds more after its feed-forward layer."""
 
     @property
     def kind(self) -> str:
@@ -57,11 +56,11 @@ class Layer:
 
     @staticmethod
     def through_gate(ffn_output: Tensor, opened: Tensor) -> Tensor:
-        """The update for what the output gate's map gave (definitions.md section 1, gates inside)."""
+        """The update, from the output of the output gate's map (definitions.md section 1, gates inside)."""
         return ffn_output * torch.sigmoid(opened)
 
     def update(self, ffn_output: Tensor) -> Tensor:
-        """What the block adds for a feed-forward output: u of definitions.md section 1."""
+        """The block's update for a feed-forward output: u of definitions.md section 1."""
         return self.scale(ffn_output if self.post_norm is None else self.post_norm(ffn_output))
 
     def scale(self, update: Tensor) -> Tensor:
@@ -69,19 +68,19 @@ class Layer:
         return update if self.update_scale == 1.0 else update * self.update_scale
 
     def unscale(self, output: Tensor) -> Tensor:
-        """The stream r + u, of what a block gives that adds nothing more."""
+        """The stream r + u, from the output of a block that adds nothing more."""
         return output if self.output_scale == 1.0 else output / self.output_scale
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A causal language model's parts. `backbone` is the module that runs the blocks without the head.
+    """A causal language model's parts.
 
-    backbone None: the model has no such module, so its own forward is abandoned where the head would start.
-    `two_level` is the head where it is an adaptive softmax, which has no one matrix. `layers` are the blocks that have
-    a feed-forward layer; `without` names what the others hold, by the number of the block; `last` is the block whose
-    output is the final stream, where that is not the last layer's, and `first` the one that reads the embedding, where
-    that is not the first layer's.
+    `backbone` runs the blocks without the head; None: there is no such module, so the model's own forward stops where
+    the head would start. `two_level` is the head if it is an adaptive softmax, which has no single matrix. `layers` are
+    the blocks with a feed-forward layer; `without` names the contents of the others, by block number. `last` is the
+    block whose output is the final stream, unless it is the last layer's; `first` reads the embedding, unless it is the
+    first layer's.
     """
 
     family: str
@@ -101,17 +100,17 @@ class Anatomy:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The number of every layer's block: not the layer's own where there are blocks without a layer."""
+        """The number of every layer's block; differs from the layer's where some blocks have no layer."""
         count = len(self.layers) + len(self.without)
         return tuple(number for number in range(count) if number not in self.without)
 
     def multiplier(self, layer: int) -> float:
-        """What the model multiplies a value of a layer by, besides its coefficient, on the way to the scores."""
+        """The model's factor on a value of a layer, besides its coefficient, on the way to the scores."""
         later = prod(each.output_scale for each in self.layers[layer:])
         return self.layers[layer].update_scale * later * self.logit_scale
 
     def memories_at_once(self, layer: int) -> int:
-        """How many coefficients of a layer a token has: of a mixture those of the experts that it is routed to."""
+        """How many coefficients of a layer a token has: in a mixture those of its experts."""
         numbering = self.layers[layer].ffn.numbering
         if numbering.routed is None:
             return numbering.count
@@ -119,13 +118,12 @@ class Anatomy:
         return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     def hybrid_facts(self) -> dict[str, Any]:
-        """Of a model with blocks that have no layer: each layer's block, and the class of what another block holds."""
+        """For a model with blocks without a layer: each layer's block, and the class in each other block."""
         rest = {str(number): name for number, name in self.without.items()}
         return {"layer_blocks": list(self.blocks), "other_blocks": rest} if rest else {}
 
     @property
     def first_block(self) -> nn.Module:
-        """The block that reads the embedding."""
         return self.layers[0].block if self.first is None else self.first
 
     @property
@@ -156,12 +154,12 @@ def find_layers(model: Any) -> Anatomy | None:
     family = family_of(model.config)
     try:
         return None if family is None else resolve(model, family)
-    except AttributeError:  # modules of the row that the model does not have
+    except AttributeError:  # the model lacks modules of the row
         return None
 
 
 def check_supported(config: Any) -> None:
-    """Raises ModelUnsupported where the configuration already tells that the memories cannot be read."""
+    """Raises ModelUnsupported if the configuration already shows that the memories cannot be read."""
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
@@ -170,13 +168,13 @@ def check_supported(config: Any) -> None:
 
 
 def experts_chosen(config: Any) -> int:
-    """How many routed experts a token goes to, as the configuration says; 2 where it does not."""
+    """How many routed experts a token uses, by the configuration; 2 where it states none."""
     stated = (getattr(config.get_text_config(decoder=True), name, None) for name in _CHOSEN_ENTRIES)
     return next((count for count in stated if isinstance(count, int) and count > 0), 2)
 
 
 def family_of(config: Any) -> Family | None:
-    """The row that fits the configuration; None for a family or variant that the table does not know."""
+    """The row that fits the configuration; None for an unknown family or variant."""
     for family in FAMILIES:
         variant = all(getattr(config, name, None) == value for name, value in family.when)
         if family.name == config.model_type and variant:
@@ -185,7 +183,7 @@ def family_of(config: Any) -> Family | None:
 
 
 def resolve(model: Any, family: Family) -> Anatomy:
-    """The anatomy that a family's row describes; raises AttributeError where the model has no such module."""
+    """The anatomy of a family's row; raises AttributeError for a module that the model lacks."""
     config = text_config(model)
 
     def number(name: str | None, default: float) -> float:
@@ -214,10 +212,7 @@ def resolve(model: Any, family: Family) -> Anatomy:
 def resolve_layer(
     block: nn.Module, row: Family, scale: float = 1.0, output_scale: float = 1.0, *, ffn: FeedForward | None = None
 ) -> Layer:
-    """A block's parts by its family's row; raises AttributeError where it has no such module.
-
-    `ffn` takes the place of the feed-forward layer that the row describes.
-    """
+    """A block's parts by its family's row; `ffn` replaces the row's. Raises AttributeError for a missing module."""
     return Layer(
         block=block,
         ffn=resolve_dense(block, row) if ffn is None else ffn,
@@ -234,8 +229,6 @@ def resolve_layer(
 
 
 def resolve_dense(block: nn.Module, row: Family) -> DenseFeedForward:
-    """The linear maps and the function of a block's feed-forward layer."""
-
     def linear_map(path: str) -> LinearMap:
         return LinearMap.whole(block.get_submodule(path), transposed=path in row.transposed)
 
@@ -251,7 +244,7 @@ def _part(module: nn.Module, path: str | None) -> nn.Module | None:
 
 
 def head_of(model: Any) -> nn.Module:
-    """The language-model head; raises ModelUnsupported where there is none."""
+    """The language-model head; raises ModelUnsupported without one."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Module):
         raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")
@@ -259,6 +252,6 @@ def head_of(model: Any) -> nn.Module:
 
 
 def activation_name(config: Any, default: str) -> str:
-    """The activation's name as the configuration gives it, or else `default`."""
+    """The activation's name in the configuration, or else `default`."""
     stated = (getattr(config, name, None) for name in _ACTIVATION_ENTRIES)
     return next((value for value in stated if isinstance(value, str)), default)

@@ -1,8 +1,8 @@
-"""What the blocks of a model of an unknown family are made of, told from what their modules did in one small forward.
+"""The parts of the blocks of a model of an unknown family, inferred from what their modules did in one small forward.
 
 The down-projection is the last linear map of a block back to the hidden size whose input the keys explain; a layer of
-experts is the module around them; norms and stream are found by which tensors equal which. structure.py, which finds
-the blocks, says what a guess this is.
+experts is the module around them; norms and stream follow from which tensors are equal. structure.py finds the blocks
+and describes the limits of this inference.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,9 @@ from mnemoscope.models.modules.observed import ModuleCall, Observation, factor_b
 
 @dataclass(frozen=True)
 class Blocks:
-    """The layers of the blocks that have one, what the others hold by their number, the first function's name, and the
-    numbers of the first and the last block that run.
+    """The layers of the blocks with one, and the contents of the others by number.
+
+    `activation` is that of the first layer; `first` and `last` are the first and the last block that run.
     """
 
     layers: tuple[Layer, ...]
@@ -35,10 +36,9 @@ class Blocks:
 
 
 def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module]) -> Blocks:
-    """Every block's layer, where it has one.
+    """Every block's layer, if it has one; one result serves all blocks made of the same modules.
 
-    What is found in a block goes for all that are made of the same modules. Raises Unclear for a block whose
-    feed-forward layer cannot be read, and where no block has one.
+    Raises Unclear for a block with an unreadable feed-forward layer, and if no block has one.
     """
     layers: list[Layer] = []
     rows: dict[tuple[Any, ...], Sums | str] = {}
@@ -48,7 +48,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     if any(call.path == f"{path}.{number}" for call in seen.again for number in running):
         raise Unclear("its blocks run more than once in a forward, where one call cannot be told from another yet")
     for number, block in enumerate(blocks):
-        if number not in running:  # such as cross-attention to a picture
+        if number not in running:  # such as cross-attention to an image
             without[number] = f"{type(block).__name__}, which text alone does not run"
             continue
         kind = (*((inside, type(module)) for inside, module in block.named_modules()), *own_numbers(block))
@@ -75,9 +75,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
 
 
 def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
-    """The class of the module that alone makes a block's update, if it mixes positions, as no feed-forward layer does;
-    None where the block may have a feed-forward layer.
-    """
+    """The class of the module that alone makes a block's update and mixes positions; else None."""
     block = seen.calls[path]
     for call in sorted(seen.within(path), key=lambda call: call.path.count(".")):
         if call.given.shape == block.given.shape:
@@ -89,7 +87,7 @@ def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
 
 
 def _row(seen: Observation, path: str, number: int) -> Sums:
-    """The row that describes a block, and how its sums come out."""
+    """The row that describes a block, and the form of its sums."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
     maps = find_maps(inside)
@@ -98,10 +96,10 @@ def _row(seen: Observation, path: str, number: int) -> Sums:
         if keys is None:
             continue
         row = row_of(keys, down, maps, path)
-        found = with_norms(row, block, inside, down, keys.gate.taken)
-        found = found or _with_output_gate(row, block, inside, maps, down)
-        if found is not None:
-            return found
+        sums = with_norms(row, block, inside, down, keys.gate.taken)
+        sums = sums or _with_output_gate(row, block, inside, maps, down)
+        if sums is not None:
+            return sums
     raise Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
 
 
@@ -110,7 +108,7 @@ def _with_output_gate(
 ) -> Sums | None:
     """The row with the map whose sigmoid multiplies the feed-forward output, and with the norm that reads the residual.
 
-    What the keys read need not be what that norm gives: RWKV mixes it with the position before.
+    The keys may read something other than that norm's output: RWKV mixes it with the position before.
     """
     for gate in maps:
         if gate is not down and gate.given.shape == down.given.shape:

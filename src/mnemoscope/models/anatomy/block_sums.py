@@ -1,6 +1,6 @@
-"""How a block's sums come out: under which norms what its feed-forward layer gives joins the stream.
+"""The form of a block's sums: the norms between its feed-forward layer and the stream.
 
-Told from the numbers of one small forward; block_structure.py says what a guess this is.
+Inferred from the numbers of one small forward; structure.py describes the limits of this inference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,11 @@ from mnemoscope.models.modules.offloading import weight_of
 
 
 class Unclear(Exception):
-    """Says what of the model cannot be told."""
+    """States what of the model cannot be determined."""
 
 
 class Sums(NamedTuple):
-    """A row under which a block's sums come out; the factor by which the feed-forward output enters the stream, and
-    that by which the block multiplies the stream as it ends.
-    """
+    """A row that reproduces a block's sums, the factor on its feed-forward output, and that on the whole stream."""
 
     row: Family
     scale: float = 1.0
@@ -35,7 +33,6 @@ def no_row(path: str) -> Family:
 
 
 def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: str) -> Family:
-    """The row of a block whose down-projection has these keys."""
     return Family(
         "structural",
         blocks=path,
@@ -54,7 +51,7 @@ def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: 
 def with_norms(
     row: Family, block: ModuleCall, inside: list[ModuleCall], down: ModuleCall, ffn_input: Tensor
 ) -> Sums | None:
-    """The row with the norms (or the attention of a parallel block) under which the block's sums come out."""
+    """The row with the norms (or the attention of a parallel block) that reproduce the block's sums."""
     output = down.given
     others = [call for call in inside if not f"{down.path}.".startswith(f"{call.path}.")]
     changing = [call for call in others if call.changes and call.taken.shape == call.given.shape]
@@ -66,7 +63,7 @@ def with_norms(
     for residual, ffn_norm in [*streams, (ffn_input, None)]:
         normed = replace(row, ffn_norm=ffn_norm, post_norm=post_norm)
         whole = residual + update
-        # In half precision several may seem right.
+        # In half precision several may fit.
         factor = min(factors, key=lambda each: distance(whole * each, block.given))
         if same(whole * factor, block.given):
             return Sums(normed, 1.0, factor)
@@ -90,7 +87,7 @@ def with_norms(
 def _with_more_behind(
     row: Family, block: ModuleCall, inside: list[ModuleCall], whole: Tensor, factors: list[float]
 ) -> Sums | None:
-    """The row of a block that adds what one more of its modules makes of r + u, the `whole` (small Gemma 4)."""
+    """The row of a block in which one more module reads r + u, the `whole`, and adds its output (small Gemma 4)."""
     readers = [call for call in inside if same(call.taken, whole)]
     for call in inside if readers else ():
         for factor in factors:
@@ -100,7 +97,7 @@ def _with_more_behind(
 
 
 def own_numbers(block: nn.Module) -> Iterator[tuple[str, float]]:
-    """The single numbers that a block holds itself: blocks with others are not made alike."""
+    """The scalars that a block holds itself, which distinguish blocks of equal modules."""
     for name, tensor in (*block.named_parameters(recurse=False), *block.named_buffers(recurse=False)):
         if tensor.numel() == 1:
             yield name, float(weight_of(block, name))

@@ -1,9 +1,9 @@
 """Where each model family keeps the parts of its blocks: one row of data per family, no branches.
 
-A row names module paths (as transformers 5 names them) and the few facts that the paths do not tell: which half of a
-fused matrix is the gate, whether attention and feed-forward run in parallel, which configuration entry scales the
-scores. Where a family has variants, it has one row for each, told apart by `when`. The row is a claim, not a truth:
-the load-time proof (proof.py) checks it on every load. This file touches no model; anatomy.py does.
+A row holds module paths (as transformers 5 names them) and the few facts that paths do not show: which half of a fused
+matrix is the gate, whether attention and feed-forward run in parallel, which configuration entry scales the scores. A
+family with variants has one row for each, distinguished by `when`. A row is a claim: the load-time proof (proof.py)
+checks it on every load. This file touches no model; anatomy.py does.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ class Family:
     """One row: paths inside the language model (`blocks`, `final_norm`, `project`) and inside a block (the others).
 
     keys          the map before the activation; the gate of a gated layer, or the fused matrix that holds both
-    up            the second key matrix of a gated layer, where it is a module of its own
+    up            the second key matrix of a gated layer, if it is a separate module
     fused         order of the two halves in `keys`, ("gate", "up") or ("up", "gate")
-    activation    the module that computes f; or f itself, where no module does
-    ffn_norm      the norm that reads the residual r; None where the keys read r itself
+    activation    the module that computes f; or f itself, if no module does
+    ffn_norm      the norm that reads the residual r; None if the keys read r itself
     post_norm     a norm between the feed-forward output and the stream (sandwich)
     output_norm   the norm of the block's own output (post-norm block)
     attention     parallel blocks only: the module whose output joins the stream together with the feed-forward's
     update_scale, logit_scale, logit_divisor, softcap   names of configuration entries that hold the number
-    activation_name   the name of f, where the configuration does not give it
+    activation_name   the name of f, if the configuration does not state it
     output_gate   a map whose sigmoid multiplies every entry of the feed-forward output (RWKV)
     inner_norm    a norm between the activation and the down-projection
-    onward        a module that reads r + u, where the block adds more behind its feed-forward layer (Gemma 4)
+    onward        a module that reads r + u, where the block adds more after its feed-forward layer (Gemma 4)
     in_place      the block changes the feed-forward output after computing it, so a hook must clone
-    transposed    maps that store their matrix as [in, out], where their class does not tell (Conv1D's does)
+    transposed    maps that store their matrix as [in, out], if their class does not show it (Conv1D's does)
     """
 
     name: str
@@ -151,7 +151,7 @@ FAMILIES: tuple[Family, ...] = (
         _OPT, when=(("do_layer_norm_before", False),), ffn_norm=None, output_norm="final_layer_norm", final_norm=None
     ),
     _BLOOM,
-    # Here the stream continues from the norm's output, so what the keys read is the residual itself.
+    # Here the stream continues from the norm's output, so the keys read the residual itself.
     replace(_BLOOM, when=(("apply_residual_connection_post_layernorm", True),), ffn_norm=None),
     _FALCON,
     replace(_FALCON, when=(("new_decoder_architecture", False), ("parallel_attn", True))),

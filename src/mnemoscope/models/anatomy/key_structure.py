@@ -1,4 +1,4 @@
-"""Which linear maps, and which function, explain what enters a block's down-projection; told by their numbers."""
+"""Finds the linear maps and the function that explain the input of a block's down-projection, by their numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _FUNCTIONS = ("relu", "gelu", "gelu_pytorch_tanh", "silu", "relu2", "tanh", "sig
 
 @dataclass(frozen=True)
 class Keys:
-    """How the coefficients may come about: f (a path or a function), and its error against what was seen."""
+    """Candidate keys of a layer: f (a path or a function), and the error against the observed coefficients."""
 
     error: float
     gate: ModuleCall
@@ -30,14 +30,14 @@ class Keys:
 
 
 def find_maps(inside: list[ModuleCall]) -> dict[ModuleCall, bool]:
-    """The calls of linear maps, and whether each stores its matrix as [in, out]; not of what is inside such a map."""
-    found = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
-    paths = [f"{call.path}." for call in found]
-    return {call: turned for call, turned in found.items() if not call.path.startswith(tuple(paths))}
+    """The calls of linear maps, and whether each stores its matrix as [in, out]; without maps inside such a map."""
+    maps = {call: transposed for call in inside if (transposed := _is_transposed(call)) is not None}
+    paths = [f"{call.path}." for call in maps]
+    return {call: turned for call, turned in maps.items() if not call.path.startswith(tuple(paths))}
 
 
 def _is_transposed(call: ModuleCall) -> bool | None:
-    """Whether a linear map stores its matrix as [in, out]; None for what is no such map, told by its numbers."""
+    """Whether a linear map stores its matrix as [in, out]; None for a module that is no linear map, by its numbers."""
     if not is_plain(call.module):
         return False if _is_probed_map(call) else None
     weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
@@ -52,21 +52,19 @@ def _is_transposed(call: ModuleCall) -> bool | None:
 
 
 def _is_probed_map(call: ModuleCall) -> bool:
-    """Whether a module without a plain matrix is a linear map from what it took to what it gave."""
+    """Whether a module without a plain matrix is a linear map from its input to its output."""
     if stated_sizes(call.module) != (call.given.shape[1], call.taken.shape[1]):
         return False
     try:
         return same(LinearMap.whole(call.module)(call.taken), call.given)
     except (ModelUnsupported, RuntimeError):
-        if isinstance(call.module, nn.Linear):  # it ought to be one, and the reason says what to do
+        if isinstance(call.module, nn.Linear):  # must be one, and the error says what to do
             raise
         return False
 
 
 def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall) -> Keys | None:
-    """The keys and f that explain the down-projection's input best, or None where nothing does: that input itself, or
-    else what a norm right before it reads.
-    """
+    """The keys and f that best explain the down-projection's input, or that of a norm right before it; or None."""
     norms = [call for call in inside if call.changes and call is not down and same(call.given, down.taken)]
     for norm in (None, *(call for call in norms if call.taken.shape == call.given.shape)):
         found = _keys_of(inside, maps, down, down.taken if norm is None else norm.taken)
@@ -75,28 +73,28 @@ def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall
     return None
 
 
-def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, wanted: Tensor) -> Keys | None:
-    """The keys and f whose product is `wanted`, or nearly."""
-    found = []
-    for function, name, f in _activations(inside, wanted.shape):
+def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, target: Tensor) -> Keys | None:
+    """The keys and f whose product is approximately `wanted`."""
+    candidates = []
+    for function, name, f in _activations(inside, target.shape):
         for gate in maps:
-            if gate.given.shape == wanted.shape and gate is not down:
+            if gate.given.shape == target.shape and gate is not down:
                 raw = f(gate.given)
-                found.append(Keys(distance(raw, wanted), gate, function, name))
+                candidates.append(Keys(distance(raw, target), gate, function, name))
                 for up in maps:
-                    if up is not gate and up.given.shape == wanted.shape and same(up.taken, gate.taken):
-                        found.append(Keys(distance(raw * up.given, wanted), gate, function, name, up=up))
-            elif gate.given.shape == (wanted.shape[0], 2 * wanted.shape[1]):
+                    if up is not gate and up.given.shape == target.shape and same(up.taken, gate.taken):
+                        candidates.append(Keys(distance(raw * up.given, target), gate, function, name, up=up))
+            elif gate.given.shape == (target.shape[0], 2 * target.shape[1]):
                 one, two = gate.given.chunk(2, dim=1)
                 for raw, other, fused in ((one, two, ("gate", "up")), (two, one, ("up", "gate"))):
-                    found.append(Keys(distance(f(raw) * other, wanted), gate, function, name, fused=fused))
-    best = min(found, key=lambda keys: keys.error, default=None)
-    limit = 1e-4 if wanted.dtype == torch.float32 else HALF_TOLERANCE
+                    candidates.append(Keys(distance(f(raw) * other, target), gate, function, name, fused=fused))
+    best = min(candidates, key=lambda keys: keys.error, default=None)
+    limit = 1e-4 if target.dtype == torch.float32 else HALF_TOLERANCE
     return best if best is not None and best.error < limit else None
 
 
 def _activations(inside: list[ModuleCall], shape: torch.Size) -> Iterator[tuple[str | Activation, str, Activation]]:
-    """Candidates for f: the block's own modules with at most some numbers, then the well-known functions."""
+    """Candidates for f: the block's own modules with at most scalar parameters, then the well-known functions."""
     for call in inside:
         plain = all(p.numel() == 1 for p in call.module.parameters()) and not list(call.module.children())
         if plain and call.taken.shape == call.given.shape == shape and call.changes:

@@ -1,7 +1,7 @@
-"""The layer of a block that has experts, told from what its modules did in one small forward.
+"""The layer of a block with experts, inferred from what its modules did in one small forward.
 
-It is the module around them; or, where they stand in the block itself, they and the dense layers beside them, each
-between norms of its own. block_structure.py finds the blocks, and says what a guess this is.
+It is the module around the experts; or, if they are in the block itself, the experts and the dense layers beside them,
+each between its own norms. structure.py finds the blocks, and describes the limits of this inference.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from mnemoscope.models.modules.observed import ModuleCall, Observation, same
 
 
 def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
-    """The layer of a block that has experts at this place in it."""
+    """The layer of a block that has experts at `place`; raises Unclear."""
     inside = seen.within(path)
     of = {call.path: call for call in inside}
     entry = of.get(place.rpartition(".")[0])
@@ -57,7 +57,7 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
 def _layer_of_branches(
     outer: ModuleCall, inside: list[ModuleCall], block: nn.Module, routed: ModuleCall, experts: RoutedExperts
 ) -> Layer:
-    """The layer of a block that adds its experts, and dense layers beside them, each behind a norm of its own."""
+    """The layer of a block that adds experts and dense layers, each with a norm of its own after it."""
     shared = _find_shared(inside, routed.path, block)
     of = {call.path: call for call in inside}
     ways = [(routed.taken, routed.given), *((of[keys].taken, of[down].given) for (down, keys), _ in shared)]
@@ -87,12 +87,12 @@ def _narrowing(
     inside: list[ModuleCall], experts: ModuleCall, entry: ModuleCall, block: nn.Module
 ) -> tuple[ModuleCall, Narrowing]:
     """The call of the map behind experts that work in a narrower stream, and both maps around them."""
-    found = find_maps(inside)
-    into = [call for call in found if same(call.given, experts.taken) and same(call.taken, entry.taken)]
-    out = [call for call in found if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
+    linear = find_maps(inside)
+    into = [call for call in linear if same(call.given, experts.taken) and same(call.taken, entry.taken)]
+    out = [call for call in linear if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
     if not into or not out:
         raise Unclear("its experts work in a narrower stream, and more than a linear map stands between it and theirs")
-    maps = (LinearMap.whole(block.get_submodule(call.path), transposed=found[call]) for call in (into[0], out[0]))
+    maps = (LinearMap.whole(block.get_submodule(call.path), transposed=linear[call]) for call in (into[0], out[0]))
     return out[0], Narrowing(*maps)
 
 
@@ -103,9 +103,9 @@ def _factors(
     shared: list[tuple[tuple[str, str], SharedExpert]],
     whole: Tensor,
 ) -> list[float]:
-    """The constants with which what the experts gave, and each shared one, enter the whole layer; mostly 1.
+    """The constant factors, mostly 1, of the routed experts' sum and of each shared expert in the whole layer.
 
-    Raises Unclear where they do not add up to it.
+    Raises Unclear if they do not add up to it.
     """
     parts = [given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given]
     for (down, keys), expert in shared:
@@ -117,8 +117,8 @@ def _factors(
     factors = torch.linalg.lstsq(table, whole.flatten().double()).solution
     if experts.weighs_input or not same((table @ factors).view_as(whole).to(whole.dtype), whole):
         raise Unclear("its experts, routed and shared, do not add up to their layer, which does something else, too")
-    found: list[float] = factors.to(whole.dtype).tolist()
-    return found
+    solved: list[float] = factors.to(whole.dtype).tolist()
+    return solved
 
 
 def _find_shared(
@@ -127,15 +127,15 @@ def _find_shared(
     """The shared experts among these calls, each with the paths of its down-projection and of its keys."""
     own = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
     maps = find_maps(own)
-    # A router of one expert gives one number, too, but is of a class of its own.
+    # A router of one expert also outputs one number, but has a class of its own.
     switches = [call for call in maps if call.given.shape[1] == 1 and type(call.module).__name__.startswith("Linear")]
-    found = []
+    experts = []
     for down in maps:
         keys = None if down in switches else find_keys(own, list(maps), down)
         if keys is not None:
             dense = resolve_dense(block, row_of(keys, down, maps, ""))
-            found.append(((down.path, keys.gate.path), dense))
-    if len(switches) > 1 or (switches and len(found) != 1):
+            experts.append(((down.path, keys.gate.path), dense))
+    if len(switches) > 1 or (switches and len(experts) != 1):
         raise Unclear("it has several shared experts with gates of their own")
     switch = block.get_submodule(switches[0].path) if switches else None
-    return [(paths, SharedExpert(dense, switch)) for paths, dense in reversed(found)]
+    return [(paths, SharedExpert(dense, switch)) for paths, dense in reversed(experts)]

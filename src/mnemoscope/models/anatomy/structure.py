@@ -1,9 +1,8 @@
-"""Finds the anatomy of a model whose family the table does not know, from what its modules do in one small forward.
+"""Finds the anatomy of a model of an unknown family, from what its modules do in one small forward.
 
-The blocks are the one list of `num_hidden_layers` modules that runs; block_structure.py tells what they are made of;
-what follows them is found by which tensors equal which. What is found in a block goes for all that are made alike, and
-is a guess: the load-time proof judges it in every layer. Anything that does not fit together raises ModelUnsupported in
-one line.
+The blocks are the only list of `num_hidden_layers` modules that runs; block_structure.py infers their parts; the parts
+after them follow from which tensors are equal. A result holds for all blocks made alike, and is a guess, which the
+load-time proof checks in every layer. Anything inconsistent raises ModelUnsupported in one line.
 """
 
 import copy
@@ -28,15 +27,15 @@ from mnemoscope.models.modules.observed import (
 )
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
-"""What configurations call the number of their layers."""
+"""Configuration entries that hold the number of layers."""
 
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a model of an unknown family, which is at rest; raises ModelUnsupported where none is found.
+    """The anatomy of a model of an unknown family, in evaluation mode; raises ModelUnsupported if none is found.
 
-    Where one block stands in several places, it is that of a twin of the model in which every place has a block of its
-    own: the weights are the same tensors, and each call can be told from the others.
+    If one block occurs in several places, it is that of a twin of the model in which every place has a block of its
+    own: the weights are the same tensors, and each call can be distinguished.
     """
     model = _with_own_blocks(model)
     config = text_config(model)
@@ -44,9 +43,9 @@ def infer(model: Any) -> Anatomy:
     try:
         seen = observe(model, _rows(model, config))
         path, blocks = _blocks(model, seen, _layer_count(model, config))
-        found = read_structure(model, seen, path, blocks)
+        structure = read_structure(model, seen, path, blocks)
         head = _head(model, seen)
-        norm, project, before = _after_blocks(seen, f"{path}.{found.last}", head)
+        norm, project, before = _after_blocks(seen, f"{path}.{structure.last}", head)
         factor, softcap = _scaling(head.given, seen.logits, config)
         backbone = _backbone(model, path, head.taken)
     except Unclear as reason:
@@ -54,9 +53,9 @@ def infer(model: Any) -> Anatomy:
     except (AttributeError, KeyError) as error:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     return Anatomy(
-        "structural", model, backbone, found.layers, norm, project, head.module,
-        activation_name(config, found.activation), before * factor, softcap, without=found.without,
-        last=blocks[found.last], first=blocks[found.first],
+        "structural", model, backbone, structure.layers, norm, project, head.module,
+        activation_name(config, structure.activation), before * factor, softcap, without=structure.without,
+        last=blocks[structure.last], first=blocks[structure.first],
     )  # fmt: skip
 
 
@@ -77,34 +76,33 @@ def _lists(model: nn.Module) -> list[nn.ModuleList]:
 
 
 def _twin(module: Any) -> Any:
-    """A copy of the modules with the very parameters and buffers."""
+    """A copy of the modules with the same parameters and buffers."""
     tensors = (*module.parameters(), *module.buffers())
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
 def _layer_count(model: nn.Module, config: Any) -> int | None:
-    """How many blocks the configuration says; of several numbers that of a list, since LongCat's first is another."""
+    """The stated number of blocks; of several numbers the one that is a list's length, as LongCat needs."""
     stated = _numbers_in(config, LAYER_COUNTS)
     lengths = {len(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
     return next((count for count in stated if count in lengths), stated[0] if stated else None)
 
 
 def _numbers_in(config: Any, names: tuple[str, ...]) -> list[int]:
-    """The whole numbers above zero among entries of the configuration."""
     values = (getattr(config, name, None) for name in names)
     return [value for value in values if isinstance(value, int) and value > 0]
 
 
 def _rows(model: Any, config: Any) -> int:
-    """A number that every token id of a small forward must stay below."""
+    """A bound for the token ids of a small forward."""
     stated = _numbers_in(config, ("vocab_size",))
     return stated[0] if stated else int(model.get_input_embeddings().weight.shape[0])
 
 
 def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
-    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text goes through.
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs.
 
-    `count` is how many the configuration says; None where it says nothing.
+    `count` is the number in the configuration, or None.
     """
     ran = False
     for kind in (nn.ModuleList, nn.Sequential):
@@ -131,7 +129,7 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
 
 
 def _head(model: Any, seen: Observation) -> ModuleCall:
-    """The call of the language-model head: the module called so, or the last map to the vocabulary."""
+    """The call of the language-model head: the named module, or the last map to the vocabulary."""
     named = model.get_output_embeddings()
     for call in reversed(seen.calls.values()):
         if call.module is named or (named is None and call.given.shape == seen.logits.shape):
@@ -140,9 +138,7 @@ def _head(model: Any, seen: Observation) -> ModuleCall:
 
 
 def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Module | None, nn.Module | None, float]:
-    """The final norm and the projection between the last block and the head, each where there is one, and the factor
-    by which what they give is scaled before the head reads it.
-    """
+    """The final norm and the projection between the last block and the head, if any, and the factor on their output."""
     stream, later = seen.calls[last].given, seen.after(seen.calls[last])
     leaves = [call for call in later if call is not head and not list(call.module.children())]
 
@@ -180,15 +176,15 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
 
 
 def _factor(one: Tensor, other: Tensor) -> float | None:
-    """The number that makes one tensor the other; None where there is none."""
+    """The factor between two tensors; None without one."""
     if one.shape != other.shape:
         return None
     factor = factor_between(one, other)
     return factor if same(one * factor, other) else None
 
 
-def _backbone(model: Any, path: str, wanted: Tensor) -> nn.Module | None:
-    """The module that runs the blocks without the head; None where only the whole model does."""
+def _backbone(model: Any, path: str, stream: Tensor) -> nn.Module | None:
+    """The module that runs the blocks without the head; None if only the whole model does."""
     parent = path.rpartition(".")[0]
     if not parent:
         return None
@@ -197,4 +193,4 @@ def _backbone(model: Any, path: str, wanted: Tensor) -> nn.Module | None:
         given = run(module, ids_for(model, int(text_config(model).vocab_size)))
     except TypeError:
         return None
-    return module if same(flat(given), wanted) else None
+    return module if same(flat(given), stream) else None

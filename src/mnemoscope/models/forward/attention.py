@@ -1,9 +1,9 @@
-"""Attention beside the feed-forward layer: what each block's attention adds to the stream, and where it looks.
+"""Attention beside the feed-forward layer: each block's attention output and its weights.
 
-No family's row says where attention is. It is found in one small forward: the one module of a block that gives
-attention weights, and how what it gives enters the stream (added; or added and normed, in a post-norm block). What
-mixes positions otherwise (recurrent blocks, linear attention) is no attention here.
-Weights exist only while the network computes attention as plain matrix products (`eager_attention`).
+No family's row names the attention. One small forward finds it: the only module of a block that outputs attention
+weights, and how its output enters the stream (added; or added and normed, in a post-norm block). Other modules that mix
+positions (recurrent blocks, linear attention) do not count as attention. Weights exist only while the network computes
+attention as plain matrix products (`eager_attention`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from mnemoscope.models.modules.observed import HALF_TOLERANCE, UNNAMED, first, f
 from mnemoscope.models.modules.quiet import suppress_warnings
 
 Part = Literal["input", "sum", "weights"]
-"""What is read of a block: the stream that enters it, what its norm after attention reads (post-norm blocks), and the
+"""What is read of a block: the stream that enters it, the input of its norm after attention (post-norm blocks), and the
 attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
 EAGER = "eager"
 REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
-"""What a network may raise that is run, or made, otherwise than it is used to."""
+"""Errors of a network that is run, or built, in an unusual way."""
 
 
 @dataclass(frozen=True)
 class BlockAttention:
-    """The attention of one block; a block without has all of its defaults.
+    """The attention of one block; all defaults for a block without.
 
-    `weights` is the module that gives its weights. In a post-norm block `norm` reads the sum of stream and attention.
-    In a block that is not `separable`, what attention adds cannot be told.
+    `weights` is the module that outputs the weights. In a post-norm block `norm` reads the sum of stream and attention.
+    If not `separable`, the attention's addition is unknown.
     """
 
     separable: bool = False
@@ -45,10 +45,10 @@ class BlockAttention:
 
 @contextmanager
 def eager_attention(model: LanguageModel) -> Iterator[None]:
-    """The network computes attention as plain matrix products, which give weights; on leaving it is as it was.
+    """Makes the network compute attention as plain matrix products, which expose weights; restores it on leaving.
 
-    Nothing is switched in a model of which they are another function (`eager`). The model's lock is held meanwhile: the
-    switch is the network's own, and seen by every thread.
+    Does nothing for a model of which these are another function (`eager`). Holds the model's lock, since the switch
+    belongs to the network and affects every thread.
     """
     with model.in_use(), model.lock, _switch_to_eager(model) if model.eager else nullcontext():
         yield
@@ -58,8 +58,8 @@ def eager_attention(model: LanguageModel) -> Iterator[None]:
 def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
     with suppress_warnings():
         modules = model.anatomy.model.modules()
-        found = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
-        configs = list({id(config): config for config in found}.values())
+        every = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
+        configs = list({id(config): config for config in every}.values())
         before = [config._attn_implementation_internal for config in configs]
         try:
             for config in configs:
@@ -71,7 +71,7 @@ def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
 
 
 def _with_parts(config: Any) -> list[Any]:
-    """A configuration of transformers and those of its parts; nothing for anything else."""
+    """A transformers configuration and those of its parts; empty for anything else."""
     if not isinstance(config, PretrainedConfig):
         return []
     return [config, *(one for name in config.sub_configs for one in _with_parts(getattr(config, name, None)))]
@@ -83,8 +83,8 @@ def read_attention(
 ) -> Iterator[None]:
     """Calls `callback(layer, part, tensor)` for the blocks of all layers as they run.
 
-    `found` is what `find_attention` told. The tensors are the network's own: what is kept of them must be copied. The
-    stream that enters the first block, with a layer or without, comes as the input of layer -1.
+    `found` is the result of `find_attention`. The tensors are the network's own: copy what is kept. The stream that
+    enters the first block, with or without a layer, is the input of layer -1.
     """
     looks = Watched(own_thread)
     with model.in_use(), ExitStack() as hooks:
@@ -132,7 +132,7 @@ def _split_batch(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module inside a block, flat; `weights` says whether it gave attention weights, too."""
+    """One call of a module inside a block, flat; `weights`: its output includes attention weights."""
 
     path: str
     module: nn.Module
@@ -142,9 +142,9 @@ class _Call:
 
 
 def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
-    """The attention of every layer's block, found in one small forward; as if there were none where that fails.
+    """The attention of every layer's block, found in one small forward; defaults where that fails.
 
-    Without `weights` in a model of which plain attention is another function: those would be of that.
+    Without `weights` in a model of which plain attention is another function.
     """
     network = model.anatomy.model
     calls: dict[int, list[_Call]] = {}
@@ -164,14 +164,14 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         try:
             model.backbone(ids)
-        except REFUSALS:  # a network that knows no such attention
+        except REFUSALS:  # a network without such attention
             return nothing
-    told = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
-    return tuple(told if model.eager else (replace(one, weights=None) for one in told))
+    results = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
+    return tuple(results if model.eager else (replace(one, weights=None) for one in results))
 
 
 def _watch_calls(block: nn.Module, calls: list[_Call], shape: tuple[int, ...], hooks: ExitStack) -> None:
-    """Notes what every module inside a block takes and gives, in the order in which they end."""
+    """Records the input and output of every module inside a block, in the order in which they end."""
     for path, module in block.named_modules():
         if path:
             taken: list[Tensor] = []
@@ -199,7 +199,7 @@ def _is_stream(value: Any) -> bool:
 
 
 def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a module's output has attention weights beside it: rows that add up to 1, or less where there is a sink.
+    """Whether a module also outputs attention weights: causal rows that sum to 1, or to less with a sink.
 
     `shape` is [batch, position] of the ids.
     """
@@ -214,7 +214,7 @@ def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:
 def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
     """How the attention of a block enters the stream, which is `before` it and `residual` after it."""
     givers = [call for call in calls if call.weights]
-    # An outer module may pass the weights of an inner one on.
+    # An outer module may return the weights of an inner one.
     inner = [call for call in givers if not any(other.path.startswith(f"{call.path}.") for other in givers)]
     if len(inner) != 1:
         return BlockAttention()
@@ -231,9 +231,9 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
 
 
 def _is_added(given: Tensor, before: Tensor, after: Tensor) -> bool:
-    """Whether what made the stream what it is `after` is what was given, times a number.
+    """Whether `after - before` is a multiple of `given`, apart from the stream's own rounding.
 
-    The stream's own rounding does not count: it may be far larger than what is added to it.
+    The rounding may be far larger than the addition.
     """
     if given.shape != after.shape:
         return False

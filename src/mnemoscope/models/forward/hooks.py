@@ -1,10 +1,10 @@
-"""Read or overwrite what flows through the feed-forward layers while the model runs; always unhooks.
+"""Reads or overwrites what flows through the feed-forward layers while the model runs; always unhooks.
 
-Each is a context manager: hooks are set once on entering and removed on leaving, also after an exception. The
-coefficients are the input of the down-projection, whatever the family; those of experts are weighed by the router.
-Nothing is stored here; what a callback keeps of a tensor that the model may go on to use, it must copy. Hooks see the
-forwards of all threads, or, with `own_thread`, those of the thread that set them, so that several may read one model
-side by side.
+Each function is a context manager: it sets hooks once on entering and removes them on leaving, also after an exception.
+The coefficients are the input of the down-projection, whatever the family; those of experts are weighted by the router.
+Nothing is stored here; a callback must copy what it keeps of a tensor that the model may go on to use. Hooks see the
+forwards of all threads, or, with `own_thread`, those of the thread that set them, so several threads may read one
+model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,11 +28,11 @@ Overwrite = Callable[[Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Block:
-    """What passed through one block; every tensor [batch, position, ...], named as in definitions.md section 1.
+    """The tensors of one block; each [batch, position, ...], named as in definitions.md section 1.
 
     `weights [batch, position, expert]` are the routers', zero where a token was not routed; None in a dense layer.
-    `opened [batch, position, hidden]` is what the map of an output gate gave; None where there is no such gate.
-    `branches` are what entered the norms behind a layer's branches, one after the other.
+    `opened [batch, position, hidden]` is the output of the output gate's map; None without such a gate. `branches` are
+    the inputs of the norms behind a layer's branches, in order.
     """
 
     residual: Tensor
@@ -56,8 +56,8 @@ def read_groups(
 ) -> Iterator[None]:
     """Calls `callback(layer, group)` as a layer's experts compute: once for the routed ones, once for each shared one.
 
-    A dense layer's group has coefficients `[batch, position, memory]`. The tensors are the model's own: the callee must
-    not change them.
+    A dense layer's group has coefficients `[batch, position, memory]`. The tensors are the model's own: do not change
+    them.
     """
     with model.in_use(), ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
@@ -75,14 +75,14 @@ def read_coefficients(
 ) -> Iterator[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
-    Memories of experts are numbered through the layer; what a token was not routed to is zero. The tensor may be the
-    one that enters the down-projection: the callee must not change it.
+    Memories of experts are numbered through the layer; those of experts that a token does not use are zero. The tensor
+    may be the down-projection's input: do not change it.
     """
     with model.in_use(), ExitStack() as hooks:
         for layer in range(len(model.anatomy.layers)) if layers is None else layers:
 
-            def deliver(found: Tensor, _: Tensor | None, layer: int = layer) -> None:
-                callback(layer, found)
+            def deliver(coefficients: Tensor, _: Tensor | None, layer: int = layer) -> None:
+                callback(layer, coefficients)
 
             _gather(model, layer, deliver, hooks, Watched(own_thread))
         yield
@@ -92,11 +92,11 @@ def read_coefficients(
 def overwrite_coefficients(
     model: LanguageModel, changes: Mapping[int, Overwrite], *, own_thread: bool = False
 ) -> Iterator[None]:
-    """Replaces the coefficients of the given layers by what their function returns: a new tensor of the same shape, or
-    None to leave them.
+    """Replaces the coefficients of the given layers by the result of their function; None leaves them.
 
-    In a layer of experts the function is called once for all routed experts and once for each shared one, with zeros
-    in the place of the others, and what it returns counts where a token was routed.
+    The result is a new tensor of the same shape. In a layer of experts the function is called once for all routed
+    experts and once for each shared one, with zeros in place of the others; its result counts only where a token was
+    routed.
     """
     looks = Watched(own_thread)
     with model.in_use(), ExitStack() as hooks:
@@ -124,7 +124,6 @@ def overwrite_coefficients(
 def _visit(
     model: LanguageModel, layer: int, visitor: Callable[[Group], None], hooks: ExitStack, looks: Looks
 ) -> None:
-    """Sets the hooks of `read_groups` for one layer."""
     ffn = model.layer(layer).ffn
 
     def tap(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -145,8 +144,9 @@ def _gather(
     hooks: ExitStack,
     looks: Looks,
 ) -> None:
-    """Sets hooks that call back with a layer's coefficients `[batch, position, memory]`, and the weights
-    `[batch, position, expert]` of a layer of experts, when all have been computed.
+    """Sets hooks that call back with a layer's coefficients `[batch, position, memory]`, once all are computed.
+
+    A layer of experts adds the weights `[batch, position, expert]`.
     """
     ffn, parts = model.layer(layer).ffn, []
 
@@ -186,7 +186,7 @@ def read_blocks(
 def read_final(
     model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False
 ) -> Iterator[None]:
-    """Calls `callback(stream [batch, position, hidden])` with the last block's output, even where it has no layer."""
+    """Calls `callback(stream [batch, position, hidden])` with the last block's output, even if it has no layer."""
     looks = Watched(own_thread)
 
     def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -198,7 +198,7 @@ def read_final(
 
 
 class Watched:
-    """Whether hooks look at the forward that runs them, when called; see the module's docstring."""
+    """Whether hooks act in the running forward: in every thread, or only in the thread that set them."""
 
     def __init__(self, own_thread: bool) -> None:
         self._thread = get_ident() if own_thread else None
@@ -210,7 +210,7 @@ class Watched:
 def _watch(
     model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: Watched
 ) -> None:
-    """Sets the hooks that note the raw tensors of one block and call back as it ends."""
+    """Sets the hooks that record the raw tensors of one block and call back as it ends."""
     parts = model.layer(layer)
     seen: dict[str, Tensor] = {}
 
@@ -268,7 +268,7 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
     parts = model.layer(layer)
     try:
         if parts.attention is not None:
-            attention = seen["attention"]  # the block's input may still lie where the block before it ran
+            attention = seen["attention"]  # the block's input may still be on the previous block's device
             residual = seen["block_input"].to(attention.device) + attention
         else:
             residual = seen["ffn_input" if parts.ffn_norm is None else "residual"]

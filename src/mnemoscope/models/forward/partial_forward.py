@@ -1,9 +1,9 @@
-"""Runs a model from one of its blocks on, from the stream that was kept as that block began.
+"""Runs a model from one of its blocks on, starting with a stream that was kept as that block began.
 
-Who changes a layer many times need not compute the layers below it again. The blocks below do nothing then, and the
-block itself is given the stream that was kept; embeddings, masks and turned positions are made as ever. Whether a model
-allows it is no row of a table: every block's run from the middle is compared with a whole one, and a model that passes
-anything but the stream from block to block (or whose blocks somebody else spreads over devices) is run whole.
+Repeated changes of one layer then need not recompute the layers below it. The blocks below are skipped, and the block
+receives the kept stream; embeddings, masks and rotary positions are computed as usual. A model supports this if, for
+every block, the run from the middle equals a whole one; a model that passes anything but the stream between blocks (or
+whose blocks are spread over devices) is run whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,23 +21,21 @@ from mnemoscope.models.modules.observed import UNNAMED, ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
-"""What a block may raise that was given something else than it is used to."""
+"""Errors of a block with unusual arguments."""
 
 
 @dataclass(frozen=True)
 class _Start:
-    """The layer from which this thread's forward runs, and the stream that enters its block."""
-
     layer: int
     stream: Tensor
 
 
 @final
 class PartialForward:
-    """Forwards of one model that begin at a layer; any number of threads may run them side by side.
+    """Forwards of one model that begin at a layer; any number of threads may run them concurrently.
 
-    `possible` says whether they begin there in truth: where it is False every forward is a whole one. Nothing else may
-    replace the blocks' forwards while it is installed (`install`).
+    If not `possible`, every forward is a whole one. Nothing else may replace the blocks' forwards while it is installed
+    (`install`).
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -49,7 +47,7 @@ class PartialForward:
 
     @contextmanager
     def install(self) -> Iterator[None]:
-        """Sets the blocks' forwards, and gives them their own back; does nothing where it is not possible."""
+        """Replaces the blocks' forwards inside the block; does nothing if not `possible`."""
         with self._model.in_use(), ExitStack() as undo:
             for number, block in enumerate(self._blocks if self.possible else ()):
                 undo.enter_context(self._replace(number, block))
@@ -69,9 +67,9 @@ class PartialForward:
         return kept[0]
 
     def run(self, ids: Tensor, *, layer: int, stream: Tensor | None) -> None:
-        """A forward of these ids from that layer's block on, which the stream enters; a whole one without a stream.
+        """A forward from that layer's block on, which `stream` enters; a whole one without a stream.
 
-        The final stream is read by hooks (`read_final`).
+        Hooks read the final stream (`read_final`).
         """
         # Blocks may add to their stream in place.
         self._running.start = None if stream is None else _Start(layer, stream.clone())
@@ -93,7 +91,7 @@ class PartialForward:
             start: _Start | None = getattr(self._running, "start", None)
             if start is None or number > start.layer:
                 output = own(*inputs, **named)
-                # What a block gives beside its stream is noted in the whole forwards of the proof.
+                    # The proof's whole forwards record what a block returns beside its stream.
                 self._beside.setdefault(number, tuple(output[1:]) if isinstance(output, tuple) else None)
                 return output
             stream = stream_of(inputs, named)

@@ -1,8 +1,8 @@
-"""Branches of a layer that have norms of their own: what reads the stream before them, and what stands behind them.
+"""Branches of a layer with norms of their own, before their keys and behind their values.
 
-Gemma 4 adds a dense layer and its experts, each behind a norm of its own, before the block's norm. Such a norm is an
-output norm (definitions.md sections 1 and 7.1): its centring and gain are folded into the values of its branch, and
-what it divides by depends on the text. A layer without branches answers as if it were one.
+Gemma 4 adds a dense layer and its experts, each with its own norm, before the block's norm. Such a norm is an output
+norm (definitions.md sections 1 and 7.1): its centring and gain are folded into the values of its branch, and its
+divisor depends on the text.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Branch:
-    """The norm that the keys of a branch read the stream through, and the norm behind its values."""
+    """The norm through which a branch's keys read the stream, and the norm behind its values."""
 
     before: nn.Module
     behind: nn.Module

@@ -1,4 +1,4 @@
-"""How a module of experts lays gate and up together and joins them, found by asking it."""
+"""How a module of experts arranges gate and up in one matrix and joins them, found by calling it."""
 
 import inspect
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def wholly(activation: Callable[..., Tensor]) -> Gating:
 
 
 def gating_of(module: Any) -> tuple[Layout, Gating]:
-    """How the module lays gate and up together and joins them, found by asking it; raises ModelUnsupported."""
+    """The layout and the joining function, found by calling the module; raises ModelUnsupported."""
     weight = module.gate_up_proj
     generator = torch.Generator().manual_seed(0)
     made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
@@ -41,24 +41,24 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
         for names, default in ((("limit", "swiglu_limit"), torch.inf), (("alpha", "swiglu_alpha"), 1.0))
     )
     with torch.inference_mode():
-        wanted = own(made)
+        expected = own(made)
         halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
         ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
         for gating in (wholly(activation),) if _takes_two(activation) else ways:
             for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
-                if same(gating(gate, up), wanted):
+                if same(gating(gate, up), expected):
                     return layout, gating  # type: ignore[return-value]
     raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
 
 
 def _takes_two(activation: Callable[..., Tensor]) -> bool:
-    """Whether a function is given gate and up, not the gate alone."""
+    """Whether a function takes gate and up, not the gate alone."""
     taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
     return sum(parameter.default is parameter.empty for parameter in taken) == 2
 
 
 def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
-    """Ways of joining that bound what goes in."""
+    """Joining functions that clamp their inputs or outputs."""
 
     def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:
         gate = gate.clamp(max=limit)

@@ -1,8 +1,8 @@
 """The stacked matrices of a module of experts, as it computes with them.
 
-They are not always what the module holds: an adapter around it (peft's `target_parameters`) puts its own in their place
-for the time of a forward, and packed ones are widened whenever somebody asks. So they are noted where the module would
-begin to compute, and those of the latest layer are kept, since a layer asks for each of its experts by itself.
+They may differ from the module's own: an adapter around it (peft's `target_parameters`) replaces them during a forward,
+and packed ones are unpacked on every access. So they are captured where the module would begin to compute, and those of
+the latest layer are cached, since a layer requests each of its experts separately.
 """
 
 from collections.abc import Callable
@@ -23,19 +23,19 @@ _NAMES = ("gate_up_proj", "up_proj", "down_proj")
 
 
 class _StacksNoted(Exception):
-    """Ends a forward whose stacks were noted."""
+    """Ends a forward whose stacks were captured."""
 
 
 def is_wrapper(module: nn.Module) -> bool:
-    """Whether a module stands in the place of the one inside it: an adapter, or what torch puts around a part."""
+    """Whether a module replaces the one inside it: an adapter, or a wrapper of torch."""
     return is_of_adapters(module) or type(module).__name__ in _TORCHS_OWN
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """The stacks [expert, ...] of `module`, without gradients, by name; `outer` is what the model calls in its place.
+    """The stacks [expert, ...] of `module`, without gradients, by name; `outer` is the module called in its place.
 
-    `latest` keeps those of one layer of the model.
+    `latest` caches those of one layer of the model.
     """
 
     module: nn.Module
@@ -44,19 +44,19 @@ class Stacks:
 
     @property
     def are_made(self) -> bool:
-        """Whether they are not simply what the module holds."""
+        """Whether they differ from the module's own tensors."""
         return is_of_adapters(self.outer) or is_parametrized(self.module)
 
     @property
     def parameters(self) -> int:
-        """The numbers in the module's own parameters; of packed ones as many as they stand for."""
+        """The numbers in the module's own parameters; packed ones count unpacked."""
         named = self.module.named_parameters()
         beside = (each for name, each in named if name not in _NAMES and not name.startswith("parametrizations."))
         return sum(each.numel() for each in (*_stacks_in(self.module).values(), *beside))
 
     def __getitem__(self, name: str) -> Tensor:
         wrapped = is_of_adapters(self.outer)
-        # Within the forward of what is around it the module has them, and asking again would adapt them twice.
+        # During the outer module's forward the module holds them; another forward would adapt them twice.
         if wrapped == is_parametrized(self.module):
             return weight_of(self.module, name).detach()
         noted: dict[str, Tensor] = self.latest.get(self.module, self._note)
@@ -87,7 +87,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Piles:
-    """What stands for the stacks of DBRX's experts, whose matrices lie above one another in three flat ones.
+    """Stands for the stacks of DBRX's experts, whose matrices are concatenated in three flat ones.
 
     `module` holds gates (w1), ups (v1) and values (w2), all [expert x memory, hidden].
     """
@@ -98,7 +98,6 @@ class Piles:
 
     @property
     def parameters(self) -> int:
-        """The numbers in the module's parameters."""
         return sum(each.numel() for each in self.module.parameters())
 
     def __getitem__(self, name: str) -> "_Pile":
@@ -108,7 +107,7 @@ class Piles:
 
 @dataclass(frozen=True)
 class _Pile:
-    """The matrices of each expert, put together where somebody asks for them; `turned` ones are [out, in] then."""
+    """The matrices of each expert, concatenated on access; `turned` ones become [out, in]."""
 
     parts: list[tuple[Tensor, ...]]
     turned: bool

@@ -1,8 +1,8 @@
-"""Coefficients of experts read, or changed, as a model runs.
+"""Reads or changes coefficients of experts as a model runs.
 
-No module takes in or gives out an activation times its router's weight. So while somebody looks, the module of the
-routed experts computes with the forward that is written here, and has its own back afterwards; the load-time proof
-compares the two in every layer. A shared expert is tapped where it enters its down-projection, like a dense layer.
+No module takes or returns an activation times its router's weight. So while a tap is set, the module of the routed
+experts computes with the forward of this file, and gets its own back afterwards; the load-time proof compares the two
+in every layer. A shared expert is tapped at its down-projection, like a dense layer.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,11 @@ from mnemoscope.models.modules.offloading import hold_weights
 
 @dataclass(frozen=True)
 class Group:
-    """What experts of one width computed: `coefficients [row, memory]`, a row for each token and expert of it.
+    """The results of experts of one width: `coefficients [row, memory]`, one row per token and expert.
 
-    Rows go by expert, then token. There are `count` experts, the first of which is number `expert` of the layer and has
-    memory `first`; `experts [row]` count from it, None where there is one. `tokens [row]` count through the batch, None
-    stands for all `of` them; `weights [row]` are the router's, None where they are 1.
+    Rows are ordered by expert, then token. There are `count` experts, the first of which is number `expert` of the
+    layer and has memory `first`; `experts [row]` count from it, None for a single one. `tokens [row]` count through the
+    batch, None stands for all `of` them; `weights [row]` are the router's, None if they are 1.
     """
 
     coefficients: Tensor
@@ -42,21 +42,21 @@ class Group:
 
 
 Looks = Callable[[], bool]
-"""Whether the hooks heed the forward that runs them."""
+"""Whether the hooks act in the running forward."""
 Take = Callable[[Group], Group]
-"""Is given what the routed experts computed; gives back what they are to have computed."""
+"""Takes the experts' output and returns its replacement."""
 
 _taps: "WeakKeyDictionary[nn.Module, list[tuple[Looks, Take]]]" = WeakKeyDictionary()
 _replaced: "WeakKeyDictionary[nn.Module, Callable[..., Tensor] | None]" = WeakKeyDictionary()
-"""The forward that a tapped module had of its own, beside its class's: libraries that offload set one."""
+"""A tapped module's instance forward, if it had one: libraries that offload set one."""
 _changing = Lock()
 
 
 @contextmanager
 def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[None]:
-    """Gives `take` what the routed experts compute in every forward that `looks` is true for.
+    """Calls `take` with the routed experts' results in every forward for which `looks` is true.
 
-    Any number of threads may do so at one time; the module has its own forward back when the last of them leaves.
+    Any number of threads may tap at one time; the module gets its own forward back when the last of them leaves.
     """
     tap = (looks, take)
     with _changing:
@@ -93,7 +93,7 @@ def _forward_of(
 def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     """The output, of the shape of `hidden`, for `top_k_index` and `top_k_weights` `[token, choice]`."""
     shape, hidden = hidden.shape, flat(hidden)
-    # A token that names an expert twice counts once; one beyond the last stands for no expert.
+    # An expert that a token names twice counts once; an index beyond the last means no expert.
     table = torch.zeros(len(hidden), routed.count + 1, dtype=weights.dtype, device=hidden.device)
     table.scatter_add_(1, index.clamp(max=routed.count), weights)
     experts, tokens = table[:, : routed.count].T.nonzero(as_tuple=True)
@@ -105,7 +105,7 @@ def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Te
 
 
 def _compute_every(routed: RoutedExperts, takes: list[Take], hidden: Tensor) -> Tensor:
-    """The output `[expert * token, hidden]` for inputs that the router has weighed; zero where it chose another."""
+    """The output `[expert * token, hidden]` for inputs that the router has weighted; zero where it chose another."""
     each = hidden.view(routed.count, -1, hidden.shape[-1])
     experts, tokens = each.any(dim=-1).nonzero(as_tuple=True)
     rows = Group(hidden, each.shape[1], count=routed.count, experts=experts, tokens=tokens)
@@ -113,21 +113,21 @@ def _compute_every(routed: RoutedExperts, takes: list[Take], hidden: Tensor) -> 
 
 
 def _run(routed: RoutedExperts, takes: list[Take], rows: Group) -> Tensor:
-    """The output for a group whose `coefficients` are still the inputs, by token; those are filled in here."""
+    """The output for a group whose `coefficients` are still the inputs, by token; computes the coefficients."""
     inputs, experts, tokens = rows.coefficients, rows.experts, rows.tokens
     assert experts is not None
     assert tokens is not None
-    # Where the router weighed the inputs, every expert has its own of every token.
+    # With weighted inputs, every expert has its own input per token.
     places = experts * rows.of + tokens if routed.weighs_input else tokens
     edges = [0, *torch.bincount(experts, minlength=routed.count).cumsum(0).tolist()]
     made = inputs.new_empty(len(tokens), routed.width)
     for number, (a, b) in enumerate(pairwise(edges)):
         if b > a:
-            found = routed.activate(nn.functional.linear(inputs[places[a:b]], *routed.first_map(number)))
+            activated = routed.activate(nn.functional.linear(inputs[places[a:b]], *routed.first_map(number)))
             if rows.weights is None:
-                made[a:b] = found
+                made[a:b] = activated
             else:
-                torch.mul(found, rows.weights[a:b, None], out=made[a:b])
+                torch.mul(activated, rows.weights[a:b, None], out=made[a:b])
     group = replace(rows, coefficients=made)
     for take in takes:
         group = take(group)
@@ -139,12 +139,12 @@ def _run(routed: RoutedExperts, takes: list[Take], rows: Group) -> Tensor:
             if bias is not None:
                 written = written + (bias if rows.weights is None else rows.weights[a:b, None] * bias)
             total.index_add_(0, places[a:b], written.float())
-    # The coefficients have the factor that the layer puts to what this module gives.
+    # The coefficients include the layer's factor on this module's output.
     return (total / routed.scale).to(inputs.dtype)
 
 
 def visit(ffn: MixtureFeedForward, visitor: Callable[[Group], None], *, looks: Looks, hooks: ExitStack) -> None:
-    """Sets hooks that show `visitor` what the routed experts compute, and each shared one, in a forward's order."""
+    """Sets hooks that call `visitor` with the results of the routed experts and of each shared one, in order."""
     router, given = ffn.routed.router if ffn.routed.weighs_input else None, []
 
     def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -171,14 +171,14 @@ def change(
     looks: Looks,
     hooks: ExitStack,
 ) -> None:
-    """Sets hooks that replace coefficients by what `overwrite` makes of those of the layer `[token, memory]`.
+    """Sets hooks that replace coefficients by `overwrite` of the layer's `[token, memory]`.
 
-    It is called for all routed experts together and for each shared one, with zeros in the place of the others; what it
-    returns counts where a token was routed.
+    It is called for all routed experts together and for each shared one, with zeros in place of the others; its result
+    counts only where a token was routed.
     """
 
     def wanted_of(group: Group) -> Tensor | None:
-        """What the group's coefficients are to be; None where they stay."""
+        """The new coefficients of the group; None leaves them."""
         whole = group.coefficients.new_zeros(group.of, ffn.numbering.count)
         place(whole, group)
         made = overwrite(whole)
@@ -193,7 +193,7 @@ def change(
         if wanted is None:
             return None
         if group.weights is not None:
-            # Where nothing is changed the activation itself goes on, not what is left of it after the weight.
+            # Unchanged entries keep the activation itself, without the rounding of the weight.
             weight = group.weights[:, None]
             wanted = flat(inputs[0]).where(wanted == group.coefficients, (wanted / weight).where(weight != 0, 0))
         return (wanted.reshape(inputs[0].shape), *inputs[1:])
@@ -232,7 +232,7 @@ def _tap_shared(
 
 
 def place(whole: Tensor, group: Group) -> None:
-    """Writes a group's coefficients to their place in those of the layer `[token, memory]`."""
+    """Writes a group's coefficients into those of the layer, `[token, memory]`."""
     own = _own(whole, group)
     if group.tokens is None:
         own[:, 0] = group.coefficients
@@ -241,7 +241,7 @@ def place(whole: Tensor, group: Group) -> None:
 
 
 def taken_from(whole: Tensor, group: Group) -> Tensor:
-    """A group's coefficients as they are in those of the layer."""
+    """A group's part of the layer's coefficients."""
     own = _own(whole, group)
     return own[:, 0] if group.tokens is None else own[group.tokens, group.experts]
 
@@ -256,7 +256,7 @@ def _own(whole: Tensor, group: Group) -> Tensor:
 
 
 def weights_of(group: Group, experts: int) -> Tensor:
-    """The router's weights `[token, expert]` of all experts of the layer, float32, zero but for this group's."""
+    """The router's weights `[token, expert]` of all experts of the layer, float32, zero outside this group."""
     whole = torch.zeros(group.of, experts, device=group.coefficients.device)
     weights = 1.0 if group.weights is None else group.weights.float()
     if group.tokens is None or group.experts is None:

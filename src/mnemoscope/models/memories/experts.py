@@ -1,8 +1,8 @@
 """A mixture of experts as memories: routed experts, and the shared ones beside them.
 
-A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense
-layer whose own gate, if it has one, is its weight. What is here and in routed_experts.py is where the numbers lie;
-expert_taps.py reads and changes them as the model runs.
+A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense layer
+whose own gate, if any, is its weight. This file and routed_experts.py locate the numbers; expert_taps.py reads and
+changes them as the model runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +21,15 @@ from mnemoscope.models.modules.offloading import hold_weights
 
 @dataclass(frozen=True)
 class SharedExpert:
-    """An expert that every token goes through; `switch` is the map to one number whose sigmoid weighs it."""
+    """An expert that every token uses; `switch` is the map to one number whose sigmoid weights it."""
 
     dense: DenseFeedForward
     switch: nn.Module | None = None
     scale: float = 1.0
-    """How many times what it gives enters the layer."""
+    """The factor of its output in the layer."""
 
     def weigh(self, inputs: Tensor) -> Tensor | None:
-        """The weight [..., 1] of every token; None where all have 1."""
+        """The weight [..., 1] of every token; None if all are 1."""
         if self.switch is None:
             return None if self.scale == 1.0 else inputs.new_full((*inputs.shape[:-1], 1), self.scale)
         return torch.sigmoid(self.switch.forward(inputs)) * self.scale
@@ -37,9 +37,9 @@ class SharedExpert:
 
 @dataclass(frozen=True)
 class MixtureFeedForward:
-    """Routed and shared experts of one layer; see `FeedForward` for what it answers.
+    """Routed and shared experts of one layer, as a `FeedForward`.
 
-    Where there are `branches`, what enters the layer is the stream itself, and `exits` are the norms behind them.
+    With `branches` the layer's input is the stream itself, and `exits` are the norms behind them.
     """
 
     entry: nn.Module
@@ -93,13 +93,13 @@ class MixtureFeedForward:
         return torch.cat([*map(self.routed.values, self._experts()), *(each.dense.values() for each in self.shared)])
 
     def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
-        """Of keys, formula and weights alone: nothing of the forward that is tapped."""
+        """From keys, formula and weights alone, without the tapped forward."""
         return self._of_each(inputs, weights, lambda maps: self.routed.join(*maps))
 
     def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
-        """How far the coefficients move with one part of gate and up each, which round: their sensitivity.
+        """The sensitivity of the coefficients to relative changes of gate and up, which round.
 
-        It is larger than they are where a sum cancels, as GPT-OSS's up + 1 does.
+        It exceeds the coefficients where a sum cancels, as GPT-OSS's up + 1 does.
         """
         small = 2.0**-10
 
@@ -116,20 +116,20 @@ class MixtureFeedForward:
     def _of_each(
         self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]
     ) -> Tensor:
-        """What `make` makes of every routed expert's maps, weighed, and the coefficients of the shared ones."""
+        """`make` of every routed expert's maps, weighted, and the coefficients of the shared ones."""
         assert weights is not None
-        found, entering = [], self.routed.into_module(self._before(0, inputs))
+        parts, entering = [], self.routed.into_module(self._before(0, inputs))
         for expert in self._experts():
             weight = weights[..., expert, None].to(inputs.dtype)
             made = make(self.routed.maps(entering * weight if self.routed.weighs_input else entering, expert))
-            found.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
+            parts.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
         for place, each in enumerate(self.shared, start=self.routed.count):
             taken = self._before(1 + place - self.routed.count, inputs)
-            found.append(each.dense.recall(taken) * weights[..., place, None].to(inputs.dtype))
-        return torch.cat(found, dim=-1)
+            parts.append(each.dense.recall(taken) * weights[..., place, None].to(inputs.dtype))
+        return torch.cat(parts, dim=-1)
 
     def write(self, coefficients: Tensor) -> Tensor:
-        """An expert at a time: the values of all are not copied."""
+        """One expert at a time, to avoid a copy of all values."""
         firsts, total = self.numbering.firsts, torch.zeros((), device=coefficients.device)
         for expert in self._experts():
             own = coefficients[..., firsts[expert] : firsts[expert] + self.routed.width].float()
@@ -141,11 +141,11 @@ class MixtureFeedForward:
         return total
 
     def _before(self, branch: int, inputs: Tensor) -> Tensor:
-        """What the keys of a branch read, of what enters the layer."""
+        """The input of a branch's keys, from the layer's input."""
         return self.branches[branch].before(inputs) if self.branches else inputs
 
     def _behind(self, branch: int, written: Tensor) -> Tensor:
-        """What values wrote [..., hidden], float32, as it leaves their branch."""
+        """The values' sum [..., hidden], float32, as it leaves their branch."""
         return self.branches[branch].behind(written.to(self.precision)).float() if self.branches else written
 
     def bias(self, weights: Tensor | None) -> Tensor | None:
@@ -156,16 +156,15 @@ class MixtureFeedForward:
         narrow = self.routed.narrow
         outer = None if narrow is None or (bias := narrow.out.bias()) is None else bias.float() * self.routed.scale
         inner = None if routed is None else self.routed.out_of_module(routed)
-        found = [term for term in (inner, outer, shared) if term is not None]
-        return sum(found[1:], start=found[0]) if found else None
+        terms = [term for term in (inner, outer, shared) if term is not None]
+        return sum(terms[1:], start=terms[0]) if terms else None
 
     def _experts(self) -> Iterator[int]:
-        """The routed experts; their matrices are at hand meanwhile, wherever they lie."""
+        """The routed experts, with their matrices fetched meanwhile."""
         with hold_weights(self.routed.stacks.module):
             yield from range(self.routed.count)
 
 
 def _sum_by_weight(weights: Tensor, biases: list[Tensor | None]) -> Tensor | None:
-    """The sum of the biases [hidden] of experts by their weights [..., expert]; None where no expert has one."""
     terms = [weights[..., e, None].float() * bias.float() for e, bias in enumerate(biases) if bias is not None]
     return torch.stack(terms).sum(0) if terms else None

@@ -1,7 +1,7 @@
-"""The feed-forward layer of one block as memories: keys, values, and what they make of an input.
+"""The feed-forward layer of one block as memories: keys, values, and their coefficients for an input.
 
-A dense layer is three linear maps and a function; a mixture of experts (experts.py) is many of them. What the rest of
-the package asks of a layer is the same of both: `FeedForward`.
+A dense layer is three linear maps and a function; a mixture of experts (experts.py) is many of them. Both implement
+`FeedForward`, the interface for the rest of the package.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,16 +20,16 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class FeedForward(Protocol):
-    """What makes the coefficients of a layer and writes its values.
+    """Computes the coefficients of a layer and writes its values.
 
-    `entry` is the module whose input the keys read, `exits` are those whose outputs add up to the layer's, in the order
-    in which they end. Memories are numbered through all experts (`numbering`). `weights [..., expert]` say how much of
-    each expert a token gets; None in a dense layer.
+    `entry` is the module whose input the keys read, `exits` are those whose outputs sum to the layer's, in the order in
+    which they end. Memories are numbered through all experts (`numbering`). `weights [..., expert]` is each expert's
+    weight for a token; None in a dense layer.
     """
 
     @property
     def numbering(self) -> Numbering:
-        """How the layer's memories are numbered and named."""
+        ...
 
     @property
     def hidden(self) -> int:
@@ -41,31 +41,31 @@ class FeedForward(Protocol):
 
     @property
     def entry(self) -> nn.Module:
-        """The module whose input is what the keys read."""
+        ...
 
     @property
     def exits(self) -> tuple[nn.Module, ...]:
-        """The modules whose outputs add up to the layer's output."""
+        ...
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """The branches that have norms of their own: the routed experts', then each shared one's; mostly none."""
+        """The branches with norms of their own: the routed experts', then each shared one's; mostly none."""
 
     @property
     def activation(self) -> Activation:
-        """The function f."""
+        ...
 
     @property
     def is_probed(self) -> bool:
-        """Whether a matrix of it is what its module makes of unit vectors."""
+        """Whether a matrix consists of its module's outputs for unit vectors."""
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype in which its matrices are multiplied, the coarsest where they differ."""
+        """The dtype in which its matrices are multiplied, the coarsest if they differ."""
 
     @property
     def parameters(self) -> int:
-        """Weights and biases, as many as there are numbers in them, however they are stored."""
+        """Weights and biases, counted unpacked."""
 
     def keys(self) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
@@ -77,27 +77,27 @@ class FeedForward(Protocol):
         """The values [memory, hidden]."""
 
     def recall(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
-        """The coefficients [..., memory] that the keys make of inputs [..., hidden]."""
+        """The coefficients [..., memory] of the keys for inputs [..., hidden]."""
 
     def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor | None:
-        """The size [..., memory] of what rounds as coefficients are made; None where that is their own."""
+        """The size [..., memory] of the terms that round in coefficients; None if it is their own."""
 
     def write(self, coefficients: Tensor) -> Tensor:
         """`coefficients @ values` [..., hidden], float32."""
 
     def bias(self, weights: Tensor | None) -> Tensor | None:
-        """What is added to the values' sum, [hidden] or [..., hidden], float32; None for nothing."""
+        """The addition to the values' sum, [hidden] or [..., hidden], float32; None for nothing."""
 
 
 def parameters_of(maps: Iterable[LinearMap]) -> int:
-    """Weights and biases of linear maps, as many as there are numbers in them, however they are stored."""
+    """Weights and biases of linear maps, counted unpacked."""
     shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
     return sum(out * (inside + biased) for out, inside, biased in shapes)
 
 
 @dataclass(frozen=True)
 class DenseFeedForward:
-    """f(x K) V, or f(x G) * (x U) V where there is an `up`; `inner_norm` stands between the activation and V."""
+    """f(x K) V, or f(x G) * (x U) V with an `up`; `inner_norm` is between the activation and V."""
 
     gate: LinearMap
     up: LinearMap | None
@@ -131,7 +131,6 @@ class DenseFeedForward:
 
     @property
     def maps(self) -> tuple[LinearMap, ...]:
-        """The linear maps that there are."""
         return tuple(each for each in (self.gate, self.up, self.down) if each is not None)
 
     @property
@@ -161,7 +160,7 @@ class DenseFeedForward:
         return made if self.inner_norm is None else self.inner_norm(made)
 
     def rounding(self, inputs: Tensor, weights: Tensor | None = None) -> None:
-        """See `FeedForward`."""
+        ...
 
     def write(self, coefficients: Tensor) -> Tensor:
         return coefficients.float() @ self.values().float()
@@ -172,12 +171,12 @@ class DenseFeedForward:
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    """The one of them that rounds most."""
+    """The dtype that rounds most."""
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether coefficients can lie below zero; f itself is asked whether it does, since names are many."""
+    """Whether coefficients can be below zero, by evaluating f, whose names are many."""
     if ffn.has_gate or (isinstance(ffn, DenseFeedForward) and ffn.inner_norm is not None):
         return True
     with torch.inference_mode():

@@ -1,8 +1,8 @@
-"""Values that were probed, kept while their model is in use, up to a bound.
+"""A cache of probed values, up to a bound.
 
-Plain values are a view and cost nothing. Probed ones are a product as large as the down-projection's part of a forward
-over as many tokens as it has memories, and a trace asks for those of every layer, some twice. The first that fit stay:
-whoever asks goes through the layers in turn, so what was used longest ago is what is wanted next.
+Plain values are a view and cost nothing. Probed ones cost as much as the down-projection in a forward over as many
+tokens as it has memories, and a trace needs those of every layer, some twice. The first that fit stay: callers go
+through the layers in turn, so the least recently used ones are needed next.
 """
 
 from threading import Lock
@@ -13,12 +13,12 @@ from torch import Tensor
 from mnemoscope.models.memories.feed_forward import FeedForward
 
 MOST_BYTES = 1 << 30
-"""Of one model, on its device: the values of GPT-2 large in float32, or of a model twice as large in half."""
+"""Per model, on its device: the values of GPT-2 large in float32, or of a model twice as large in half."""
 
 
 @final
 class ProbedValues:
-    """The values of one model's layers, `some` of which are probed; several threads may ask."""
+    """The values of one model's layers, `some` of which are probed; thread-safe."""
 
     def __init__(self, *, some: bool) -> None:
         self._some = some
@@ -27,7 +27,7 @@ class ProbedValues:
         self._lock = Lock()
 
     def of(self, layer: int, ffn: FeedForward) -> Tensor:
-        """The values [memory, hidden] of a layer; asked anew where they are plain, or there was no room."""
+        """The values [memory, hidden] of a layer; computed anew if they are plain or did not fit."""
         if (kept := self._kept.get(layer)) is not None:
             return kept
         values = ffn.values()

@@ -1,7 +1,6 @@
-"""Routed experts: matrices stacked in one module, and what joins gate and up; found in a block by their interface.
+"""Routed experts: matrices stacked in one module, and the function of gate and up; found in a block by their interface.
 
-A coefficient is the activation times the router's weight (definitions.md section 7.1). experts.py puts shared experts
-beside them, and says what a layer of both answers.
+A coefficient is the activation times the router's weight (definitions.md section 7.1). experts.py adds shared experts.
 """
 
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ class Narrowing:
 
 @dataclass(frozen=True)
 class RoutedExperts:
-    """Experts whose matrices lie stacked in one module.
+    """Experts whose matrices are stacked in one module.
 
-    `layout` says how gate and up share the first stack (None: no gate), `gating` joins them; `transposed` stacks hold
-    [in, out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module
-    is given every token once for every expert. What the module gives enters the layer `scale` times, so that belongs
-    to the router's weights. `narrow`: the module works in a stream narrower than the layer's, so keys and values are
-    products; `stream` is the width of its own.
+    `layout`: how gate and up share the first stack (None: no gate); `gating` joins them; `transposed` stacks hold [in,
+    out]. `weighs_input`: the weight is in the input (Llama 4), so it is inside the activation, and the module receives
+    every token once for every expert. `scale` is the factor of the module's output in the layer, so it belongs to the
+    router's weights. `narrow`: the module works in a stream narrower than the layer's, so keys and values are products;
+    `stream` is the width of its own.
     """
 
     module: nn.Module
@@ -53,16 +52,16 @@ class RoutedExperts:
 
     @property
     def hidden(self) -> int:
-        """The width of the stream."""
+        """The width of the layer's stream."""
         return self.stream if self.narrow is None else self.narrow.out.shape[0]
 
     @property
     def around(self) -> tuple[LinearMap, ...]:
-        """The linear maps before and behind the module, where it works in a narrower stream."""
+        """The linear maps before and behind the module, if it works in a narrower stream."""
         return () if self.narrow is None else (self.narrow.into, self.narrow.out)
 
     def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
-        """Matrix [memories or twice as many, hidden] before the activation and its bias, as they are stored."""
+        """Matrix [memories or twice as many, hidden] before the activation and its bias, as stored."""
         name = "up_proj" if self.layout is None else "gate_up_proj"
         return self._matrix(name, expert), self._bias(name, expert)
 
@@ -90,20 +89,19 @@ class RoutedExperts:
         return keys if self.narrow is None else keys.float() @ self.narrow.into.weight().float()
 
     def values(self, expert: int) -> Tensor:
-        """The values [memory, hidden]."""
         matrix = self.second_map(expert)[0]
         return matrix.T if self.narrow is None else matrix.T.float() @ self.narrow.out.weight().float().T
 
     def into_module(self, inputs: Tensor) -> Tensor:
-        """What enters the module, of what enters the layer."""
+        """The module's input, from the layer's input."""
         return inputs if self.narrow is None else self.narrow.into(inputs)
 
     def out_of_module(self, written: Tensor) -> Tensor:
-        """What values wrote in the module's stream [..., hidden of the module], in the layer's, float32; no bias."""
+        """The values' sum [..., hidden of the module] in the layer's stream, float32; no bias."""
         return written if self.narrow is None else written @ self.narrow.out.weight().float().T
 
     def _half(self, expert: int, half: int) -> tuple[Tensor, Tensor | None]:
-        """Gate (0) or up (1) as the module has them, [memory, hidden of the module], and their bias."""
+        """Gate (0) or up (1) of the module, [memory, hidden of the module], and their bias."""
         matrix, bias = self.first_map(expert)
         if self.layout is None:
             return matrix, bias
@@ -112,16 +110,16 @@ class RoutedExperts:
         return matrix[part], None if bias is None else bias[part]
 
     def maps(self, inputs: Tensor, expert: int) -> list[Tensor]:
-        """What one expert makes of what enters the module, before any function: gate and up, or the one there is."""
+        """One expert's linear outputs for the module's input: gate and up, or the only one."""
         halves = (0,) if self.layout is None else (0, 1)
         return [nn.functional.linear(inputs, *self._half(expert, half)) for half in halves]
 
     def join(self, *maps: Tensor) -> Tensor:
-        """The activation of what `maps` gives."""
+        """The activation of the result of `maps`."""
         return self.activation(*maps) if self.layout is None else self.gating(*maps)
 
     def activate(self, made: Tensor) -> Tensor:
-        """The module's own activation of what the first map made."""
+        """The module's own activation of the first map's output."""
         if self.layout is None:
             return self.activation(made)
         own = getattr(self.module, "_apply_gate", None)
@@ -132,13 +130,12 @@ class RoutedExperts:
 
 
 def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, RoutedExperts] | None:
-    """The routed experts of a block and the path of their module; None in a block that has none.
+    """The routed experts of a block and the path of their module; None in a block without.
 
-    `latest` is where the stacks of one layer of the model are kept.
-    Raises ModelUnsupported for experts that compute in a way that we do not know.
+    `latest` caches the stacks of one layer. Raises ModelUnsupported for experts with an unknown computation.
     """
     for path, module in block.named_modules():
-        if is_wrapper(module):  # it answers for what is inside, which comes next
+        if is_wrapper(module):  # the module inside comes next
             continue
         weighs_input = type(module).__name__ in _WEIGH_INPUT
         if weighs_input or isinstance(getattr(module, "is_concatenated", None), bool):
@@ -154,9 +151,9 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
 
 
 _WEIGH_INPUT = ("Llama4TextExperts",)
-"""Classes that compute every expert of inputs which the router has weighed."""
+"""Classes that compute every expert on inputs weighted by the router."""
 _PILED = ("DbrxExperts",)
-"""Classes whose matrices lie above one another in a module inside."""
+"""Classes whose matrices are concatenated in a module inside."""
 
 
 def _is_list_of_experts(path: str, module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Ends a forward pass whose rest nobody needs, by an exception that carries what a module was about to read."""
+"""Ends a forward pass early, by an exception that carries the input of the module reached."""
 
 from collections.abc import Callable
 from threading import get_ident
@@ -11,7 +11,7 @@ from mnemoscope.models.memories.feed_forward import FeedForward
 
 
 class Abandoned(Exception):
-    """Carries control out of a forward pass whose rest nobody needs; `tensor` is what a module was about to read."""
+    """Ends a forward pass early; `tensor` is the input of the module reached."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -21,7 +21,7 @@ Hook = Callable[[nn.Module, tuple[Any, ...]], None]
 
 
 def abandon_in(thread: int) -> Hook:
-    """A hook that ends a forward of this thread: others may run the same model meanwhile."""
+    """A hook that ends a forward of this thread; other threads may run the same model meanwhile."""
 
     def abandon(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         if get_ident() == thread:
@@ -31,8 +31,9 @@ def abandon_in(thread: int) -> Hook:
 
 
 def after_coefficients(ffn: FeedForward, abandon: Hook) -> RemovableHandle:
-    """Calls the hook once a layer's coefficients were read: as they enter the down-projection, and those of experts,
-    which enter no module together, as the layer ends.
+    """Calls the hook once a layer's coefficients were read.
+
+    That is at the down-projection; or, for experts, which enter no module together, as the layer ends.
     """
     if ffn.numbering.routed is None:
         return ffn.exits[-1].register_forward_pre_hook(abandon)

@@ -1,1 +1,1 @@
-"""Any network as PyTorch has it: its modules, whoever wrapped, packed or moved their weights."""
+"""Any network in PyTorch: its modules, however their weights are wrapped, packed or placed."""

@@ -1,8 +1,8 @@
 """The network of a fairseq language model in plain torch: embedding, sinusoidal positions, blocks, head.
 
-Written from the description of the format; parts are named as the checkpoint names them, so that a weight is found
-under its own name. Computes at rest only: no dropout, no cache, no mask but the causal one. Tying is opening.py's
-business, the adaptive softmax lies in models/modules/projections.py.
+Written from the description of the format; parts have the checkpoint's names, so every weight loads under its own name.
+For evaluation only: no dropout, no cache, no mask but the causal one. opening.py ties weights; the adaptive softmax is
+in models/modules/projections.py.
 """
 
 import math
@@ -31,15 +31,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": lambda x: x,
 }
-"""f by the name that `activation_fn` gives it."""
+"""f by its `activation_fn` name."""
 
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Everything that a checkpoint's options and weights say about the network.
+    """The shape of the network, by a checkpoint's options and weights.
 
     `input_bands` None: one embedding of `rows` words of width `input_width`. `output_bands` None: one matrix of width
-    `output_width`, which is the embedding's where it is `tied_words`.
+    `output_width`, which is the embedding's if `tied_words`.
     """
 
     rows: int
@@ -84,8 +84,6 @@ class AdaptiveInput(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention."""
-
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
         self._heads = heads
@@ -95,11 +93,11 @@ class Attention(nn.Module):
         """[batch, position, hidden] -> the same shape."""
         query, key, value = (self._split_heads(project(stream)) for project in (self.q_proj, self.k_proj, self.v_proj))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        found: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(-2))
-        return found
+        output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(-2))
+        return output
 
     def weights(self, stream: Tensor) -> Tensor:
-        """How much each position attends to each: [batch, position, hidden] -> [batch, head, position, position]."""
+        """Attention weights: [batch, position, hidden] -> [batch, head, position, position]."""
         query, key = (self._split_heads(project(stream)) for project in (self.q_proj, self.k_proj))
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -124,7 +122,6 @@ class DecoderBlock(nn.Module):
         self.final_layer_norm = nn.LayerNorm(shape.hidden)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """[batch, position, hidden] -> the same shape."""
         if self._pre_norm:
             stream = stream + self.self_attn(self.self_attn_layer_norm(stream))
             return stream + self._feed_forward(self.final_layer_norm(stream))
@@ -138,20 +135,19 @@ class DecoderBlock(nn.Module):
 
 
 class WordVectors(nn.Module):
-    """What words are when they go in, without their positions: ids [...] -> vectors [..., hidden]."""
+    """Word embeddings without positions: ids [...] -> vectors [..., hidden]."""
 
     def __init__(self, embedding: nn.Module, projection: nn.Module | None, scale: float) -> None:
         super().__init__()
         self._embedding, self._projection, self._scale = embedding, projection, scale
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks the words up."""
         vectors: Tensor = self._scale * self._embedding(ids)
         return vectors if self._projection is None else self._projection(vectors)
 
 
 class Decoder(nn.Module):
-    """Everything but the head's computation; the head's weights are among its parts, as in the checkpoint."""
+    """Everything but the head's computation; holds the head's weights, as the checkpoint does."""
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
@@ -176,11 +172,10 @@ class Decoder(nn.Module):
             self.adaptive_softmax = AdaptiveSoftmax(bands, width, **tied)
 
     def words(self) -> WordVectors:
-        """What makes vectors of words."""
         return WordVectors(self.embed_tokens, self.project_in_dim, self._scale)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """What the head reads, [batch, position, width], of ids [batch, position]."""
+        """The head's input, [batch, position, width], for ids [batch, position]."""
         stream: Tensor = self.words()(input_ids)
         stream = stream + positions(input_ids.shape[1], self._hidden, device=stream.device).to(stream.dtype)
         for block in self.layers:
@@ -199,11 +194,10 @@ class Network(nn.Module):
         self.decoder = Decoder(shape)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The module that makes vectors of words, under the name that transformers has for it."""
+        """The module that embeds words, under transformers' name for it."""
         return self.decoder.words()
 
     def head(self) -> nn.Module:
-        """The module that makes scores of what the decoder gives."""
         decoder = self.decoder
         head = decoder.output_projection if decoder.adaptive_softmax is None else decoder.adaptive_softmax
         assert head is not None
@@ -218,9 +212,9 @@ class Network(nn.Module):
 def positions(count: int, hidden: int, *, device: torch.device) -> Tensor:
     """The position vectors [position, hidden], float32: sines, then cosines, of frequencies from 1 to 1/10,000."""
     half = hidden // 2
-    # In float32 throughout, as the model was trained: at position 500 the rounding of an angle is not small.
+    # In float32 throughout, as in training: at position 500 the rounding of an angle is not small.
     frequency = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10_000) / (half - 1)))
     place = torch.arange(_FIRST_POSITION, _FIRST_POSITION + count, dtype=torch.float32)
     angle = place[:, None] * frequency
-    found = torch.cat([angle.sin(), angle.cos()], dim=1)
-    return functional.pad(found, (0, hidden % 2)).to(device)
+    vectors = torch.cat([angle.sin(), angle.cos()], dim=1)
+    return functional.pad(vectors, (0, hidden % 2)).to(device)

@@ -1,10 +1,10 @@
-"""The identity of a language model: one sha256 over what it computes with, wherever it lies.
+"""The identity of a language model: one sha256 over everything that it computes with, independent of its location.
 
-Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, the tokenizer, the token put
-before every sentence, and the source of code that is of no installed package: that of the model's classes and, file by
-file, of what it imports by a statement. Weights that are tied count once. Not covered: code without a file (a
-notebook's), names, paths, library versions, and how the model is run (device, attention kernel), which the plan of
-mining holds. A model converted to another dtype before it is handed over is another model.
+Covers the configuration's essentials, every weight (name, shape, dtype, bytes) as stored, the tokenizer, the token
+before every sentence, and the source of code outside of installed packages: that of the model's classes and, file by
+file, of their imports. Tied weights count once. Not covered: code without a file (a notebook's), names, paths, library
+versions, and how the model is run (device, attention kernel), which the plan of mining holds. A model converted to
+another dtype before loading is another model.
 """
 
 import ast
@@ -25,7 +25,7 @@ from mnemoscope.models.modules.wrappers import name_inside
 from mnemoscope.models.tokens.model_tokens import Beginning
 from mnemoscope.models.tokens.python_tokens import REMOTE_CODE
 
-# `tie_word_embeddings` is among them since the list of weights says it.
+# `tie_word_embeddings` is among them since the list of weights shows it.
 _INCIDENTAL = {
     *("_name_or_path", "architectures", "auto_map", "chunk_size_feed_forward", "dtype", "id2label", "label2id"),
     *("output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict"),
@@ -33,7 +33,7 @@ _INCIDENTAL = {
 }
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "torch", "transformers"})
-"""Packages that are libraries wherever they lie, such as in a folder of their developers'."""
+"""Packages that count as installed wherever they are, such as in a developer's folder."""
 
 
 def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
@@ -50,30 +50,30 @@ def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dic
 
 
 def fingerprint(content: str, beginning: Beginning) -> str:
-    """The sha256, in hex, of a model of that content whose sentences begin like this.
+    """The sha256, in hex, of a model's content and beginning.
 
-    The beginning stands in files that the content does not cover (tokenizer_config.json), and in defaults of
-    transformers.
+    The beginning comes from files that the content does not cover (tokenizer_config.json), and from transformers'
+    defaults.
     """
     return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
 
 
 def reading_fingerprint(tokenizer: dict[str, Any]) -> str:
-    """The sha256, in hex, of a tokenizer's description: of how text becomes tokens."""
+    """The sha256, in hex, of a tokenizer's description."""
     return hashlib.sha256(json.dumps(tokenizer, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _own_code(model: nn.Module) -> list[bytes]:
-    """The source files, sorted by content, of the model's classes that are no library's, and of what those import."""
+    """The source files, sorted by content, of the model's classes outside of libraries, and of their imports."""
     classes = {kind for module in model.modules() for kind in type(module).__mro__}
     waiting = [(kind.__module__, _defining_file(kind)) for kind in classes]
-    found: dict[Path, bytes] = {}
+    sources: dict[Path, bytes] = {}
     while waiting:
         name, path = waiting.pop()
-        if path is not None and path not in found and _is_own(name, path):
-            found[path] = path.read_bytes()
-            waiting += _imports(found[path], path, name)
-    return sorted(found.values())
+        if path is not None and path not in sources and _is_own(name, path):
+            sources[path] = path.read_bytes()
+            waiting += _imports(sources[path], path, name)
+    return sorted(sources.values())
 
 
 def _defining_file(kind: type) -> Path | None:
@@ -84,42 +84,40 @@ def _defining_file(kind: type) -> Path | None:
 
 
 def _is_own(name: str, path: Path) -> bool:
-    """Whether the module of that name, in that file, is of no installed package."""
+    """Whether a module's file belongs to no installed package."""
     root = name.partition(".")[0]
     known = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
     return path.suffix == ".py" and (root == REMOTE_CODE or not known)
 
 
 def _imports(source: bytes, path: Path, name: str) -> Iterator[tuple[str, Path | None]]:
-    """Name and file of every module that a module of that name imports by a statement, also within functions."""
+    """Name and file of every module in a module's import statements, also within functions."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         of, level = (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else ("", 0)
-        for asked in {of, *(f"{of}.{each.name}".strip(".") for each in node.names)} - {""}:
-            whole = f"{package.rsplit('.', level - 1)[0]}.{asked}".strip(".") if level else asked
-            beside = path.parents[max(0, level - 1)].joinpath(*asked.split("."))
+        for imported_name in {of, *(f"{of}.{each.name}".strip(".") for each in node.names)} - {""}:
+            whole = f"{package.rsplit('.', level - 1)[0]}.{imported_name}".strip(".") if level else imported_name
+            beside = path.parents[max(0, level - 1)].joinpath(*imported_name.split("."))
             imported = getattr(sys.modules.get(whole), "__file__", None)
             places = [Path(imported)] if imported else [beside.with_name(f"{beside.name}.py"), beside / "__init__.py"]
             yield whole, next((place.resolve() for place in places if place.is_file()), None)
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and stored buffer once, by its first name; of a quantised one the tensors that it is made of.
+    """Every parameter and stored buffer once, by its first name; a quantised one as its component tensors.
 
-    What lies elsewhere is a shape alone.
+    Offloaded ones are shapes only.
     """
-    found: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
+    weights: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict().keys()
-    found.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
-    return {part: plain for name, tensor in found.items() for part, plain in plain_parts(name, tensor)}
+    weights.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})
+    return {part: plain for name, tensor in weights.items() for part, plain in plain_parts(name, tensor)}
 
 
 def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """`named_weights` sorted by name, which is that without wrappers around parts, one at a time: those that lie
-    elsewhere are fetched for the time of one step.
-    """
+    """`named_weights` one at a time, sorted by name without wrappers; fetches offloaded ones for one step."""
     named = ((name_inside(name), name, weight) for name, weight in named_weights(model).items())
     for plain, name, weight in sorted(named, key=lambda each: each[0]):
         path, _, own = name.rpartition(".")
@@ -127,7 +125,7 @@ def read_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a tensor is made of, with names: itself, or those that a quantised one consists of."""
+    """A tensor with its name, or the named component tensors of a quantised one."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield name, tensor
@@ -137,25 +135,25 @@ def plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def active_adapters(model: nn.Module) -> list[list[object]]:
-    """Which adapters of a model's layers are at work, and how strongly, by path: nothing of that is a weight."""
-    found = []
+    """The active adapters of a model's layers, and their strength, by path: none of that is a weight."""
+    adapters = []
     for path, module in model.named_modules():
         if is_of_adapters(module):
             names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
             stated = [getattr(module, name, None) for name in names]
             if stated[0] is not None:
-                found.append([name_inside(path), type(module).__name__, *stated])
-    return found
+                adapters.append([name_inside(path), type(module).__name__, *stated])
+    return adapters
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raises ModelDamaged, naming the weight, where a weight is NaN or infinite."""
+    """Raises ModelDamaged, naming the weight, if a weight is NaN or infinite."""
     for name, weight in read_weights(model):
         if not weight.is_floating_point():
             continue
-        if weight.numel() == 1 and bool(torch.isinf(weight)):  # no weight, but a bound that never holds
+        if weight.numel() == 1 and bool(torch.isinf(weight)):  # no weight, but a bound that is never reached
             continue
-        # The sum is one quick pass; only where it overflowed or met a NaN is every entry looked at.
+        # The sum is one fast pass; only where it is not finite is every entry checked.
         if not bool(torch.isfinite(weight.sum(dtype=torch.float32))) and not bool(torch.isfinite(weight).all()):
             bad = int((~torch.isfinite(weight)).sum())
             raise ModelDamaged(
@@ -173,7 +171,7 @@ def _essentials(config: Any) -> Any:
 
 
 def _bytes(weight: Tensor) -> memoryview:
-    """The weight's bytes, uncopied where it lies contiguous in main memory."""
+    """The weight's bytes, without a copy if it is contiguous in main memory."""
     plain = weight.detach().to("cpu").contiguous().reshape(-1)
     raw: Any = plain.view(torch.uint8).numpy()
     return memoryview(raw)

@@ -1,8 +1,8 @@
-"""The linear maps of a model as matrices: read where they are stored plainly, probed where they are not.
+"""The linear maps of a model as matrices: read if stored plainly, else probed.
 
-A quantised or adapted layer (torchao, bitsandbytes, LoRA and other adapters) holds no matrix that says what it
-computes. What it makes of every unit vector does (definitions.md section 7.4): so nothing needs to be known of a
-format, and the load-time proof judges the outcome as it judges every model's.
+A quantised or adapted layer (torchao, bitsandbytes, LoRA and other adapters) stores no matrix that equals its function.
+Its outputs for all unit vectors do (definitions.md section 7.4): so no knowledge of a format is needed, and the
+load-time proof checks the result as for every model.
 """
 
 import logging
@@ -20,23 +20,23 @@ from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
-"""Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
+"""Packages whose layers expose the weight of the layer that they adapt, not their own function."""
 _TALKATIVE = logging.getLogger("bitsandbytes")
 _UNIT_VECTORS = 1 << 26
-"""Numbers of unit vectors, or of what comes of them, that exist at one time."""
+"""Numbers of unit vectors, or of their outputs, that exist at one time."""
 _LINEAR = 1.5e-2
-"""How far a map may be from what its matrix says, of the size of the terms that add up. Rounding to bfloat16, twice as
-in a LoRA layer, gives 8e-3; eight bits for a row of inputs, of which one entry is a hundred times the rest, 3e-2."""
+"""Largest relative distance of a map from its matrix, in units of the summed terms. Rounding to bfloat16, twice as in a
+LoRA layer, gives 8e-3; eight bits per row of inputs, one entry of which is a hundred times the rest, 3e-2."""
 _ONE_LARGE = (1.0, 8.0, 30.0, 100.0)
 _SMALL = 0.05
-"""So that no input is above 6, which LLM.int8 would not round."""
+"""Keeps inputs at 6 or below; LLM.int8 does not round larger ones."""
 _EXACT = 1e-5
-"""How far the sum of two outputs may be from the output of the sum where products are in float32."""
+"""Largest distance between the sum of two outputs and the output of the sum for products in float32."""
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """Rows `first .. first + count` of a linear module's outputs, whichever way round it stores its matrix.
+    """Rows `first .. first + count` of a linear module's outputs, independent of its storage order.
 
     `transposed` means [in, out] (Conv1D of GPT-2) where nn.Linear has [out, in].
     """
@@ -65,12 +65,12 @@ class LinearMap:
 
     @property
     def is_probed(self) -> bool:
-        """Whether the matrix is what the module makes of unit vectors, since none is stored."""
+        """Whether no matrix is stored, so that it consists of the module's outputs for unit vectors."""
         return not is_plain(self.module)
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype in which the module multiplies, whatever goes in."""
+        """The dtype in which the module multiplies, whatever its input's."""
         return precision_of(self.module)
 
     def weight(self) -> Tensor:
@@ -83,7 +83,7 @@ class LinearMap:
         return matrix[self.first : self.first + self.count]
 
     def bias(self) -> Tensor | None:
-        """The bias [out], without gradients, or None: a view of the module's own, or what it makes of zeros."""
+        """The bias [out], without gradients, or None: a view of the module's own, or the output for zeros."""
         if self.is_probed:
             bias = probe_bias(self.module)
         else:
@@ -92,14 +92,14 @@ class LinearMap:
         return None if bias is None else bias[self.first : self.first + self.count]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """These outputs alone [..., out], of inputs [..., in]."""
+        """These outputs only, [..., out], for inputs [..., in]."""
         matrix, bias = self.weight(), self.bias()
         given = nn.functional.linear(inputs.to(matrix.dtype), matrix, None if bias is None else bias.to(matrix.dtype))
         return given.to(inputs.dtype)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether the module's matrix lies in its `weight` as it is multiplied."""
+    """Whether the module multiplies by its `weight` as it is."""
     weight: Any = getattr(module, "weight", None)
     return (
         type(weight) in (Tensor, nn.Parameter)
@@ -111,20 +111,20 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def _has_more(module: nn.Module) -> bool:
-    """Whether there is more to the module than its matrix and bias: an adapter that somebody wrote into it, say."""
+    """Whether the module has parameters beside matrix and bias, such as those of a hand-written adapter."""
     names = [name_inside(name) for name, _ in module.named_parameters()] if module._modules else module._parameters
     return any(name not in ("weight", "bias") and not name.startswith("parametrizations.") for name in names)
 
 
 def is_of_adapters(thing: object) -> bool:
-    """Whether a layer, or a whole model, is of a library of adapters."""
+    """Whether a layer, or a whole model, belongs to a library of adapters."""
     return type(thing).__module__.partition(".")[0] in _ADAPTERS
 
 
 def matrix_of(module: nn.Module) -> Tensor:
-    """The module's matrix: as it stores it where it is plain, else [out, in], probed.
+    """The module's matrix: as stored if it is plain, else [out, in], probed.
 
-    Raises ModelUnsupported where there is neither a matrix nor a linear map.
+    Raises ModelUnsupported if there is neither a matrix nor a linear map.
     """
     if not is_plain(module):
         return probe(module)
@@ -138,23 +138,23 @@ def rows_of(module: nn.Module) -> int:
 
 
 def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """The dtype and the device of what a linear module gives out."""
+    """The dtype and the device of a linear module's output."""
     weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
     return weight.dtype, device_of_module(module) if weight.is_meta else weight.device
 
 
 @torch.inference_mode()
 def probe(module: nn.Module) -> Tensor:
-    """What a linear module makes of every unit vector `[out, in]`, its biases left out.
+    """A linear module's outputs for all unit vectors, `[out, in]`, without its biases.
 
-    Raises ModelUnsupported where it cannot be asked, or is not linear (formats that quantise what goes into a layer).
+    Raises ModelUnsupported if it cannot be called, or is not linear (formats that quantise a layer's input).
     """
     if any(weight.is_meta for weight in module.parameters()):
         raise ModelUnsupported(
             f"a {type(module).__name__}, whose matrix is packed or adapted, lies on the CPU or on disk while it is not"
             " used, where it cannot be read; give the model a device that holds it"
         )
-    keep_freed_memory(64 << 20)  # what a layer makes on its way then lies where the last one's did
+    keep_freed_memory(64 << 20)  # a layer's temporaries then reuse those of the last one
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
     at_once = max(1, _UNIT_VECTORS // max(inside, outside))
@@ -163,12 +163,12 @@ def probe(module: nn.Module) -> Tensor:
     with _without_biases(module):
         for start in range(0, inside, at_once):
             count = min(at_once, inside - start)
-            # With the first of them what is checked, since some layers unpack their weights for every question.
+            # The first call includes the checked inputs, since some layers unpack their weights for every call.
             first = len(checked) if start == 0 else 0
-            asked = torch.zeros(first + count, inside, dtype=dtype, device=device)
-            asked[:first] = checked[:first]
-            asked[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
-            rows.append(_ask(module, asked))
+            inputs = torch.zeros(first + count, inside, dtype=dtype, device=device)
+            inputs[:first] = checked[:first]
+            inputs[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
+            rows.append(_ask(module, inputs))
     made = rows[0] if len(rows) == 1 else torch.cat(rows)
     if made.shape != (len(checked) + inside, outside):
         raise ModelUnsupported(f"a {type(module).__name__} gives {made.shape[-1]} numbers where it says {outside}")
@@ -179,7 +179,7 @@ def probe(module: nn.Module) -> Tensor:
 
 @torch.inference_mode()
 def probe_bias(module: nn.Module) -> Tensor | None:
-    """What a linear module makes of zeros `[out]`; None where that is nothing."""
+    """A linear module's output for zeros, `[out]`; None if it is zero."""
     inside = _sizes(module, False)[1]
     dtype, device = _asked_in(module, inside)
     given = _ask(module, torch.zeros(1, inside, dtype=dtype, device=device))[0]
@@ -188,9 +188,9 @@ def probe_bias(module: nn.Module) -> Tensor | None:
 
 @torch.inference_mode()
 def precision_of(module: nn.Module) -> torch.dtype:
-    """The dtype in which a linear module multiplies: its matrix's, or told from how it rounds sums."""
+    """The dtype in which a linear module multiplies: its matrix's, or inferred from the rounding of sums."""
     if is_plain(module):
-        return module.weight.dtype  # type: ignore[return-value]  # not fetched from where it may lie
+        return module.weight.dtype  # type: ignore[return-value]  # without fetching it
     inside = _sizes(module, False)[1]
     dtype, device = _asked_in(module, inside)
     if dtype != torch.float32:
@@ -205,8 +205,8 @@ def precision_of(module: nn.Module) -> torch.dtype:
 
 
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
-    # Not by calling it, since hooks that watch a model's own forward must not see this. A layer that rounds what goes
-    # in says so in the log, time and again, and is then refused in one line.
+    # Calls `forward` directly, so that hooks on the model do not see it. A layer that rounds its input would log that
+    # repeatedly, and is refused in one line.
     level = _TALKATIVE.level
     _TALKATIVE.setLevel(logging.ERROR)
     try:
@@ -220,14 +220,14 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _uneven_inputs(inside: int) -> Tensor:
-    """Inputs `[n, in]` with entries of very different size, which eight bits for a row of them would not hold."""
+    """Inputs `[n, in]` with entries of very different size, which eight bits per row cannot represent."""
     inputs = torch.randn(2 * len(_ONE_LARGE), inside, generator=torch.Generator().manual_seed(0))
     inputs[::2, 0], inputs[1::2, -1] = torch.tensor(_ONE_LARGE), -torch.tensor(_ONE_LARGE)
     return inputs * _SMALL
 
 
 def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
-    """Raises ModelUnsupported where what the module gave for inputs is not what the matrix says."""
+    """Raises ModelUnsupported unless the matrix reproduces the module's outputs."""
     exact, wide = matrix.float().T, inputs.float()
     wrong = (given.float() - wide @ exact).square().mean(1)
     size = wide.square() @ (torch.linalg.vector_norm(exact, dim=1).square() / exact.shape[1])
@@ -239,7 +239,7 @@ def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tens
 
 
 def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
-    """Outputs and inputs of a linear module: as its matrix, it, or else the first map inside that fits says."""
+    """Outputs and inputs of a linear module: by its matrix, its attributes, or the first fitting map inside."""
     if is_plain(module):
         rows, columns = module.weight.shape  # type: ignore[misc]
         return (columns, rows) if transposed else (rows, columns)
@@ -255,7 +255,7 @@ def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
 
 
 def stated_sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Outputs and inputs that a module names: as torch, or as older packed layers do."""
+    """The outputs and inputs in a module's attributes: torch's, or those of older packed layers."""
     for names in (("out_features", "in_features"), ("outfeatures", "infeatures")):
         outside, inside = (getattr(module, name, None) for name in names)
         if isinstance(outside, int) and isinstance(inside, int):
@@ -264,9 +264,10 @@ def stated_sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device]:
-    """A dtype that a module takes its inputs in, and their device.
+    """The dtype in which a module takes inputs, and their device.
 
-    It is that of its parameters; packed layers without any take float32 as they come, or the dtype of their scales.
+    The dtype is that of its parameters; packed layers without any take float32 or, failing that, the dtype of their
+    scales.
     """
     parameters, buffers = list(module.parameters()), list(module.buffers())
     device = next((tensor.device for tensor in (*parameters, *buffers)), torch.device("cpu"))
@@ -284,7 +285,7 @@ def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device
 
 @contextmanager
 def _without_biases(module: nn.Module) -> Iterator[None]:
-    """Zeros in place of every bias inside, be it a parameter or a buffer, for the time of the block."""
+    """Replaces every bias inside, parameter or buffer, by zeros inside the block."""
     held: list[tuple[dict[str, Any], Any]] = []
     try:
         for part in module.modules():

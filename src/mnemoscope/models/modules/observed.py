@@ -1,6 +1,6 @@
-"""What every module of a model took in and gave out in one small forward: the evidence for structural inference.
+"""The inputs and outputs of every module of a model in one small forward: the evidence for structural inference.
 
-structure.py reasons about it. Tensors are kept flat, [batch * position, entries], and cloned when seen, so that a block
+structure.py reasons about it. Tensors are kept flat, [batch * position, entries], and cloned at once, so that a block
 that works in place cannot change the evidence.
 """
 
@@ -20,14 +20,12 @@ from mnemoscope.models.modules.wrappers import run_uncompiled, run_unpacked
 
 IDS = ((5, 1, 8, 3, 11, 2), (7, 4, 0, 9, 6, 10))
 
-# Wide, since sums taken in another order differ by whole units of half precision; the load-time proof is the judge.
+# Wide, since sums in another order differ by whole units of half precision; the load-time proof decides.
 HALF_TOLERANCE = 8e-2
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
-    """One call of one module."""
-
     path: str
     module: nn.Module
     taken: Tensor
@@ -37,13 +35,13 @@ class ModuleCall:
 
     @property
     def changes(self) -> bool:
-        """Whether the module gave out something else than it took in (dropout at rest does not)."""
+        """Whether the module's output differs from its input (dropout's does not in evaluation)."""
         return not same(self.taken, self.given)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The first call of every module, by path, in the order in which they ended; other calls; the model's logits."""
+    """The first call of every module, by path, in the order in which they ended; further calls; the model's logits."""
 
     calls: dict[str, ModuleCall]
     again: list[ModuleCall]
@@ -55,14 +53,13 @@ class Observation:
         return sorted((each for each in every if each.moment > call.moment), key=lambda each: each.moment)
 
     def within(self, prefix: str) -> list[ModuleCall]:
-        """The calls of the modules inside `prefix`, their paths from there, the last to end first."""
+        """The calls of the modules inside `prefix`, with relative paths, the last to end first."""
         start = f"{prefix}."
         inside = [call for call in reversed(self.calls.values()) if call.path.startswith(start)]
         return [replace(call, path=call.path.removeprefix(start)) for call in inside]
 
 
 def takes(module: nn.Module, name: str) -> bool:
-    """Whether a module's forward takes an argument of that name."""
     return _takes(type(module).forward, name)
 
 
@@ -81,8 +78,8 @@ def observe(model: Any, rows: int) -> Observation:
         taken: list[Tensor] = []
 
         def start(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            found = [value for value in (*inputs, *named.values()) if _is_hidden(value)]
-            taken.append(flat(found[0]).clone() if found else torch.empty(0, 0))
+            streams = [value for value in (*inputs, *named.values()) if _is_hidden(value)]
+            taken.append(flat(streams[0]).clone() if streams else torch.empty(0, 0))
 
         def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
@@ -104,9 +101,9 @@ def observe(model: Any, rows: int) -> Observation:
 
 
 def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
-    """Whether what a module gives at one position depends on what it takes at an earlier one.
+    """Whether a module's output at one position depends on its input at an earlier one.
 
-    Asked in two forwards of the model over a few ids below `rows`; in the second, what the module takes at the first
+    Compares two forwards of the model over a few ids below `rows`; in the second, the module's input at the first
     position is changed.
     """
     module, given = model.get_submodule(path), []
@@ -136,7 +133,7 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
 
 
 def run(module: nn.Module, ids: Tensor) -> Tensor:
-    """The logits of a language model, or the last hidden states of a backbone, for ids."""
+    """The logits of a language model, or the last hidden states of a backbone."""
     waits = ids.device.type != "cpu"
     with torch.inference_mode(), suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext():
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
@@ -153,12 +150,11 @@ def first(output: Any) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The tensor as [batch * position, entries]."""
     return tensor.reshape(-1, tensor.shape[-1])
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same numbers up to rounding."""
+    """Whether two tensors are equal up to rounding."""
     return distance(a, b) < (1e-4 if b.dtype == torch.float32 else HALF_TOLERANCE)
 
 
@@ -170,8 +166,8 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 
 def factor_between(one: Tensor, other: Tensor) -> float:
-    """The number by which one tensor comes nearest to the other, of the same shape."""
-    one, other = one.double(), other.double()  # sums of half precision would be off by more than what is judged
+    """The least-squares factor from one tensor to the other."""
+    one, other = one.double(), other.double()  # sums in half precision would err by more than the tolerance
     return float((one * other).sum() / one.square().sum().clamp_min(1e-30))
 
 
@@ -180,11 +176,11 @@ def _is_hidden(value: Any) -> TypeGuard[Tensor]:
 
 
 UNNAMED: Mapping[str, Any] = {}
-"""In place of the named arguments that torch leaves out while another thread sets or removes its hook."""
+"""Replaces the named arguments that torch omits while another thread sets or removes its hook."""
 
 
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
-    """The hidden states among a block's arguments: the first tensor of floating-point numbers."""
+    """The hidden states among a block's arguments: the first floating-point tensor."""
     return next(
         value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
     )

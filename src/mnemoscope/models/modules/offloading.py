@@ -1,9 +1,9 @@
-"""Weights that lie elsewhere than where they are computed with: fetched for as long as somebody needs them.
+"""Weights stored elsewhere than where they are used: fetched for as long as they are needed.
 
-A model that is larger than its device is spread by accelerate (spreading.py): some modules lie on other devices, the
-weights of some lie in main memory or on disk and come only while their module runs. In between such a weight is on
-torch's `meta` device, a shape without numbers. Whoever reads a weight outside of a forward asks here for the real one.
-Of models that are spread here, several threads may run a module at one time: the first fetches, the last lets go.
+A model larger than its device is spread by accelerate (spreading.py): some modules are on other devices, the weights of
+some are in main memory or on disk and come only while their module runs. In between such a weight is on torch's `meta`
+device, a shape without numbers. Code that reads a weight outside of a forward gets the real one here. Several threads
+may run a module of a model spread here at one time: the first fetches, the last releases.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ from mnemoscope.errors import ModelDamaged, ModelUnsupported
 
 
 class _Hold:
-    """The weights of one module, and how many use them now."""
+    """The weights of one module, and the number of their users."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -27,35 +27,35 @@ class _Hold:
         self._away: dict[str, nn.Parameter] = {}
 
     def fetch(self, module: nn.Module, hook: Any) -> None:
-        """Puts the real weights into the module, in the dtype that they are to have, where they are not there."""
+        """Puts the missing weights into the module, in their target dtype."""
         away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
         device = _device(hook.execution_device)
-        found = {}
+        real_weights = {}
         with torch.inference_mode(False), torch.no_grad():
             for name, weight in away.items():
                 real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
-                # Whether a gradient is wanted also decides how torch multiplies, and so last bits.
-                found[name] = nn.Parameter(real, weight.requires_grad)
-        module._parameters.update(found)
+                # requires_grad also affects how torch multiplies, and so last bits.
+                real_weights[name] = nn.Parameter(real, weight.requires_grad)
+        module._parameters.update(real_weights)
         self._away = away
 
     def let_go(self, module: nn.Module) -> None:
-        """Leaves the very parameters in the module that lay there before, so that tied ones stay tied."""
+        """Restores the previous parameter objects, so that tied ones stay tied."""
         module._parameters.update(self._away)
         self._away = {}
 
 
 _holds: "WeakKeyDictionary[nn.Module, _Hold]" = WeakKeyDictionary()
 _shared: "WeakSet[nn.Module]" = WeakSet()
-"""Modules whose own hook was replaced by one that threads may share."""
+"""Modules whose hook was replaced by one that threads may share."""
 _changing = Lock()
 
 
 @contextmanager
 def hold_weights(module: nn.Module) -> Iterator[None]:
-    """Keeps a module's own weights, not those of modules inside it, where it computes, for the time of the block.
+    """Keeps a module's own weights, not those of modules inside it, on its device inside the block.
 
-    Raises ModelDamaged where they cannot be read.
+    Raises ModelDamaged if they cannot be read.
     """
     hook = _hook_of(module)
     if hook is None or not hook.offload:
@@ -78,7 +78,7 @@ def hold_weights(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def hold_all_weights(module: nn.Module) -> Iterator[None]:
-    """As `hold_weights`, with those of all modules inside."""
+    """Like `hold_weights`, with those of all modules inside."""
     with ExitStack() as holds:
         for part in module.modules():
             holds.enter_context(hold_weights(part))
@@ -86,14 +86,14 @@ def hold_all_weights(module: nn.Module) -> Iterator[None]:
 
 
 def weight_of(module: nn.Module, name: str) -> Tensor:
-    """The real weight of that name of a module, on the device on which it computes."""
+    """A module's real weight of that name, on the device on which it computes."""
     with hold_weights(module):
         weight: Tensor = getattr(module, name)
         return weight
 
 
 def device_of_module(module: nn.Module) -> torch.device:
-    """The device on which a module computes: that of its own weights, or of those inside it, while it runs."""
+    """The device on which a module computes: that of its own weights while it runs, or of those inside it."""
     for part in module.modules():
         hook = _hook_of(part)
         if hook is not None and hook.offload:
@@ -105,15 +105,15 @@ def device_of_module(module: nn.Module) -> torch.device:
 
 
 def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter once, by its first name, also where accelerate has untied those that lie elsewhere."""
-    found = dict(model.named_parameters())
+    """Every parameter once, by its first name, also where accelerate has untied offloaded ones."""
+    every = dict(model.named_parameters())
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
-    away = {name for name, weight in found.items() if weight.is_meta}
-    return {name: weight for name, weight in found.items() if not (name in away and tied.get(name) in away)}
+    away = {name for name, weight in every.items() if weight.is_meta}
+    return {name: weight for name, weight in every.items() if not (name in away and tied.get(name) in away)}
 
 
 def weights_at_hand(module: nn.Module) -> list[Tensor]:
-    """A module's own weights and stored buffers; where accelerate brings them, those that main memory keeps."""
+    """A module's own weights and stored buffers; of offloaded ones, those in main memory."""
     own = [*module._parameters.items(), *module._buffers.items()]
     hook = _hook_of(module) if "_hf_hook" in vars(module) else None
     if hook is None or not hook.offload:
@@ -131,7 +131,7 @@ def is_spread(model: nn.Module) -> bool:
 
 
 def places_of(model: nn.Module) -> tuple[str, ...]:
-    """Where a model's weights lie: graphics cards first, then `cpu`, then `disk`."""
+    """Where a model's weights are: graphics cards first, then `cpu`, then `disk`."""
     names = set()
     for module in model.modules():
         hook = _hook_of(module)
@@ -142,7 +142,7 @@ def places_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def share_modules(model: nn.Module) -> None:
-    """Lets several threads run a model that was spread by `load_spread`; the model is changed."""
+    """Lets several threads run a model of `load_spread`; changes the model."""
     _shared.add(model)
     for module in model.modules():
         hook = _hook_of(module)
@@ -153,7 +153,7 @@ def share_modules(model: nn.Module) -> None:
 
 
 def is_placed(model: nn.Module) -> bool:
-    """Whether a model was put in its places as it was loaded, so that it is not to be moved."""
+    """Whether a model was placed at loading, and must not be moved."""
     return model in _shared
 
 
@@ -163,7 +163,7 @@ def may_be_shared(module: nn.Module) -> bool:
 
 
 def check_reachable(model: nn.Module) -> None:
-    """Raises ModelUnsupported, naming the weight, where a weight has no numbers and none can be fetched."""
+    """Raises ModelUnsupported, naming the weight, if a weight has no numbers and none can be fetched."""
     for path, module in model.named_modules():
         hook = _hook_of(module)
         for name, weight in (*module._parameters.items(), *module._buffers.items()):
@@ -179,7 +179,7 @@ def check_reachable(model: nn.Module) -> None:
 
 
 def _hook_of(module: nn.Module) -> Any:
-    """The hook of accelerate's that places a module's own weights; None where there is none."""
+    """Accelerate's hook that places a module's own weights; or None."""
     hook = getattr(module, "_hf_hook", None)
     if hook is None:
         return None
@@ -203,7 +203,7 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
 
 
 def _where_stored(hook: Any, name: str) -> str:
-    """`cpu` or `disk`: where a weight lies while nobody needs it."""
+    """`cpu` or `disk`: where an unused weight is."""
     weights = hook.weights_map
     loader = getattr(weights, "dataset", weights)
     return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"
@@ -221,5 +221,4 @@ def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:
 
 
 def _device(place: Any) -> torch.device:
-    """The device of a name or number of accelerate's."""
     return torch.device(f"cuda:{place}" if isinstance(place, int) else place)

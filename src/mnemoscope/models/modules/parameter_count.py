@@ -1,4 +1,4 @@
-"""How large a model is, and how many numbers it has, however they are stored."""
+"""A model's number of parameters, counted unpacked."""
 
 from math import prod
 
@@ -17,7 +17,7 @@ def is_packed_in_buffers(module: nn.Module) -> bool:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The numbers in all parameters, each once; of a packed matrix as many as it stands for."""
+    """The numbers in all parameters, each once; packed matrices count unpacked."""
     count = sum(parameter.numel() for parameter in own_parameters(model).values())
     for module in model.modules():
         weight, outside, inside = (getattr(module, name, None) for name in ("weight", "out_features", "in_features"))

@@ -1,12 +1,12 @@
-"""From hidden vectors to scores over the vocabulary: the head, and what norms on the way do to every vector alike.
+"""From hidden vectors to scores over the vocabulary: the head, and the linear part of the norms before it.
 
-Of the three named projections (definitions.md section 2) `raw` is the head's matrix alone, `gain` folds in centring and
+Of the three named projections (definitions.md section 2) `raw` is the head's matrix only, `gain` folds in centring and
 gain of the norms (never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and
-soft-cap. What a norm does is found by asking it, not by its class's name. `LanguageModel.scores` puts them together;
+soft-cap. A norm's function is found by calling it, not by its class's name. `LanguageModel.scores` combines them;
 softmax, ranks and top lists are made elsewhere.
 
-A head is one matrix or an adaptive softmax (paper, section 2), whose vocabulary lies in bands: band 0 holds the most
-frequent words at full width, each later band is narrower by a factor and has a projection of its own. Its two levels:
+A head is one matrix or an adaptive softmax (paper, section 2), whose vocabulary is divided into bands: band 0 holds the
+most frequent words at full width, each later band is narrower by a factor and has its own projection. Its two levels:
 band 0 and one class per later band compete, then the words within a band. Parts have fairseq's names.
 """
 
@@ -25,20 +25,19 @@ Projection = Literal["raw", "gain", "lens"]
 
 _PROBES = 8
 _TOKENS = 2048
-"""Tokens scored at a time on a CPU: the rows of a head that its cache holds while all vectors pass by them."""
+"""Tokens scored at a time on a CPU: rows of a head that stay in its cache for all vectors."""
 _LINE = 16
 """Numbers in a line of a CPU's cache."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """The part of a norm that treats every vector alike: optional centring, then an optional gain [hidden]."""
+    """The linear part of a norm: optional centring, then an optional gain [hidden]."""
 
     centred: bool
     gain: Tensor | None
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """The folded vectors [..., hidden], float32."""
         folded = vectors.float() if self.gain is None else vectors.to(self.gain.device).float()
         if self.centred:
             folded = folded - folded.mean(dim=-1, keepdim=True)
@@ -48,9 +47,9 @@ class Fold:
 
 
 def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:
-    """What `norm` does to every vector alike, found by probing it with random vectors.
+    """The linear part of `norm`, found by probing it with random vectors.
 
-    Known forms are LayerNorm and RMSNorm, with gain w, 1 + w or none; no norm changes nothing. Raises ModelUnsupported
+    Known forms are LayerNorm and RMSNorm, with gain w, 1 + w or none; no norm is the identity. Raises ModelUnsupported
     for any other.
     """
     if norm is None:
@@ -75,7 +74,7 @@ def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: 
 
 
 def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
-    """What `norm` divides each of the vectors `[row, hidden]` by, `[row]`, float32: what its fold leaves out."""
+    """The divisors `[row]`, float32, of `norm` for the vectors `[row, hidden]`: the part that its fold omits."""
     if norm is None:
         return torch.ones(len(vectors), device=vectors.device)
     _, bias = gain_and_bias(norm, vectors.shape[-1])
@@ -89,7 +88,7 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
 
 
 def gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
-    """The parameters `[hidden]` of a norm, each where it has one: its weight, and its bias."""
+    """The weight and the bias `[hidden]` of a norm, or None."""
     weight = bias = None
     with hold_all_weights(norm):
         for name, parameter in norm.named_parameters():
@@ -116,12 +115,12 @@ class Head(Protocol):
         """Whether scores(-v) is -scores(v) and a positive factor changes no rank."""
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` where it is given."""
+        """Scores [..., vocab], float32, of vectors [..., hidden'], float32; written to `out` if given."""
 
     def vectors_of(self, tokens: Tensor) -> Tensor:
         """The vectors `[n, hidden']`, float64, whose products with a hidden vector are the tokens' scores.
 
-        Of an adaptive softmax, scores before they are normalised: of the token's class, and of the token in it.
+        For an adaptive softmax, scores before normalisation: of the token's class, and of the token in it.
         """
 
     def mean_vector(self) -> Tensor:
@@ -138,8 +137,8 @@ class LinearHead:
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The products with E's rows.
 
-        On a CPU those of some tokens after the other, into room that is given: the same products at up to four times
-        the rate where vectors are few.
+        On a CPU with `out`, some tokens after the other: the same products at up to four times the rate for few
+        vectors.
         """
         if out is None or out.device.type != "cpu":
             return torch.matmul(hidden, self.matrix.T, out=out)
@@ -149,16 +148,14 @@ class LinearHead:
         return out
 
     def vectors_of(self, tokens: Tensor) -> Tensor:
-        """E's rows of the tokens."""
         return self.matrix[tokens.to(self.matrix.device)].double()
 
     def mean_vector(self) -> Tensor:
-        """The mean of E's rows."""
         return self.matrix.mean(0, dtype=torch.float64)
 
 
 def room_for_scores(rows: int, vocabulary: int, *, device: torch.device) -> Tensor:
-    """Room `[row, vocab]` for scores: where rows begin with a line of the cache, products are written faster."""
+    """A buffer `[row, vocab]` for scores; rows start at a cache line, which makes writing products faster."""
     lines = -(-vocabulary // _LINE)
     return torch.empty(rows, lines * _LINE, device=device)[:, :vocabulary]
 
@@ -171,24 +168,22 @@ class Bands:
     widths: tuple[int, ...]
 
     def sizes(self) -> tuple[int, ...]:
-        """How many words each band has."""
         return tuple(b - a for a, b in pairwise((0, *self.edges)))
 
 
 class TransposedLinear(nn.Module):
-    """`x W` for a matrix that is stored the way round its tied copy needs it: [in, out]."""
+    """`x W` for a matrix stored in the order of its tied copy: [in, out]."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(inside, outside))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
         return hidden @ self.weight
 
 
 class SplitHead(nn.Module):
-    """The first level where its words are tied to the input's: words and classes in matrices of their own."""
+    """The first level if its words are tied to the input's: words and classes in separate matrices."""
 
     def __init__(self, hidden: int, words: int, classes: int) -> None:
         super().__init__()
@@ -196,7 +191,6 @@ class SplitHead(nn.Module):
         self.class_proj = nn.Linear(hidden, classes, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., hidden] -> [..., words + classes]."""
         return torch.cat([self.word_proj(hidden), self.class_proj(hidden)], dim=-1)
 
 
@@ -204,7 +198,7 @@ class SplitHead(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Hidden vectors -> log-probabilities of the whole vocabulary, in order of id. It has no matrix E.
 
-    `tied_words`: the words are the input's; `tied_projections`: the projections to the bands are, too.
+    `tied_words`: the words are the input's; `tied_projections`: so are the projections to the bands.
     """
 
     linear = False
@@ -224,37 +218,35 @@ class AdaptiveSoftmax(nn.Module):
             self.tail.append(nn.Sequential(to_band, nn.Identity(), nn.Linear(width, size, bias=False)))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities [..., vocab], float32, of hidden vectors [..., hidden]."""
         return self.scores(hidden)
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Log-probabilities [..., vocab], float32; written to `out` [row, vocab] where it is given, for [row, hidden].
+        """Log-probabilities [..., vocab], float32; written to `out` [row, vocab] if given, for [row, hidden].
 
         log p(word of a later band) = log p(its class) + log p(word within the band).
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
-        found = torch.empty(len(rows), self.rows, dtype=torch.float32, device=rows.device) if out is None else out
+        scores = torch.empty(len(rows), self.rows, dtype=torch.float32, device=rows.device) if out is None else out
         head = self.head(rows).float().log_softmax(-1)
         first = self._edges[0]
-        found[:, :first] = head[:, :first]
+        scores[:, :first] = head[:, :first]
         for number, ((start, end), tail) in enumerate(zip(pairwise(self._edges), self.tail, strict=True)):
             narrow, words = tail.get_submodule("0")(rows), tail.get_parameter("2.weight")
-            _within(narrow, words, head[:, first + number], out=found[:, start:end])
-        return found.view(*hidden.shape[:-1], self.rows)
+            _within(narrow, words, head[:, first + number], out=scores[:, start:end])
+        return scores.view(*hidden.shape[:-1], self.rows)
 
     def vectors_of(self, tokens: Tensor) -> Tensor:
         """The token's own row, and in a later band that of its class."""
         first = self._first_level()
         tokens = tokens.to(first.device)
         band = torch.bucketize(tokens, torch.tensor(self._edges, device=tokens.device), right=True)
-        found = first[torch.where(band == 0, tokens, self._edges[0] + band - 1)].double()
+        vectors = first[torch.where(band == 0, tokens, self._edges[0] + band - 1)].double()
         for number, (start, _) in enumerate(pairwise(self._edges), start=1):
             here, (words, narrow) = band == number, self._later_band(number)
-            found[here] += words[tokens[here] - start].double() @ narrow
-        return found
+            vectors[here] += words[tokens[here] - start].double() @ narrow
+        return vectors
 
     def mean_vector(self) -> Tensor:
-        """The mean of the rows of all tokens, band by band."""
         first = self._first_level()
         total = first[: self._edges[0]].sum(0, dtype=torch.float64)
         for number, (start, end) in enumerate(pairwise(self._edges), start=1):
@@ -264,12 +256,12 @@ class AdaptiveSoftmax(nn.Module):
         return total / self.rows
 
     def _first_level(self) -> Tensor:
-        """What scores the words of band 0 and the classes, `[words + classes, hidden]`."""
+        """The rows of the words of band 0 and of the classes, `[words + classes, hidden]`."""
         parts = [self.head.word_proj, self.head.class_proj] if isinstance(self.head, SplitHead) else [self.head]
         return torch.cat([part.get_parameter("weight").detach() for part in parts])
 
     def _later_band(self, band: int) -> tuple[Tensor, Tensor]:
-        """Of a later band the words' vectors `[word, width]`, and the projection to them `[width, hidden]`, float64."""
+        """A later band's word vectors `[word, width]`, and the projection to them `[width, hidden]`, float64."""
         narrow = self.tail[band - 1].get_submodule("0")
         matrix = narrow.get_parameter("weight").detach().double()
         words = self.tail[band - 1].get_parameter("2.weight").detach()
@@ -279,10 +271,10 @@ class AdaptiveSoftmax(nn.Module):
 def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> None:
     """Writes log p(class) + log p(word within it) to `out` [row, word].
 
-    On a CPU normalised a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
-    the products themselves.
+    On a CPU normalises a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
+    the products.
     """
-    if narrow.requires_grad:  # of a lens that is trained: gradients need fresh memory
+    if narrow.requires_grad:  # a lens in training: gradients need fresh memory
         out.copy_((narrow @ words.T).log_softmax(1) + of_class[:, None])
         return
     if narrow.dtype == out.dtype:

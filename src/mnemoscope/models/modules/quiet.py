@@ -1,6 +1,6 @@
-"""What the libraries say while they work, kept from people's terminals: warnings, progress bars.
+"""Silences the libraries' warnings and progress bars.
 
-The switches are the process's, so the last of all threads to leave puts them back.
+The switches are global, so the last of all threads to leave restores them.
 """
 
 import warnings
@@ -14,14 +14,14 @@ from transformers.utils import logging
 
 _quiet = Lock()
 _silencers: list[int] = []
-"""What the library's logging threshold was, once for each that keeps it quiet now, in whatever thread."""
+"""The library's logging threshold from before, once per active silencer, in whatever thread."""
 
 
 @contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors; the last of all threads to leave puts it back.
+    """Raises the library's logging threshold to errors; the last of all threads to leave restores it.
 
-    Whoever finds it raised leaves it: a change makes Python forget what every logger there is would log.
+    Leaves a raised threshold alone: a change makes Python drop its cache of enabled levels for every logger.
     """
     with _quiet:
         before = _silencers[0] if _silencers else logging.get_verbosity()
@@ -39,7 +39,7 @@ def suppress_warnings() -> Iterator[None]:
 
 @contextmanager
 def suppress_output() -> Iterator[None]:
-    """As `suppress_warnings`, and without progress bars and Python warnings: for loading, where all of them occur."""
+    """Like `suppress_warnings`, and without progress bars and Python warnings, for loading."""
     bars = logging.is_progress_bar_enabled()
     hub_before = hub_logging.get_verbosity()
     hub_logging.set_verbosity(CRITICAL)

@@ -1,8 +1,8 @@
-"""What a model's files hold beside what the model took: counted, and refused where a packed format lies unread.
+"""Checks what a model's files hold beside the weights that it took, and refuses unread packed formats.
 
-transformers passes over a format of quantised weights that it does not know, and over scales that no module asks for;
-an eight-bit matrix is then read as if its numbers were weights. So the format must be a known one, the files are
-compared with the model by name, and a matrix of eight-bit floats or whole numbers needs somebody who scales it.
+transformers ignores formats of quantised weights that it does not know, and scales that no module requests; an
+eight-bit matrix is then read as if its numbers were weights. So the format must be a known one, the files are compared
+with the model by name, and a matrix of eight-bit floats or integers must have scales in use.
 """
 
 import json
@@ -20,13 +20,13 @@ from mnemoscope.models.modules.linear_maps import is_plain
 from mnemoscope.models.modules.weight_layouts import weight_files
 
 _BESIDE = "hf_quant_config.json"
-"""Where NVIDIA's ModelOpt says what it did, beside or in place of the configuration."""
+"""Where NVIDIA's ModelOpt describes its format, beside or in place of the configuration."""
 _SCALES = re.compile(
     r"[._](weight_scale(_inv|_2)?|(input|output|activation)_scale|scales?|scale_inv|(weight_)?zero_points?|zeros|qzeros|"
     r"qweight|weight_packed|weight_shape|(weight_)?g_idx|(nested_)?absmax|(nested_)?quant_map|quant_state\.\w+|SCB|"
     r"weight_format|biases|packed|q_weight|q_scale(_max)?|q_groups|q_invperm|suh|svh|trellis|codebooks?|codes)$"
 )
-"""Names of what packed formats keep beside their matrices."""
+"""Names of the tensors that packed formats store beside their matrices."""
 _MATRIX = re.compile(r"(weight|_proj|experts\.\w+)$")
 _WHOLE = {
     *("F4", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
@@ -36,7 +36,7 @@ _SOURCE = "take the model that was quantised"
 
 
 def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
-    """Raises ModelUnsupported for a format of quantised weights that transformers does not know, by its name."""
+    """Raises ModelUnsupported, naming it, for a format of quantised weights that transformers does not know."""
     stated = next((found for part in _parts_of(config) if isinstance(found := _format_in(part), dict)), None)
     if stated is None and not getattr(config, "quantization", None):
         said = {name: arguments[name] for name in ("revision", "local_files_only")}
@@ -67,21 +67,21 @@ def _format_in(config: Any) -> Any:
 
 
 def _is_known(stated: dict[str, Any]) -> bool:
-    of_bits = stated.get("load_in_4bit") or stated.get("load_in_8bit")  # bitsandbytes, which has two entries there
+    of_bits = stated.get("load_in_4bit") or stated.get("load_in_8bit")  # bitsandbytes has two entries there
     return bool(of_bits) or str(stated.get("quant_method")) in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
 def _inside(path: Path) -> dict[str, Any]:
-    """What the file says of the format; nothing where it cannot be read."""
+    """The format in the file; empty if it is unreadable."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))["quantization"]
+        stated = json.loads(path.read_text(encoding="utf-8"))["quantization"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return {"quant_algo": said["quant_algo"]} if isinstance(said, dict) and "quant_algo" in said else {}
+    return {"quant_algo": stated["quant_algo"]} if isinstance(stated, dict) and "quant_algo" in stated else {}
 
 
 def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *, quantised: bool) -> None:
-    """Raises ModelUnsupported where what the files hold is not what the model computes with.
+    """Raises ModelUnsupported if the model does not compute with what the files hold.
 
     `unread` are the names of the tensors that it did not take.
     """
@@ -106,7 +106,7 @@ def _unscaled_error(source: str, name: str, kind: str) -> ModelUnsupported:
 
 
 def _first_packed(place: str) -> tuple[str, str] | None:
-    """The first matrix of eight-bit floats or whole numbers in safetensors files, and its format; None without any."""
+    """The first matrix of eight-bit floats or integers in safetensors files, and its format; or None."""
     folder = Path(place)
     if not folder.is_dir():
         at = cached_file(place, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False)
@@ -115,7 +115,7 @@ def _first_packed(place: str) -> tuple[str, str] | None:
         if path.suffix == ".safetensors":
             with path.open("rb") as file:
                 header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            for name, said in header.items():
-                if _MATRIX.search(name) and len(said["shape"]) > 1 and said["dtype"] in _WHOLE:
-                    return name, said["dtype"]
+            for name, entry in header.items():
+                if _MATRIX.search(name) and len(entry["shape"]) > 1 and entry["dtype"] in _WHOLE:
+                    return name, entry["dtype"]
     return None

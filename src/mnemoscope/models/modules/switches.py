@@ -1,9 +1,9 @@
-"""Switches of the process that decide numbers: held at known values around this package's own work, and put back.
+"""Global switches that affect numbers: held at known values around this package's own work, and restored.
 
-Somebody who sets `torch.set_float32_matmul_precision("medium")` for training must not get other coefficients for it.
-What cannot be held since a library reads it once, as it starts, is refused where it makes products coarse
-(`refuse_coarse_products`), and stands in the plan where it moves last digits (`environment`). docs/decisions.md lists
-every switch that was looked at, those that are left alone included.
+A user who sets `torch.set_float32_matmul_precision("medium")` for training must not get other coefficients. Switches
+that a library reads only once, at its start, cannot be held: they are refused if they make products coarse
+(`refuse_coarse_products`), and recorded in the plan if they change last digits (`kernels_chosen`). docs/decisions.md
+lists every switch considered, including those left alone.
 """
 
 import os
@@ -23,7 +23,7 @@ _COARSE = {
     "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
     "NVIDIA_TF32_OVERRIDE": ("", "0"),
 }
-"""Variables by which libraries multiply float32 in fewer bits, whatever they are told later; and when they do not."""
+"""Variables by which libraries multiply float32 in fewer bits, whatever is set later; and their harmless values."""
 IN_PLAN = (
     "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG", "DISABLE_ADDMM_CUDA_LT",
@@ -36,9 +36,8 @@ _PRODUCTS: tuple[Any, ...] = (
     torch.backends, cudnn, cudnn.conv, cudnn.rnn, cuda.matmul,  # type: ignore[attr-defined]
     mkldnn.matmul, mkldnn.conv, mkldnn.rnn,  # type: ignore[attr-defined]
 )  # fmt: skip
-"""What has a precision of products in float32, each before those that follow it where they say `none`.
-
-Not mkldnn as a whole, whose setter sets that of all backends (torch 2.13); each of its kinds of product has its own."""
+"""The owners of a precision of float32 products, each before those that follow it if they are `none`. Not mkldnn as a
+whole, whose setter sets that of all backends (torch 2.13); each of its kinds of product has its own."""
 _FLAGS: tuple[tuple[Any, str, bool], ...] = (
     (cuda.matmul, "allow_fp16_reduced_precision_reduction", True),
     (cuda.matmul, "allow_bf16_reduced_precision_reduction", True),
@@ -52,18 +51,18 @@ _KERNELS: tuple[tuple[Callable[[], bool], Callable[[bool], None], bool], ...] = 
     (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, True),
     (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp, False),
 )
-"""Those of scaled_dot_product_attention, as torch starts with them."""
+"""Those of scaled_dot_product_attention, with torch's initial values."""
 
 _changing = Lock()
 _inside: list[Callable[[], None]] = []
-"""What puts the process's switches back, for the first of those inside; and one more entry for each of the others."""
+"""Restores the global switches, for the first of the active holders; and one entry for each other."""
 
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Holds every switch at the value that this package's numbers are defined with; puts each back.
+    """Holds every switch at the value with which this package's numbers are defined; restores each.
 
-    Those of the whole process are put back as the last thread leaves, others as this one does.
+    Global ones are restored as the last thread leaves, others as this one does.
     """
     with ExitStack() as kept:
         if lacks_threads("torch"):
@@ -77,9 +76,9 @@ def steady() -> Iterator[None]:
 
 
 def set_threads(count: int | None) -> None:
-    """Lets torch work with so many threads, as many as it has where None; a forked process has one.
+    """Sets torch's thread count, None: unchanged; a forked process has one.
 
-    Raises Forked for more than one there, which torch would wait for without an end, and where no tables can be read.
+    Raises Forked for more than one there, since torch would hang, and where tables cannot be read.
     """
     refuse_forked()
     forked = lacks_threads("torch")
@@ -88,7 +87,7 @@ def set_threads(count: int | None) -> None:
             f"process {os.getpid()} was forked from one that had PyTorch, and has 1 of the {count} threads wanted;"
             " start it with multiprocessing.get_context('spawn') or 'forkserver'"
         )
-    # Setting it also forbids the matrix library to use fewer when it likes.
+    # Setting it also keeps the matrix library from using fewer.
     torch.set_num_threads(1 if forked else count or torch.get_num_threads())
 
 
@@ -104,7 +103,7 @@ def _nothing() -> None:
 
 
 def _hold_process() -> Callable[[], None]:
-    """Sets the switches of the process; returns what puts back those that were otherwise."""
+    """Sets the global switches; returns a function that restores the changed ones."""
     undo: list[Callable[[], object]] = []
 
     def change(set_to: Callable[[Any], object], now: object, wanted: object) -> None:
@@ -115,8 +114,8 @@ def _hold_process() -> Callable[[], None]:
     change(torch.set_default_dtype, torch.get_default_dtype(), torch.float32)
     for owner, name, wanted in _FLAGS:
         change(lambda value, owner=owner, name=name: setattr(owner, name, value), getattr(owner, name), wanted)  # type: ignore[misc]
-    for asked, told, wanted in _KERNELS:
-        change(told, asked(), wanted)
+    for get, set_, wanted in _KERNELS:
+        change(set_, get(), wanted)
     _hold_products(undo)
 
     def put_back() -> None:
@@ -127,11 +126,11 @@ def _hold_process() -> Callable[[], None]:
 
 
 def _hold_products(undo: list[Callable[[], object]]) -> None:
-    """Products in float32 are made in float32.
+    """Makes products in float32 use float32.
 
-    A part that says `none` follows the whole, so its own word is known only once the whole says `none`, too. The older
-    name of the same switch (`float32_matmul_precision`) is told as well, since torch refuses to answer where the two
-    differ; where the user has made them differ, only the new one is put back.
+    A part set to `none` follows the whole, so its own value is visible only once the whole is `none`, too. The older
+    name of the same switch (`float32_matmul_precision`) is set as well, since torch raises where the two differ; if the
+    user has made them differ, only the new one is restored.
     """
     if all(getattr(each, _PRECISION) == "ieee" for each in _PRODUCTS):
         return
@@ -139,9 +138,9 @@ def _hold_products(undo: list[Callable[[], object]]) -> None:
         older = torch.get_float32_matmul_precision()
     except RuntimeError:
         older = None
-    said = []
+    previous = []
     for each in _PRODUCTS:
-        said.append((each, getattr(each, _PRECISION)))
+        previous.append((each, getattr(each, _PRECISION)))
         setattr(each, _PRECISION, "none")
     torch.set_float32_matmul_precision("highest")
     for each in _PRODUCTS:
@@ -150,14 +149,14 @@ def _hold_products(undo: list[Callable[[], object]]) -> None:
     def put_back() -> None:
         if older is not None:
             torch.set_float32_matmul_precision(older)
-        for each, precision in said:
+        for each, precision in previous:
             setattr(each, _PRECISION, precision)
 
     undo.append(put_back)
 
 
 def _hold_thread(kept: ExitStack) -> None:
-    """The switches that every thread has of its own: autocast, the default device, numbers too small to be normal."""
+    """The thread's own switches: autocast, the default device, denormal numbers."""
     for device in ("cpu", torch.get_default_device().type, "cuda"):
         if device != "meta" and torch.is_autocast_enabled(device):
             kept.enter_context(torch.autocast(device, enabled=False))
@@ -169,7 +168,7 @@ def _hold_thread(kept: ExitStack) -> None:
 
 
 def refuse_coarse_products(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises OptionError where a variable makes a library multiply float32 in fewer bits."""
+    """Raises OptionError if a variable makes a library multiply float32 in fewer bits."""
     for name, exact in _COARSE.items():
         if environment.get(name, "").upper() not in exact:
             raise OptionError(
@@ -179,5 +178,5 @@ def refuse_coarse_products(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def kernels_chosen(environment: Mapping[str, str] = os.environ) -> str | None:
-    """What the environment says of the kernels that are taken, `NAME=value` joined by spaces; None where nothing."""
+    """The environment's choices of kernels, `NAME=value` joined by spaces; or None."""
     return " ".join(f"{name}={environment[name]}" for name in IN_PLAN if environment.get(name)) or None

@@ -1,9 +1,9 @@
-"""Weights that lie in a folder otherwise than transformers writes them: other file names, wrapped names, nested dicts.
+"""Weights in a folder in another layout than transformers': other file names, wrapped names, nested dicts.
 
-Code that trains keeps weights as it has them: behind the names of wrappers (`module.` of DDP, `_orig_mod.` of
-torch.compile, the attribute of a Lightning module), inside a checkpoint with an optimizer, in `model.pt`, with the
-`gamma` and `beta` of old norms, or as shards without an index. The tensors are then read here and handed over under the
-names that the model asks for; whether all of them are there is for the caller to check. Nothing stored runs.
+Training code keeps weights behind the names of wrappers (`module.` of DDP, `_orig_mod.` of torch.compile, the attribute
+of a Lightning module), inside a checkpoint with an optimizer, in `model.pt`, with the `gamma` and `beta` of old norms,
+or as shards without an index. This file reads the tensors and renames them for the model; the caller checks that all
+are there. Nothing stored runs.
 """
 
 import zipfile
@@ -27,25 +27,24 @@ _FILES = (
 """Files of weights; of several kinds the first counts."""
 _USUAL = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _LEFT_OUT = ("adapter_model", ".")
-"""What files of adapters begin with, and hidden ones: `._model.safetensors` is what macOS knows of a file."""
+"""Prefixes of adapters' files, and of hidden ones: `._model.safetensors` is macOS's metadata of a file."""
 _NESTED = ("state_dict", "model_state_dict", "model", "module", "network", "net")
 """Where training code keeps the weights in a checkpoint."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
-"""Attributes behind which wrappers of torch keep the module that they wrap."""
+"""Attributes with which torch's wrappers hold the wrapped module."""
 _OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the folder's weights, of one kind; none where there are none."""
+    """The files that hold the folder's weights, of one kind; or none."""
     for pattern in _FILES:
-        found = sorted(path for path in folder.glob(pattern) if not path.name.startswith(_LEFT_OUT))
-        if found:
-            return found
+        paths = sorted(path for path in folder.glob(pattern) if not path.name.startswith(_LEFT_OUT))
+        if paths:
+            return paths
     return []
 
 
 def no_weights(folder: Path) -> ModelNotFound:
-    """The error of a folder without weights."""
     return ModelNotFound(
         f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model there"
         " first"
@@ -53,12 +52,12 @@ def no_weights(folder: Path) -> ModelNotFound:
 
 
 def is_usual(folder: Path) -> bool:
-    """Whether transformers finds the weights by their files' names."""
+    """Whether transformers finds the weights by their file names."""
     return any((folder / name).is_file() for name in _USUAL)
 
 
 def damaged_file(folder: Path) -> str | None:
-    """The name of the first file of weights that is cut off or damaged, or None."""
+    """The name of the first truncated or damaged file of weights, or None."""
     for path in weight_files(folder):
         try:
             if path.suffix == ".safetensors":
@@ -69,7 +68,7 @@ def damaged_file(folder: Path) -> str | None:
                 begins = file.read(2)
             if not begins or (begins == b"PK" and not zipfile.is_zipfile(path)):
                 return path.name
-        except Exception:  # whatever the reader says of it
+        except Exception:  # any failure of the reader
             return path.name
     return None
 
@@ -77,10 +76,9 @@ def damaged_file(folder: Path) -> str | None:
 def load_stored_otherwise(
     folder: Path, kind: Any, config: Any, *, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """The model of a folder, which the class `kind` makes, and what loading noted; its tensors are given the names that
-    fit the model best.
+    """The model of a folder, of the class `kind`, and loading's notes; tensors get the best-fitting names.
 
-    Raises ModelNotFound, ModelUnsupported, and what the readers raise.
+    Raises ModelNotFound, ModelUnsupported, and the readers' errors.
     """
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
@@ -97,7 +95,7 @@ def load_stored_otherwise(
 
 
 def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> None:
-    """Raises ModelDamaged where loading noted weights of the model that were not stored."""
+    """Raises ModelDamaged if loading noted weights of the model that were not stored."""
     missing, others = sorted(notes["missing_keys"]), sorted(notes.get("unexpected_keys") or ())
     if not missing:
         return
@@ -115,20 +113,20 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
 def _read(files: list[Path], folder: Path) -> dict[str, Tensor]:
     if not files:
         raise no_weights(folder)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in files:
         if path.suffix == ".safetensors":
-            found |= load_file(path)
+            tensors |= load_file(path)
         else:
             stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-            found |= _tensors_of(stored, path)
-    return found
+            tensors |= _tensors_of(stored, path)
+    return tensors
 
 
 def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, which may lie in another; raises ModelDamaged."""
+    """The tensors of a state dict, which may be nested; raises ModelDamaged."""
     seen = stored
-    # Inside first: beside the weights a checkpoint may hold tensors of its own, such as a state of random numbers.
+    # Inside first: beside the weights a checkpoint may hold other tensors, such as a random generator's state.
     while isinstance(seen, Mapping) and any(isinstance(seen.get(name), Mapping) for name in _NESTED):
         seen = next(seen[name] for name in _NESTED if isinstance(seen.get(name), Mapping))
     if isinstance(seen, Mapping):
@@ -143,32 +141,32 @@ def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
 
 
 def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) -> dict[str, str]:
-    """For each stored name the one to read it under: itself, or what is left of it without wrappers.
+    """For each stored name the one to read it under: itself, or its rest without wrappers.
 
-    Each change is made to all names, and only where more of them then are `wanted` ones, with or without the prefix
-    `base` of the model proper. Raises ModelUnsupported where two names become one.
+    Each change applies to all names, and only if more of them then are `wanted` ones, with or without the prefix `base`
+    of the model proper. Raises ModelUnsupported if two names become one.
     """
-    asked = set(wanted)
-    asked |= {name.removeprefix(f"{base}.") for name in asked}
+    known = set(wanted)
+    known |= {name.removeprefix(f"{base}.") for name in known}
 
     def fit(names: Mapping[str, str]) -> int:
-        return sum(name in asked or f"{base}.{name}" in asked for name in names.values())
+        return sum(name in known or f"{base}.{name}" in known for name in names.values())
 
     names = {name: name for name in stored}
     for change in (_without_wrappers, _without_old_norms):
         changed = {name: change(now) for name, now in names.items()}
         names = changed if fit(changed) > fit(names) else names
-    stranger = next((now for now in names.values() if now not in asked and f"{base}.{now}" not in asked), "")
+    stranger = next((now for now in names.values() if now not in known and f"{base}.{now}" not in known), "")
     parts = stranger.split(".")[:-1]
     for count in range(1, len(parts) + 1):
         prefix = ".".join(parts[:count]) + "."
         changed = {name: now.removeprefix(prefix) for name, now in names.items()}
         names = changed if fit(changed) > fit(names) else names
-    taken = [now for now in names.values() if now in asked or f"{base}.{now}" in asked]
-    others = (now for now in names.values() if now not in asked and f"{base}.{now}" not in asked)
+    taken = [now for now in names.values() if now in known or f"{base}.{now}" in known]
+    others = (now for now in names.values() if now not in known and f"{base}.{now}" not in known)
     twice = [name for name, times in Counter(taken).items() if times > 1]
-    # A teacher, or an average of the weights, that lies beside them behind another name.
-    twice += [end for now in others for end in _endings(now) if end in asked]
+    # A teacher, or an average of the weights, stored beside them under another name.
+    twice += [end for now in others for end in _endings(now) if end in known]
     if twice:
         raise ModelUnsupported(
             f"the files hold {twice[0]!r} more than once, behind different names; save the weights of one model alone"
@@ -177,7 +175,7 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
 
 
 def _endings(name: str) -> Iterator[str]:
-    """What is left of a name behind each of its dots."""
+    """The rests of a name after each of its dots."""
     while "." in name:
         name = name.partition(".")[2]
         yield name

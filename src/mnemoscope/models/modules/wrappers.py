@@ -1,7 +1,7 @@
-"""What is put around a model, or a part of it, without changing what it computes: looked through, or switched off.
+"""Wrappers of a model, or of a part of it, that do not change its function: unwrapped, or switched off.
 
-A compiled part runs as it was written while the package reads it, since nothing inside compiled code can be watched.
-What shares a model's weights out among processes is refused: one process sees only its own part of them.
+A compiled part runs uncompiled while the package reads it, since nothing inside compiled code can be watched. Wrappers
+that share a model's weights among processes are refused: each process sees only its own part.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,33 +16,33 @@ from transformers import masking_utils
 from mnemoscope.errors import ModelUnsupported
 
 _INSIDE = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
-"""Classes of torch that stand for the model inside them, and the name that it has there."""
+"""Classes of torch that wrap a model, and the attribute that holds it."""
 _IN_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
 _SHARDING = {"FSDPModule", "FullyShardedDataParallel"}
 
 _changing = Lock()
 _running: list[Any] = []
-"""What the first of those that run now changed, to be changed back; and one more entry for each of the others."""
+"""The first active caller's change, to be undone; and one entry for each other."""
 _LOOK = "find_packed_sequence_indices"
-"""By which transformers looks whether sequences lie behind one another in a row."""
+"""Transformers' check for packed sequences in a row."""
 _unpacked: list[int] = []
 """The threads whose rows are one sequence each."""
 
 
 def unwrap(source: Any) -> Any:
-    """The model inside what torch puts around a whole one; anything else as it is."""
+    """The model inside torch's wrappers of a whole one; anything else unchanged."""
     while isinstance(source, nn.Module) and type(source).__name__ in _INSIDE:
         source = getattr(source, _INSIDE[type(source).__name__])
     return source
 
 
 def name_inside(name: str) -> str:
-    """A weight's name as it is without wrappers around parts of its model."""
+    """A weight's name without wrappers around parts of its model."""
     return ".".join(part for part in name.split(".") if part not in _IN_NAMES)
 
 
 def check_whole(model: nn.Module) -> None:
-    """Raises ModelUnsupported where processes share the weights (FSDP, tensor parallelism)."""
+    """Raises ModelUnsupported if processes share the weights (FSDP, tensor parallelism)."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if kinds & _SHARDING or any(getattr(weight, "device_mesh", None) is not None for weight in model.parameters()):
         raise ModelUnsupported(
@@ -52,7 +52,7 @@ def check_whole(model: nn.Module) -> None:
 
 @contextmanager
 def run_uncompiled() -> Iterator[None]:
-    """Compiled code runs as it was written; the last of all threads to leave puts things back."""
+    """Makes compiled code run uncompiled; the last of all threads to leave restores it."""
     with _changing:
         _running.append(None if _running else torch.compiler.set_stance("force_eager"))
     try:
@@ -66,12 +66,12 @@ def run_uncompiled() -> Iterator[None]:
 
 @contextmanager
 def run_unpacked() -> Iterator[None]:
-    """Transformers takes it from us that every row is one sequence, in this thread.
+    """Tells transformers that every row is one sequence, in this thread.
 
-    It looks at the numbers for it, once in a forward, and on a graphics card a look waits until all is done.
+    Its own check reads numbers once per forward, and on a graphics card a read waits for the whole queue.
     """
     look = getattr(masking_utils, _LOOK, None)
-    if look is None:  # another version, which has no such function
+    if look is None:  # a version without that function
         yield
         return
     with _changing:
@@ -88,7 +88,7 @@ def run_unpacked() -> Iterator[None]:
 
 
 class _UnpackedMasking:
-    """No packed sequences in the threads that said so; what the library finds in others."""
+    """No packed sequences in the registered threads; the library's own check in others."""
 
     def __init__(self, look: Callable[[Tensor], Tensor | None]) -> None:
         self.look = look

@@ -1,1 +1,1 @@
-"""From a name to a network: hub, folder, GGUF, adapters, quantised weights, places of weights, fingerprints."""
+"""From a name to a network: hub, folder, GGUF, adapters, quantised weights, placement, fingerprints."""

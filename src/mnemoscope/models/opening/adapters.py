@@ -1,8 +1,8 @@
-"""Adapters of peft: put on a model from their folder or the hub, or found on a model in memory.
+"""PEFT adapters: put on a model from their folder or the hub, or found on a model in memory.
 
-What an adapter makes of the layers is not worked out here: linear_maps.py asks them, and the proof judges it. One that
-was made for another model is refused where a module or a weight of it has no place, or another shape; the name of the
-model that it was made for decides nothing, since models are copied and renamed.
+Their effect on the layers is not computed here: linear_maps.py probes the layers, and the proof checks it. An adapter
+of another model is refused if a module or a weight of it has no place, or another shape; the base model's name is
+ignored, since models are copied and renamed.
 """
 
 import json
@@ -21,20 +21,18 @@ from mnemoscope.models.modules.wrappers import unwrap
 from mnemoscope.models.opening.hub import one_line_errors, where
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""The file that makes a folder that of an adapter."""
+"""The file that marks a folder as an adapter's."""
 _WEIGHTS = "adapter_model.*"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
 _NAME = "default"
-"""What peft calls an adapter of which nothing else was said; part of the fingerprint."""
+"""Peft's default name of an adapter; part of the fingerprint."""
 
 
 def base_of(source: Any) -> tuple[Any, str]:
-    """The model inside a PEFT model, whose layers the adapters are in, and the names of those at work, for its spec.
+    """The model inside a PEFT model, whose layers contain the adapters, and the active adapters' names, for its spec.
 
-    What torch has put around either is looked through.
-
-    Raises ModelUnsupported for an adapter that is not in the layers, such as a learned prompt.
+    Unwraps torch's wrappers. Raises ModelUnsupported for an adapter outside of the layers, such as a learned prompt.
     """
     source = unwrap(source)
     if not is_of_adapters(source):
@@ -47,7 +45,7 @@ def base_of(source: Any) -> tuple[Any, str]:
 
 
 def base_name(folder: Path) -> str:
-    """What the adapter in a folder says that it was made for; `its base model` where it does not say."""
+    """The base model stated by the adapter in a folder, or `its base model`."""
     try:
         stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -56,12 +54,11 @@ def base_name(folder: Path) -> str:
 
 
 def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]:
-    """The network with the adapter of that folder or hub id in its layers; `base` is what the network is called.
+    """The network with the adapter of that folder or hub id in its layers; `base` is the network's name.
 
-    One that was trained after tokens were added stores the rows of the embeddings: the network gets as many, and the
-    second value is the folder of the tokenizer that has these tokens, where it lies beside the adapter; else None.
-
-    Raises ModelNotFound, ModelUnsupported, ModelDamaged.
+    An adapter that was trained with added tokens stores the rows of the embeddings: the network gets as many, and the
+    second value is the folder of the tokenizer with these tokens, if it lies beside the adapter; else None. Raises
+    ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     try:
         import peft
@@ -90,10 +87,12 @@ def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]
 
 
 def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
-    """Give the network as many rows of embeddings as the adapter stores. Whether that was another number, and the
-    weights with new rows that the adapter does not store: what transformers has put there would be chance.
+    """Resizes the network's embeddings to the adapter's rows.
+
+    Returns whether the number changed, and the resized weights that the adapter does not store, whose new rows are
+    random.
     """
-    # As peft writes them: what it has wrapped has a name of its own inside.
+    # Peft's names: modules that it wraps have an additional name inside.
     around = re.compile(r"^base_model\.model\.|token_adapter\.|base_layer\.")
     known = {around.sub("", name): weight for name, weight in stored.items()}
     ends = (network.get_input_embeddings(), network.get_output_embeddings())
@@ -113,8 +112,9 @@ def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
 
 
 def _is_stored_twice(name: str, stored: dict[str, Any], unexpected: list[str]) -> bool:
-    """Whether an unexpected weight is one that peft, told to store the embeddings, has stored under another name too:
-    what was trained whole, and the rows of a head that is tied to the embeddings.
+    """Whether peft has stored an unexpected weight under another name, too, because it stores the embeddings.
+
+    These are weights trained whole, and the rows of a head tied to the embeddings.
     """
     inner = re.sub(r"\.(modules_to_save|original_module)\.", ".", name)
     tied = "trainable_tokens_delta"
@@ -130,15 +130,15 @@ def _check_in_layers(config: Any) -> None:
 
 
 def _folder_of(adapter: str) -> Path:
-    """The folder where configuration, weights and tokenizer of an adapter lie; raises ModelNotFound."""
+    """The folder of an adapter's configuration, weights and tokenizer; raises ModelNotFound."""
     folder = Path(adapter).expanduser()
     if not adapter.strip() or not folder.is_dir():
         if not adapter.strip() or folder.exists() or adapter.startswith((".", "/", "~")) or adapter.count("/") != 1:
             raise ModelNotFound(f"no folder {adapter!r}; give the folder of a saved adapter, or its hub id")
         cached = where(adapter, None, False)["local_files_only"]
         with one_line_errors(adapter, what="adapter"):
-            wanted = [ADAPTER_CONFIG, _WEIGHTS, *_TOKENIZER]
-            folder = Path(snapshot_download(adapter, allow_patterns=wanted, local_files_only=cached))
+            patterns = [ADAPTER_CONFIG, _WEIGHTS, *_TOKENIZER]
+            folder = Path(snapshot_download(adapter, allow_patterns=patterns, local_files_only=cached))
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelNotFound(f"{adapter!r} holds no {ADAPTER_CONFIG}; give the folder of a saved adapter, or its hub id")
     if not any(folder.glob(_WEIGHTS)):
@@ -151,6 +151,6 @@ def _misfit(adapter: str, base: str, reason: str) -> ModelError:
 
 
 def _reason(error: Exception) -> str:
-    """What peft says is wrong, without the line that says where it says so."""
+    """Peft's error, without the line that names its place."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Error(s) in loading")]
     return first_line(type(error)(lines[0])) if lines else type(error).__name__

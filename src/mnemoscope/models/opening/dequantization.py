@@ -1,8 +1,8 @@
-"""Quantised weights made plain: for formats that quantise what goes into a layer, too, and whoever wants a plain model.
+"""Makes quantised weights plain: for formats that quantise a layer's input, too, and for users who want a plain model.
 
-Each packed matrix is widened by its own library, to the dtype that it stands for, and a plain layer takes the place of
-the packed one. Some formats can only be widened while transformers reads them; they are told to. Weights that are only
-packed need none of this: linear_maps.py asks their layers.
+Each packed matrix is widened by its own library to its nominal dtype, in a plain layer that replaces the packed one.
+Some formats can only be widened while transformers reads them, by an option. Weights that are only packed need none of
+this: linear_maps.py probes their layers.
 """
 
 import inspect
@@ -20,15 +20,15 @@ from mnemoscope.models.modules.quiet import suppress_output
 
 
 def format_of(config: Any) -> str | None:
-    """What the configuration of a stored model calls the format that its weights are packed in; None for plain ones."""
+    """The stored configuration's name for its packed format; None for plain weights."""
     stated = getattr(config, "quantization_config", None)
     return str(stated.get("quant_method")) if isinstance(stated, dict) else None
 
 
 def widen_at_load(config: Any, name: str) -> None:
-    """Tells the configuration of a stored model that formats are widened while they are read, where they can be.
+    """Sets the option that widens formats while they are read, if they have it.
 
-    Raises OptionError where it does not say that the model is quantised; `name` is what the model is called.
+    Raises OptionError if the stored configuration states no quantisation; `name` is the model's.
     """
     stated = getattr(config, "quantization_config", None)
     if not isinstance(stated, dict):
@@ -39,11 +39,11 @@ def widen_at_load(config: Any, name: str) -> None:
 
 
 def keep_as_stored(model: nn.Module) -> None:
-    """Has four-bit layers of bitsandbytes multiply as they do on most processors.
+    """Makes four-bit layers of bitsandbytes multiply as they do on most processors.
 
     On processors with bfloat16 products (AVX-512 BF16) they would pack their weights anew during the first forward, in
-    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and what is packed that way
-    could not be widened. Weights that a forward has packed so already are put back.
+    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and these weights could not
+    be widened. Unpacks weights that a forward has already packed so.
     """
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False):
@@ -56,16 +56,16 @@ def keep_as_stored(model: nn.Module) -> None:
 
 
 def check_quantised(model: nn.Module, name: str) -> None:
-    """Raises OptionError where no layer of a model in memory is packed."""
+    """Raises OptionError if no layer of a model in memory is packed."""
     if not any(_is_packed(module) for module in model.modules()):
         raise _not_quantised(name)
 
 
 @torch.no_grad()
 def dequantize(model: Any, name: str) -> Any:
-    """The model, changed: every packed matrix in it is plain; of a model that has none, the model as it is.
+    """Makes every packed matrix of the model plain, in place; does nothing without any.
 
-    Raises ModelUnsupported where a format cannot be widened.
+    Raises ModelUnsupported if a format cannot be widened.
     """
     keep_as_stored(model)
     for path, module in list(model.named_modules()):
@@ -91,7 +91,7 @@ def _not_quantised(name: str) -> OptionError:
 
 
 def _is_packed(module: nn.Module) -> bool:
-    """Whether it is a layer, and not one that adapts another, whose matrix is not plain."""
+    """Whether it is a layer with a packed matrix, and no adapter of another layer."""
     weight = getattr(module, "weight", None)
     if weight is None:
         return is_packed_in_buffers(module)
@@ -107,9 +107,9 @@ def _first_packed(model: nn.Module) -> nn.Module | None:
 
 
 def _widen(model: nn.Module, path: str, module: Any) -> None:
-    """Puts a plain layer in the place of this one, or a plain matrix into it, where its library is known."""
+    """Replaces this layer by a plain one, or its matrix by a plain one, if its library is known."""
     weight = getattr(module, "weight", None)
-    if weight is None:  # GPTQ, AWQ: what it makes of unit vectors
+    if weight is None:  # GPTQ, AWQ: probed
         matrix, bias = probe(module), probe_bias(module)
         outside, inside = matrix.shape
         plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")

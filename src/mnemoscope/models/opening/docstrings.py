@@ -1,4 +1,4 @@
-"""`python -OO` has no docstrings, without which transformers refuses to define any model; nobody reads them there."""
+"""Works around `python -OO`, which has no docstrings, without which transformers cannot define any model."""
 
 import sys
 from typing import Any
@@ -9,7 +9,7 @@ WITH_DOCSTRINGS = sys.flags.optimize < 2
 
 
 def _as_it_is(documented: Any = None, **_: Any) -> Any:
-    """Stands for the decorator that puts docstrings together, with options or without."""
+    """Replaces the decorator that assembles docstrings, with options or without."""
     return _as_it_is if documented is None else documented
 
 

@@ -1,7 +1,7 @@
-"""A `.gguf` file as transformers is to read it: alone, and with every weight widened.
+"""Prepares a `.gguf` file for transformers: alone in a folder, with every weight widened.
 
 Configuration, weights and tokenizer come from the file. Files beside it may belong to another model, and transformers
-would take its tokenizer from them; so the file is shown to it in a folder of its own.
+would take its tokenizer from them; hence the separate folder.
 """
 
 import tempfile
@@ -19,16 +19,16 @@ from mnemoscope.foundation.model_options import display_name
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _TOKENIZER_KEY = b"tokenizer.ggml.model"
-_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")  # of 12 bytes; a text follows
+_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")  # key of 12 bytes; a text follows
 _LOOK_AT = 1 << 26
-"""Bytes of the head of a file, where its metadata are, that are looked at for its tokenizer."""
+"""Bytes of a file's head, which holds its metadata, that are searched for a tokenizer."""
 
 
 @contextmanager
 def lone_file(path: Path) -> Iterator[str]:
-    """A folder that holds this file alone, under its own name, for the time of the block.
+    """A temporary folder that holds only this file, under its own name, inside the block.
 
-    Raises ModelUnsupported where a library is missing, ModelDamaged where the file is none of its kind.
+    Raises ModelUnsupported if a library is missing, ModelDamaged if the file is no GGUF file.
     """
     if find_spec("gguf") is None:
         raise ModelUnsupported(f"{str(path)!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
@@ -42,7 +42,7 @@ def lone_file(path: Path) -> Iterator[str]:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Transformers widens tensors under a progress bar of its own, which nothing switches off."""
+    """Suppresses transformers' progress bar for widening tensors, which has no switch."""
     library: Any = modeling_gguf_pytorch_utils
     usual = library.tqdm
     library.tqdm = lambda tensors, **_: tensors
@@ -53,7 +53,7 @@ def _without_bar() -> Iterator[None]:
 
 
 def name_in(path: Path) -> str | None:
-    """What the metadata of a file call the model, where they do: `general.name`, of a path its last part."""
+    """The model's name in the file's metadata (`general.name`; of a path its last part), or None."""
     with path.open("rb") as file:
         _, found, rest = file.read(_LOOK_AT).partition(_NAME_KEY)
     size = int.from_bytes(rest[:8], "little")
@@ -62,6 +62,5 @@ def name_in(path: Path) -> str | None:
 
 
 def has_tokenizer(path: Path) -> bool:
-    """Whether the metadata of a file tell a tokenizer."""
     with path.open("rb") as file:
         return _TOKENIZER_KEY in file.read(_LOOK_AT)

@@ -1,6 +1,6 @@
-"""Where transformers and peft look for what a name means, and what they say when it fails, in one line.
+"""Where transformers and peft search for a name, and one-line versions of their failures.
 
-Without a network only the local cache is asked. The libraries are silent meanwhile.
+Without a network only the local cache is searched. The libraries are silent meanwhile.
 """
 
 import errno
@@ -35,7 +35,7 @@ _FAILURES = (
      " brings its own code; pass --trust-remote-code if you trust it"),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
-"""What an error of transformers says, and what is said of the model in its place."""
+"""Parts of transformers' errors, and the error raised instead."""
 
 
 _COMPLETE = "take a complete copy"
@@ -44,28 +44,27 @@ _LIBRARIES = {
     "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto",
     "vptq": "vptq",
 }  # fmt: skip
-"""What the formats of packed weights need that are in no extra of ours: all of it; transformers names one at a time."""
+"""The libraries of packed formats outside of our extras: all of them, since transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
-"""What transformers says of a kind of model that it does not know."""
+"""Parts of transformers' errors about unknown kinds of models."""
 _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
 _NO_KIND = "Should have a `model_type` key"
 _PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
-"""Libraries that tokenizers ask for, and what installs them."""
+"""Libraries that tokenizers require, and what installs them."""
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
 
 
 def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
-    """The arguments that tell transformers where to look.
+    """The arguments that tell transformers where to search.
 
-    Without a network, only the local cache: the hub's client would retry for half a minute before it says so.
+    Without a network, only the local cache: the hub's client would retry for half a minute before it fails.
     """
     cached = not Path(place).expanduser().is_dir() and not getproxies() and not _reachable()
     return {"revision": revision, "trust_remote_code": trust, "local_files_only": cached}
 
 
 def _reachable() -> bool:
-    """Whether the hub's host answers a connection."""
     address = urlsplit(hub.ENDPOINT)
     try:
         with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
@@ -78,9 +77,9 @@ def _reachable() -> bool:
 def one_line_errors(
     source: str, *, what: str = "model", folder: Path | None = None, packed: str | None = None
 ) -> Iterator[None]:
-    """Silences transformers and peft, and turns their own failures into one line of the project's.
+    """Silences transformers and peft, and turns their failures into one-line errors of the project.
 
-    `what` is what `source` names, `folder` where its weights lie, if they are read, `packed` their format. Raises
+    `what` is the kind of `source`, `folder` the place of its weights, if they are read, `packed` their format. Raises
     ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     try:
@@ -126,7 +125,7 @@ def one_line_errors(
 
 
 def _refuse_cache(error: BaseException | None, source: Path) -> None:
-    """Raises StoreFailed for a file that is none of the model's own: then the libraries' folder is in the way."""
+    """Raises StoreFailed for a file outside of the model: the libraries' folder is not writable."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _REFUSED and isinstance(error.filename, str):
             if Path(error.filename).absolute().is_relative_to(source.absolute()):
@@ -139,7 +138,7 @@ def _refuse_cache(error: BaseException | None, source: Path) -> None:
 
 
 def _check_files(folder: Path | None, named: str) -> None:
-    """Raises ModelDamaged, naming it, where a file of the weights in a folder cannot be read."""
+    """Raises ModelDamaged, naming it, for an unreadable file of the weights in a folder."""
     damaged = None if folder is None else damaged_file(folder)
     if damaged is not None:
         raise ModelDamaged(f"{named}: {damaged} is cut off or damaged; {_COMPLETE}") from None

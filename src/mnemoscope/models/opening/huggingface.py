@@ -1,9 +1,8 @@
-"""A transformers model, by name, folder or object, opened with its tokenizer.
+"""Opens a transformers model, by name, folder or object, with its tokenizer.
 
-Finds configuration, weights and tokenizer through transformers, and refuses what cannot be right (no weights, missing
+Finds configuration, weights and tokenizer through transformers, and refuses impossible models (no weights, missing
 ones, encoders, pickles that run code). Weights are read with safetensors or torch's `weights_only`; a repository's own
-code runs only where `trust_remote_code` was asked for. Adapters are the business of adapters.py, quantised weights that
-are to be widened that of dequantization.py.
+code runs only with `trust_remote_code`. adapters.py handles adapters, dequantization.py widens quantised weights.
 """
 
 import copy
@@ -61,15 +60,15 @@ _CONTEXT_ENTRIES = (
 )
 _UNSTATED_CONTEXT = 2048
 _MOST_LAYERS = 10_000
-"""A hundred times as many as the deepest models have."""
+"""A hundred times the depth of the deepest models."""
 
 
 def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
     """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
 
-    `tokenizer` (an object, or what `opening` names) takes the place of the model's own; `ids` is none: texts are token
-    ids. Where the model does not fit into `room` it is spread. Raises ModelNotFound, TokenizerNotFound,
-    ModelUnsupported, ModelDamaged, OptionError.
+    `tokenizer` (an object, or that of `opening`) replaces the model's own; `ids`: texts are token ids. A model that
+    does not fit into `room` is spread. Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged,
+    OptionError.
     """
     source, adapted = base_of(source)
     own, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
@@ -96,8 +95,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         raise OptionError(
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
-    found, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
-    tokens = _id_tokens(config) if found == IDS else reader_of(found)
+    chosen, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
+    tokens = _id_tokens(config) if chosen == IDS else reader_of(chosen)
     return LoadedParts(
         network=model,
         own=own,
@@ -108,16 +107,15 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         tokens=tokens,
         context=_context(config),
         anatomy=lambda network: find_layers(network) or infer(network),
-        beginning=lambda rows: beginning_of(found, config, tokens, rows=rows),
-        padding=lambda rows: padding_of(found, config, tokens, rows=rows),
+        beginning=lambda rows: beginning_of(chosen, config, tokens, rows=rows),
+        padding=lambda rows: padding_of(chosen, config, tokens, rows=rows),
         boundaries=boundaries_of(config, _context(config)),
         unread=unread,
-        ends=lambda rows: ends_of(found, config, getattr(model, "generation_config", None), tokens, rows=rows),
+        ends=lambda rows: ends_of(chosen, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
 def _id_tokens(config: Any) -> IdTokens:
-    """The reader of texts that are token ids, for a model of this configuration."""
     rows = getattr(config, "vocab_size", None)
     known = beginning_of(None, config, IdTokens(), rows=rows if isinstance(rows, int) else 0)
     return IdTokens(beginning=known.token)
@@ -131,7 +129,7 @@ def _context(config: Any) -> int:
 def _from_name(
     source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
 ) -> tuple[Any, Any, str, tuple[str, ...]]:
-    """Model, tokenizer (None where it is not wanted) and spec of a name, and the stored weights that were not taken."""
+    """Model, tokenizer (or None), spec, and the stored weights that were not taken."""
     unread: tuple[str, ...]
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
@@ -160,7 +158,7 @@ def _from_name(
 
 
 def _place_of(source: str) -> tuple[str, bool]:
-    """The folder or hub id that a name means, and whether it is the hub's; raises ModelNotFound."""
+    """The folder or hub id of a name, and whether it is the hub's; raises ModelNotFound."""
     if not source.strip():
         raise ModelNotFound("the model's name is empty; give a hub id or a folder")
     folder = Path(source).expanduser()
@@ -175,7 +173,7 @@ def _place_of(source: str) -> tuple[str, bool]:
 
 
 def builtin_folder(name: str) -> Path:
-    """The packaged folder of `builtin:NAME`; raises ModelNotFound for a name or weights that are not there."""
+    """The packaged folder of `builtin:NAME`; raises ModelNotFound for an unknown name or missing weights."""
     if name not in BUILTIN:
         raise ModelNotFound(
             f"no built-in model {name!r}; there is {', '.join(f'builtin:{known}' for known in BUILTIN)}"
@@ -210,15 +208,16 @@ def _check_folder(folder: Path) -> None:
 def _load_stored(
     place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
 ) -> tuple[Any, Any, tuple[str, ...]]:
-    """Model, tokenizer and the names of the weights that were not taken, as stored in a folder, in a file there, or on
-    the hub, in the stored dtype; spread where it does not fit into `room`.
+    """Model, tokenizer and the names of the weights that were not taken, of a folder, a file there, or the hub.
+
+    Weights have the stored dtype, and are spread if they do not fit into `room`.
     """
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
-    if not config.return_dict:  # how outputs are handed over; transformers cannot run its own models without
+    if not config.return_dict:  # the form of outputs; transformers cannot run its own models without it
         config.return_dict = True
         arguments["config"] = config
     _check_depth(config, source)
@@ -257,7 +256,7 @@ def _load_stored(
 
 
 def _check_depth(config: Any, source: str) -> None:
-    """Raises ModelDamaged for so many layers that making their modules, weights left out, would take all memory."""
+    """Raises ModelDamaged for so many layers that their modules, even without weights, would fill the memory."""
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
         for count in (getattr(part, name, None) for name in LAYER_COUNTS):
             if isinstance(count, int) and count > _MOST_LAYERS:
@@ -267,7 +266,7 @@ def _check_depth(config: Any, source: str) -> None:
 
 
 def _kind_of(config: Any, trust: bool) -> Any:
-    """The class that makes a model of the configuration's type: of one that reads pictures, the whole."""
+    """The class that makes a model of the configuration's type; for one that reads images, the whole."""
     if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or trust:
         return AutoModelForCausalLM
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
@@ -286,7 +285,7 @@ def _kind_of(config: Any, trust: bool) -> Any:
 def _device_map(
     place: str, source: str, kind: Any, config: Any, opening: ModelOptions, room: Room, *, of_file: bool
 ) -> DeviceMap | None:
-    """Where the parts of a stored model go that does not fit its device; None for one that does, or must."""
+    """The placement of a stored model that does not fit its device; None if it fits, or cannot be spread."""
     if of_file or opening.dequantize or getattr(config, "quantization_config", None) is not None:
         refuse(opening.max_memory, f"model {source!r}, which is quantised,")
         return None

@@ -1,6 +1,6 @@
-"""A model's name, folder or object -> LanguageModel: opened, checked, put in a number format on a device, proved.
+"""A model's name, folder or object -> LanguageModel: opened, checked, converted, placed on a device, proved.
 
-Opening is the job of huggingface.py and fairseq/; what they give is treated alike here.
+huggingface.py and fairseq/ open it; from there all formats are treated alike.
 """
 
 import copy
@@ -48,18 +48,20 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    `tokenizer` (an object, a folder or a hub id) takes the place of the model's own; `"ids"` is none: a text is its
-    token ids in decimal, as `12 5 7`. `beginning`, a token's text, is put before every sentence in place of the
-    model's own beginning token; with `"none"` nothing is, and position 0 of a sentence is never a trigger.
-    `adapter`, the folder or hub id of a PEFT adapter, is put on the model;
-    `dequantize` widens quantised weights, those of a model in memory in a copy. `dict` names the `dict.txt` of a
-    fairseq checkpoint where it does not lie beside it. `dtype` None means float32; a model already in memory keeps its
-    own (another dtype or device works on a copy, as it is now). It is in evaluation mode only while it is used, and
-    read and proved anew where it has changed since: object_state.py says what is found, and what is not. `device` auto
-    means a CUDA card where there is one, else the CPU; a model already in memory stays where it is. `max_memory` bounds
-    the weights on the device (`2GiB`), or on each (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or
-    into the free memory of `auto`, `cpu` or `cuda`, is spread: cards, CPU, disk. Raises ModelNotFound,
-    TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
+    `tokenizer` (an object, a folder or a hub id) replaces the model's own; with `"ids"` a text is its token ids in
+    decimal, as `12 5 7`. `beginning`, a token's text, is put before every sentence in place of the model's own
+    beginning token; with `"none"` no token is, and position 0 of a sentence is never a trigger. `adapter`, the folder
+    or hub id of a PEFT adapter, is put on the model. `dequantize` widens quantised weights, those of a model in memory
+    in a copy. `dict` names the `dict.txt` of a fairseq checkpoint if it is not beside it.
+
+    `dtype` None means float32; a model in memory keeps its own (another dtype or device works on a copy of its present
+    state). Such a model is in evaluation mode only during a use, and is read and proved anew if it has changed since:
+    object_state.py lists what is detected. `device` auto means a CUDA card if there is one, else the CPU; a model in
+    memory stays where it is. `max_memory` limits the weights on the device (`2GiB`), or on each
+    (`{0: "20GiB", "cpu": "9GiB"}`): a model that does not fit there, or into the free memory of `auto`, `cpu` or
+    `cuda`, is spread: cards, CPU, disk.
+
+    Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged, ProofFailed, OptionError.
     """
     refuse_coarse_products()
     kind = None if dtype is None else dtype_of(dtype)
@@ -87,7 +89,7 @@ def load_model(
 def _read(
     opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
 ) -> tuple[LanguageModel, nn.Module]:
-    """The model of what was opened, proved, and its network in that number format at that place."""
+    """The opened model, proved, and its network in that number format at that place."""
     check_reachable(opened.network)
     keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.own):
@@ -117,8 +119,8 @@ def _read(
     except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
         if raised_by_package(error):
             raise
-        asked = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
-        wants = f"its forward wants {asked[1]} beside the tokens" if asked else first_line(error)
+        missing = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
+        wants = f"its forward wants {missing[1]} beside the tokens" if missing else first_line(error)
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run by text alone: {wants}") from error
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         if raised_by_package(error) and re.search("size|shape|dimension", str(error)):  # not the model's arithmetic
@@ -131,7 +133,7 @@ def _read(
 
 
 def load_for_ids(source: str, *, tokenizer: str | None = None, **options: Any) -> LanguageModel:
-    """As `load_model`, for texts that are token ids: a model without a tokenizer is opened without (`"ids"`)."""
+    """Like `load_model`, for texts of token ids: a model without a tokenizer opens without one (`"ids"`)."""
     try:
         return load_model(source, tokenizer=tokenizer, **options)
     except TokenizerNotFound:
@@ -156,30 +158,30 @@ def _open(source: Any, tokenizer: Any, opening: ModelOptions, room: Room) -> Loa
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
-    """The torch dtype of a name; raises OptionError for one that models are not run in."""
+    """The torch dtype of a name; raises OptionError for one in which models are not run."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise OptionError(f"dtype {str(dtype)!r} is not supported; choose {', '.join(DTYPES)}")
-    found: torch.dtype = getattr(torch, name)
-    return found
+    torch_dtype: torch.dtype = getattr(torch, name)
+    return torch_dtype
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The torch device of a name, or of `auto`; raises OptionError for one that this machine does not have."""
+    """The torch device of a name, or of `auto`; raises OptionError for one that this machine lacks."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else device
     try:
-        found = torch.device(name)
-        torch.empty(0, device=found)
+        torch_device = torch.device(name)
+        torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError) as error:
         raise OptionError(f"device {str(name)!r} cannot be used here: {first_line(error)}") from None
-    return found
+    return torch_device
 
 
 def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
-    """The model in a dtype on a device, ready for reading; a user's own object is copied before it changes."""
+    """The model in a dtype on a device; a user's own object is copied before it changes."""
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
         return _widen_around(model, dtype)
-    # Not the first alone: an adapter, or a weight that was widened, may have another dtype than the rest.
+    # All weights: an adapter, or a widened weight, may have another dtype than the rest.
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
     if is_spread(model):
         if dtype is not None and any(weight.dtype != dtype for weight in weights):
@@ -194,7 +196,7 @@ def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copie
 
 
 def _widen_around(model: Any, dtype: torch.dtype | None) -> Any:
-    """A quantised model, which cannot be converted as a whole, with all that is not packed in this dtype."""
+    """A quantised model, which cannot be converted as a whole, with everything unpacked in this dtype."""
     for parameter in model.parameters():
         if dtype is not None and type(parameter) is torch.nn.Parameter and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

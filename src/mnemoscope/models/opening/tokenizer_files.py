@@ -1,7 +1,7 @@
-"""A tokenizer, by name or object: found, opened by transformers, and made a reader of plain text.
+"""Opens a tokenizer, by name or object, through transformers, as a reader of plain text.
 
-Of a folder without any file of a tokenizer, and of one that transformers would make an empty tokenizer of, one line
-says what to do. Where texts are token ids (`ids`) nothing is opened.
+For a folder without any file of a tokenizer, and for one of which transformers would make an empty tokenizer, raises
+one line that says what to do. Where texts are token ids (`ids`), opens nothing.
 """
 
 from contextlib import suppress
@@ -28,12 +28,12 @@ _FILES = (
 )
 _PROBE = ("the cat sat on the mat", "A 12-line text, (one) of two.", "caf\u00e9 \u65e5\u672c")
 _TIMES = 8
-"""How often a text is tokenised again to see whether its tokens stay the same."""
+"""How often a text is tokenised again to check that its tokens stay the same."""
 _WHAT_TO_DO = "name a folder or hub id that does as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
 
 
 def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
-    """The tokenizer of a folder, of a file there, or of a hub id: that of a model (`source`), or one alone.
+    """The tokenizer of a folder, of a file there, or of a hub id: that of a model (`source`), or a separate one.
 
     Raises TokenizerNotFound, ModelNotFound, ModelUnsupported, ModelDamaged.
     """
@@ -47,33 +47,32 @@ def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None 
     try:
         with one_line_errors(source or place, what="tokenizer" if source is None else "model"):
             # Some model types make AutoTokenizer build that family's own splitting rules around the stored vocabulary,
-            # even where the tokenizer says that its tokenizer.json is all there is to it.
+            # even where the tokenizer states that its tokenizer.json is complete.
             stated = get_tokenizer_config(place, **arguments).get("tokenizer_class")
             kind: Any = PreTrainedTokenizerFast if stated in _PLAIN else AutoTokenizer
-            found = kind.from_pretrained(place, **arguments)
+            tokenizer = kind.from_pretrained(place, **arguments)
     except ModelError:
         if source is None or folder.is_dir() or _has_files(place, arguments):
             raise
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}") from None
-    if not _words(found):
+    if not _words(tokenizer):
         raise TokenizerNotFound(f"{name} holds no tokenizer that transformers reads words from; {_WHAT_TO_DO}")
     if file is None and (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file():
-        _check_pieces(found, folder / "tokenizer.model", name)
-    return found
+        _check_pieces(tokenizer, folder / "tokenizer.model", name)
+    return tokenizer
 
 
 def _has_files(place: str, arguments: dict[str, Any]) -> bool:
-    """Whether a repository of the hub has a file of a tokenizer."""
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    asked = {name: arguments.get(name) for name in ("revision", "local_files_only")}
+    options = {name: arguments.get(name) for name in ("revision", "local_files_only")}
     find: Any = cached_file
-    return any(find(place, name, **asked, **quiet) is not None for name in _FILES if "*" not in name)
+    return any(find(place, name, **options, **quiet) is not None for name in _FILES if "*" not in name)
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
-    """Raises ModelUnsupported where transformers makes other pieces of a text than SentencePiece, whose file this is.
+    """Raises ModelUnsupported if transformers splits a text into other pieces than SentencePiece, whose file this is.
 
-    Where nothing states the tokenizer's class, transformers takes the model's family's, which may be of another kind.
+    Without a stated tokenizer class, transformers takes the model family's, which may be of another kind.
     """
     if find_spec("sentencepiece") is None:
         return
@@ -94,7 +93,7 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
 
 
 def _steady(reader: Tokens | PythonTokens) -> SpecialReader:
-    """The reader, if it makes the same tokens of a text each time; raises ModelUnsupported."""
+    """Returns the reader; raises ModelUnsupported if it is not deterministic."""
     for text in _PROBE:
         with suppress(PromptError, ModelDamaged):  # of a small vocabulary
             first, *again = (reader.encode([text])[0] for _ in range(_TIMES))
@@ -108,15 +107,15 @@ def _steady(reader: Tokens | PythonTokens) -> SpecialReader:
 
 
 def _words(tokenizer: Any) -> int:
-    """How many tokens there are beside those that were added: transformers makes an empty one of files it misses."""
+    """The number of tokens without added ones: transformers makes an empty tokenizer of missing files."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return int(tokenizer.vocab_size if backend is None else backend.get_vocab_size(with_added_tokens=False))
 
 
 def reader_of(tokenizer: Any) -> SpecialReader:
-    """The reader of plain text of a tokenizer: its Rust half or, where it has none, the Python class itself.
+    """A tokenizer's reader of plain text: its Rust half or, without one, the Python class itself.
 
-    Raises ModelUnsupported for what is no tokenizer, and for one that splits words at random.
+    Raises ModelUnsupported for an object that is no tokenizer, and for one that splits words at random.
     """
     if isinstance(tokenizer, Tokenizer) or isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         return _steady(Tokens(tokenizer))

@@ -1,1 +1,1 @@
-"""That the network was read rightly: each row alone and in company, each layer against the model itself."""
+"""Checks that the network was read correctly: each row alone and with others, each layer against the model itself."""

@@ -1,9 +1,9 @@
-"""What a row gives must not depend on the rows beside it: tried out on every model, before anybody sees it.
+"""A row's results must not depend on the rows beside it: tested for every model at loading.
 
-Some models settle by the longest row of an input how all of it is computed: LongRoPE, `dynamic` NTK. Their lengths are
-`boundaries`, which no batch may have inside (`sides`). Whatever else company changes is found by running rows alone and
-together, also on a copy of one layer that has every boundary of its configuration at 8; such a model is refused. Rows
-beyond a boundary are tried on the model itself where a text has them.
+In some models the longest row of an input decides how all of it is computed: LongRoPE, `dynamic` NTK. Their lengths are
+`boundaries`, which no batch may straddle (`sides`). Other dependencies are found by running rows alone and together,
+also on a copy of one layer with every boundary of its configuration at 8; such a model is refused. Rows beyond a
+boundary are tested on the model itself if a text has them.
 """
 
 import copy
@@ -27,24 +27,24 @@ from mnemoscope.models.modules.quiet import suppress_warnings
 
 _LIMIT, _FAR = 1e-4, 1e-2
 _NAMED = re.compile(r"(sliding_window|window_size|attention_window|chunk_size|original_max_position_embeddings)$")
-"""Entries of a configuration that are a length, beyond which something is computed otherwise."""
+"""Configuration entries that are a length beyond which the computation differs."""
 _PLACE = 8
-"""Where the copy of one layer has them."""
+"""Their value in the copy of one layer."""
 
 
 def boundaries_of(config: Any, context: int) -> tuple[int, ...]:
-    """The lengths below `context` beyond which positions are turned by another table, ascending.
+    """The lengths below `context` beyond which positions use another rotary table, ascending.
 
-    With LongRoPE one; with `dynamic` NTK every length from one on, since each has a table of its own.
+    With LongRoPE one; with `dynamic` NTK every length from one on, since each has its own table.
     """
-    found: set[int] = set()
+    lengths: set[int] = set()
     for entries in _dictionaries(config.to_dict()):
         if "long_factor" in entries and "short_factor" in entries:
             stated = (each.get("original_max_position_embeddings") for each in (entries, config.to_dict()))
-            found.add(next(filter(None, stated), context))
+            lengths.add(next(filter(None, stated), context))
         elif "dynamic" in str(entries.get("rope_type", entries.get("type"))):
-            found.update(range(config.max_position_embeddings, context))
-    return tuple(sorted(length for length in found if length < context))
+            lengths.update(range(config.max_position_embeddings, context))
+    return tuple(sorted(length for length in lengths if length < context))
 
 
 def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
-    """Which rows, by their lengths with the beginning token, may share a forward: those with equal numbers.
+    """A number per row length (with the beginning token): rows with equal numbers may share a forward.
 
     They ascend with the length, and are 0 in a model without boundaries.
     """
@@ -63,9 +63,9 @@ def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArra
 
 
 def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) -> None:
-    """Raises ModelUnsupported where the logits of some rows are not the same alone and together.
+    """Raises ModelUnsupported if the logits of some rows differ alone and together.
 
-    And settles whether plain attention is the same function (`eager`); if not, attention weights are unknown.
+    Also determines whether plain attention is the same function (`eager`); if not, attention weights are unknown.
     """
     _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
     try:
@@ -83,16 +83,16 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
         ids = _pad_rows([list(range(_PLACE + 2))], model)
         usual, short.config._attn_implementation_internal = run(short, ids), EAGER
         model.eager &= not _is_far(run(short, ids), usual, half=half)
-    except REFUSALS:  # it is tried on the model itself, where a text has such rows
+    except REFUSALS:  # tested on the model itself if a text has such rows
         return
     named = _lengths_in(config, model.sizes.context)[0]
     _refuse(model, wrong, f" around a length that its configuration names ({named})")
 
 
 def prove_long_rows(model: LanguageModel, longest: int) -> None:
-    """Raises ModelUnsupported where company changes rows around a boundary below the `longest` row of a text.
+    """Raises ModelUnsupported if other rows change a row around a boundary below the `longest` row of a text.
 
-    The beginning token is counted.
+    The beginning token counts.
     """
     config = getattr(model.anatomy.model, "config", None)
     most = min(longest, model.sizes.context)
@@ -118,7 +118,7 @@ def _lengths_in(config: Any, context: int) -> list[int]:
 
 
 def _one_layer(model: LanguageModel, config: Any) -> Any:
-    """A network of this configuration with one layer, and all boundaries at 8; it shares the weights that fit."""
+    """A network of this configuration with one layer, and all boundaries at 8; shares the weights that fit."""
     network, entries = model.anatomy.model, copy.deepcopy(config.to_dict())
     for each in _dictionaries(entries):
         for name, value in each.items():
@@ -131,21 +131,21 @@ def _one_layer(model: LanguageModel, config: Any) -> Any:
     changed._attn_implementation_internal = config._attn_implementation_internal
     with init_empty_weights(include_buffers=False), suppress_warnings():
         made = type(network)(changed)
-    weights, found = dict(network.named_parameters(remove_duplicate=False)), {}
+    weights, tensors = dict(network.named_parameters(remove_duplicate=False)), {}
     seeded = torch.Generator(model.device).manual_seed(0)
     for name, empty in made.named_parameters():
         own = weights.get(name, empty)
         fits = own.shape == empty.shape and own.dtype == model.dtype and not own.is_meta
         random = torch.randn(() if fits else empty.shape, dtype=model.dtype, device=model.device, generator=seeded)
-        found[name] = own.detach() if fits else random * empty.shape[-1] ** -0.5
-    made.load_state_dict(found, strict=False, assign=True)
+        tensors[name] = own.detach() if fits else random * empty.shape[-1] ** -0.5
+    made.load_state_dict(tensors, strict=False, assign=True)
     return made.to(model.device).eval()
 
 
 def _differs_around(
     forward: Callable[[Tensor], Tensor], model: LanguageModel, place: int, *, apart: bool, half: bool
 ) -> bool:
-    """Whether company changes rows up to a boundary at `place`, or beyond it; or, not `apart`, on both sides."""
+    """Whether other rows change a row up to a boundary at `place`, or beyond it; unless `apart`, also across it."""
     lengths = (min(length, model.sizes.context) for length in (place, min(5, place), place + 2, place + 1))
     rows = [[31 + 7919 * (97 * row + at) for at in range(length)] for row, length in enumerate(lengths)]
     return _differs(forward, model, rows, [[0, 1], [2, 3], *([] if apart else [[2, 0, 1]])], half=half)
@@ -155,7 +155,7 @@ def _differs(
     forward: Callable[[Tensor], Tensor], model: LanguageModel, rows: list[list[int]], groups: list[list[int]], *,
     half: bool,
 ) -> bool:  # fmt: skip
-    """Whether any group of rows gives others than the rows alone do, or the first row others at the end."""
+    """Whether the rows of any group differ from the rows alone, or a repeated first row does."""
     alone: dict[int, Tensor] = {}
     with torch.inference_mode():
         for group in [*groups, [0]]:
@@ -170,13 +170,13 @@ def _pad_rows(rows: list[list[int]], model: LanguageModel) -> Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(model.device) % model.sizes.vocabulary
 
 
-def _is_far(found: Tensor, wanted: Tensor, *, half: bool) -> bool:
-    """Whether numbers `[..., entries]` are others than rounding explains: of most tokens, or far off of any.
+def _is_far(actual: Tensor, expected: Tensor, *, half: bool) -> bool:
+    """Whether numbers `[..., entries]` differ beyond rounding: for most tokens, or far for any.
 
-    One token in thousands makes a hundred times as much of rounding. In half precision one at the edge between two
-    experts goes the other way, so there none counts alone.
+    One token in thousands amplifies rounding a hundredfold. In half precision a token between two experts may switch,
+    so single tokens do not count there.
     """
-    size = torch.linalg.vector_norm(wanted.float(), dim=-1)
-    error = torch.linalg.vector_norm(found.float() - wanted.float(), dim=-1)
+    size = torch.linalg.vector_norm(expected.float(), dim=-1)
+    error = torch.linalg.vector_norm(actual.float() - expected.float(), dim=-1)
     most = ~(error <= (HALF_TOLERANCE if half else _LIMIT) * size)
     return bool(2 * most.sum() > most.numel() or (not half and (error > _FAR * size).any()))

@@ -1,11 +1,11 @@
-"""The load-time proof of definitions.md section 1: what the hooks read really makes up the model, or it is refused.
+"""The load-time proof of definitions.md section 1: the tensors that the hooks read make up the model, or it is refused.
 
 One short batch of four sentences of unequal length, padded on the right as in mining and in mining's dtype, runs
-through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in
-every layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that
-output by what `coefficients @ values` says; (c) the keys reproduce the coefficients from `ffn_input`; and once (d)
-the last layer's scores equal the model's own logits; (e) a row's logits are those of the row alone
-(company.py). It never warns and repairs nothing.
+through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in every
+layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that output by
+`coefficients @ values`; (c) the keys reproduce the coefficients from `ffn_input`; and once (d) the last layer's scores
+equal the model's own logits; (e) a row's logits are those of the row alone (company.py). It never warns and repairs
+nothing.
 """
 
 import math
@@ -32,9 +32,9 @@ from mnemoscope.models.proof.company import prove_company
 LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
 HALF_LIMIT = 2e-2
-# Two sums of the same terms may round differently, by a few units in the last place of the terms, however large the
-# terms are beside what is compared. Streams of real models hold single entries a thousand times the rest (GPT-2's
-# first position), where one such unit is more than the limit allows of the update; a fault is not of that size.
+# Two sums of the same terms may round differently, by a few units in the last place of the terms, however large these
+# are. Streams of real models hold single entries a thousand times the rest (GPT-2's first position), where one such
+# unit exceeds the limit for the update; a fault is larger.
 ROUNDINGS = 4.0
 
 _CLAIMS = {
@@ -65,7 +65,7 @@ def prove(model: LanguageModel) -> Proof:
     limit = max(scale.limit for scale in scales)
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
-        # With experts, the logits are those of a forward of ours: the model's own is what must be causal.
+        # With experts, `logits` come from our tapped forward: the model's own must be causal.
         _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
@@ -85,14 +85,14 @@ def prove(model: LanguageModel) -> Proof:
 
 
 def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
-    """Raises ModelUnsupported where a later token changes what the model says before it."""
+    """Raises ModelUnsupported if a later token changes earlier logits."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
     after = model.logits(changed)
     differs = distance(after[:, :-1], logits[:, :-1]) > limit
     if differs and model.numberings and model.dtype not in LIMITS:
-        # In half precision an expert's products round otherwise in other company, and a token at the edge between two
-        # experts goes the other way: that changes single positions, an encoder all of them.
+        # In half precision an expert's products round differently with other rows, and a token between two experts may
+        # switch: that changes single positions, an encoder all of them.
         far = [distance(after[:, place], logits[:, place]) > limit for place in range(ids.shape[1] - 1)]
         differs = 2 * sum(far) > len(far)
     if differs:
@@ -113,7 +113,7 @@ def _refuse_above(model: LanguageModel, name: str, error: float, scale: "_ErrorS
 
 
 Call = partial[Any]
-"""A block with the arguments that it was called with, to be called again."""
+"""A block with its arguments, to be called again."""
 
 
 def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor, Tensor]:
@@ -153,7 +153,7 @@ def _residual_error(parts: Layer, block: Block, call: Call, scale: "_ErrorScale"
 
 
 def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, scale: "_ErrorScale") -> float:
-    """(b): the error of the movement that coefficients and values predict, against the block's own movement."""
+    """(b): the error of the movement predicted by coefficients and values, against the block's own movement."""
     parts = model.anatomy.layers[layer]
     with overwrite_coefficients(model, {layer: torch.zeros_like}):
         without = _output_of(parts, call).view_as(block.layer_output)
@@ -176,7 +176,7 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
     whole = block.layer_output
     if dense:
         written = 0.0
-    else:  # experts were read by a forward of ours: the block's own must say the same, and nothing be left out
+    else:  # experts were read in our forward: the block's own must agree
         whole = _output_of(parts, call).view_as(whole)
         written = scale.error(votes + rest, block.ffn_output, terms=(votes,))
     moved = whole.float() - without.float()
@@ -202,18 +202,17 @@ def _keys_error(parts: Layer, block: Block, scale: "_ErrorScale") -> float:
 
 @dataclass(frozen=True)
 class _ErrorScale:
-    """How errors are measured: at the sentences' own positions, against the limit of the dtype of the products."""
+    """Measures errors at the sentences' own positions, against the limit of the products' dtype."""
 
     own: Tensor
     dtype: torch.dtype
 
     @property
     def limit(self) -> float:
-        """The largest error that is allowed."""
         return LIMITS.get(self.dtype, HALF_LIMIT)
 
     def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
-        """max|a - b| / max(rms(b), 1e-6); over the limit, taken again without what rounding explains (ROUNDINGS).
+        """max|a - b| / max(rms(b), 1e-6); if over the limit, again without the part that rounding explains (ROUNDINGS).
 
         `terms` are the tensors whose sums or differences `a` and `b` are.
         """

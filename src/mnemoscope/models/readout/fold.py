@@ -1,4 +1,4 @@
-"""Values as the head sees them: the norms behind a layer folded in, those of its branches (branches.py) included."""
+"""Values in the head's space: the norms behind a layer folded in, with those of its branches (branches.py)."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,9 @@ from mnemoscope.models.modules.projections import fold_of, scale_of
 
 
 def fold_values(model: LanguageModel, layer: int, vectors: Tensor, *, memories: Tensor | None = None) -> Tensor:
-    """Values of a layer, or multiples of them, `[n, hidden]` -> `[n, hidden']`, float32: all norms before the head
-    folded in.
+    """Values of a layer, or multiples of them, `[n, hidden]` -> `[n, hidden']`, float32, with all norms folded in.
 
-    `memories [n]` says whose they are; None stands for all of the layer.
+    `memories [n]` are their memories; None stands for all of the layer.
     """
     ffn = model.layer(layer).ffn
     if ffn.branches:
@@ -37,16 +36,16 @@ def branch_of(model: LanguageModel, layer: int, memories: Tensor | None = None) 
 
 
 def branch_scales(model: LanguageModel, layer: int, entered: Sequence[Tensor]) -> Tensor | None:
-    """What the norms behind a layer's branches divide by, `[row, branch]`, float32; None without branches.
+    """The divisors `[row, branch]`, float32, of the norms behind a layer's branches; None without branches.
 
-    `entered` are what each of them reads, `[row, hidden]`.
+    `entered` are their inputs, `[row, hidden]`.
     """
     branches = model.layer(layer).ffn.branches
     if not branches:
         return None
     with torch.inference_mode():
-        found = []
+        scales = []
         for branch, vectors in zip(branches, entered, strict=True):
             fold = fold_of(branch.behind, model.sizes.hidden, dtype=model.dtype, device=model.device)
-            found.append(scale_of(branch.behind, fold, vectors.to(model.dtype)).to(model.device))
-        return torch.stack(found, 1)
+            scales.append(scale_of(branch.behind, fold, vectors.to(model.dtype)).to(model.device))
+        return torch.stack(scales, 1)

@@ -1,7 +1,7 @@
-"""What keys look for, in the space of the words that go in: read directions, and the input's embeddings.
+"""The directions that keys read, in the space of the input embeddings, and these embeddings.
 
-A key reads what the norm before it leaves of the stream. With that norm's gain and centring folded in, the key is a
-direction of the stream itself, and so of what an embedding can be (definitions.md section 9, key_agreement).
+A key reads the output of the norm before it. With that norm's gain and centring folded in, the key is a direction of
+the stream itself, and so comparable with an embedding (definitions.md section 9, key_agreement).
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from mnemoscope.models.readout.fold import branch_of
 _ROWS = 1 << 14
 """Words embedded at a time."""
 _SEEN = 4
-"""Tokens of the forward in which norms are looked for."""
+"""Tokens of the forward that finds norms."""
 
 
 def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = None) -> Tensor:
-    """The read directions [memory, hidden], float32, with every row's mean taken away; on the layer's device.
+    """The read directions [memory, hidden], float32, each with its mean subtracted; on the layer's device.
 
     A gated memory's is the sum of the unit vectors of gate and up: where its coefficient is positive, it reads both. A
-    norm whose gain cannot be told leaves the keys as they are. `order`: that in which a shuffled key has its entries.
+    norm with an unknown gain leaves the keys unchanged. `order` permutes the entries of shuffled keys.
     """
     keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
     if order is not None:
@@ -43,7 +43,7 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
 
 
 def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
-    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] where branches have their own."""
+    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] if branches have their own."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
     gains = [fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=device).gain for norm in norms]
@@ -54,17 +54,16 @@ def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tenso
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
-    """The norm whose output each layer's keys read; None where they read the stream itself, or branches of the layer
-    read it through norms of their own.
+    """The norm whose output each layer's keys read; None if they read the stream, or branches have norms of their own.
 
-    A parallel block's may be attention's, too, and nobody names it: it is the module of the block that gives what the
-    keys take, which one short forward shows. Looked for once for each model.
+    A parallel block's may be attention's, too, and no row names it: it is the module of the block whose output the keys
+    read, which one short forward shows. Cached in the model.
     """
     if not model.known_input_norms:
         parts = [model.layer(layer) for layer in range(model.sizes.layers)]
         unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
-        found = _observe(model, unnamed) if unnamed else {}
-        model.known_input_norms = {layer: part.ffn_norm or found.get(layer) for layer, part in enumerate(parts)}
+        observed = _observe(model, unnamed) if unnamed else {}
+        model.known_input_norms = {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
     return model.known_input_norms
 
 
@@ -87,7 +86,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
         reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
         hooks.enter_context(reading)
         model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
-    # Linear maps have biases of that length, too; but what a linear map gives is no layer's input.
+    # Linear maps have biases of that length, too, but their output is no layer's input.
     return {
         layer: module
         for (layer, module), output in given.items()
@@ -97,9 +96,9 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
 
 @torch.inference_mode()
 def input_embeddings(model: LanguageModel) -> Tensor | None:
-    """What each token `[token, hidden]` is when it goes in, float32, without positions; no more rows than the head has.
+    """The embedding `[token, hidden]` of each token, float32, without positions; at most as many rows as the head has.
 
-    None where the model has no such module, or one of another width than its stream.
+    None if the model has no such module, or one of another width than its stream.
     """
     module = _embedding(model.anatomy.model)
     if module is None:
@@ -110,12 +109,11 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
     with hold_all_weights(module):
         device = next((parameter.device for parameter in module.parameters()), model.device)
         parts = [module(part.to(device)).float() for part in torch.split(ids, _ROWS)]
-    found = torch.cat(parts).to(model.device)
-    return found if found.dim() == 2 and found.shape[1] == model.sizes.hidden else None
+    embeddings = torch.cat(parts).to(model.device)
+    return embeddings if embeddings.dim() == 2 and embeddings.shape[1] == model.sizes.hidden else None
 
 
 def _embedding(network: Any) -> nn.Module | None:
-    """The module that embeds the words, if the network names one."""
     try:
         found = network.get_input_embeddings()
     except (AttributeError, NotImplementedError):

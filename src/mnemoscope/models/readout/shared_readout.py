@@ -1,11 +1,11 @@
-"""The model's own readout of a block's streams from two products with the head, in place of one for each stream.
+"""The model's own readout of a block's streams from two products with the head, instead of one per stream.
 
-What a block gives out is the residual plus the update, and between the stream and the scores stands nothing but a norm,
-whose scale is one number a row, and linear maps. So the scores of the output are those of the two, each times a number,
-added up; and the update's under the values' projection are its own without what biases add. Scores differ in their last
-bits from those of `LanguageModel.scores`.
+A block's output is the residual plus the update, and between the stream and the scores there are only a norm, whose
+scale is one number per row, and linear maps. So the output's scores are a weighted sum of those of the two; and the
+update's under the values' projection are its own without the biases' part. Scores differ in their last bits from those
+of `LanguageModel.scores`.
 
-Whether a model's readout is of this kind is tried out (`SharedReadout.of`); others are read one stream at a time.
+Whether a model's readout is of this kind is tested (`SharedReadout.of`); otherwise each stream is read separately.
 """
 
 from typing import Self, final
@@ -18,18 +18,18 @@ from mnemoscope.models.modules.observed import same
 from mnemoscope.models.modules.projections import gain_and_bias
 
 _TRIED = 4
-"""Rows of made-up streams that are read both ways."""
+"""Rows of random streams for the test."""
 _CANCELS = 8.0
-"""Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
-cancel, and adding their scores up would lose as many digits."""
+"""If residual or update is so many times as large as their sum, the sum gets its own product: the two nearly cancel,
+and adding their scores would lose as many digits."""
 
 
 @final
 class SharedReadout:
-    """Products with the head that are `lens` scores (definitions.md section 2) once `offset` is added, and `finish`ed.
+    """Products with the head that become `lens` scores (definitions.md section 2) after `offset` and `finish`.
 
-    `offset [vocab]` is what the biases of norm, projection and head add; None where they add nothing. Finishing changes
-    no order of scores.
+    `offset [vocab]` is the part of the biases of norm, projection and head; None if zero. Finishing keeps the order of
+    scores.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -40,8 +40,9 @@ class SharedReadout:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self | None:
-        """The readout of a model for which it is proved; None for half precision, an adaptive softmax, several devices,
-        and blocks whose output is more than a sum.
+        """The readout of a model for which it is proved, else None.
+
+        None for half precision, an adaptive softmax, several devices, and blocks whose output is more than a sum.
         """
         anatomy = model.anatomy
         if model.dtype != torch.float32 or anatomy.two_level is not None or anatomy.logit_scale <= 0:
@@ -53,16 +54,16 @@ class SharedReadout:
             return readout if readout._is_proved() else None
 
     def prepare(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head multiplies for streams `[row, hidden]`, and what their norm divides by, `[row]`."""
+        """The head's inputs for streams `[row, hidden]`, and their norm's divisors, `[row]`."""
         scale = self.scale(streams)
         return self._model.fold(streams, layer=None) * (self._scale / scale)[:, None], scale
 
     def scale(self, streams: Tensor) -> Tensor:
-        """What the final norm divides each stream by, `[row]`."""
+        """The final norm's divisor for each stream, `[row]`."""
         return self._model.norm_scale(streams, layer=None)
 
     def products(self, prepared: Tensor, *, out: Tensor) -> Tensor:
-        """The products `[row, vocab]` of what was prepared, written to `out`."""
+        """The products `[row, vocab]` of prepared streams, written to `out`."""
         return self._head.scores(prepared, out=out)
 
     def multiply(
@@ -81,28 +82,28 @@ class SharedReadout:
     def add_up(
         self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor
     ) -> Tensor:
-        """The products `[row, vocab]` of a block's output, of those of its residual and its update; written to `out`.
+        """The products `[row, vocab]` of a block's output from those of residual and update; written to `out`.
 
-        `weights [2, row, 1]` are the shares of the two in what the norm leaves of `outputs [row, hidden]`: their own
-        scales divided by that of the outputs.
+        `weights [2, row, 1]` are the shares of the two in the normed `outputs [row, hidden]`: their own scales divided
+        by that of the outputs.
         """
-        found = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
+        products = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
         cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
         if len(cancelled):
-            own_room = torch.empty_like(found[: len(cancelled)])
-            found[cancelled] = self.products(self.prepare(outputs[cancelled])[0], out=own_room)
-        return found
+            own_room = torch.empty_like(products[: len(cancelled)])
+            products[cancelled] = self.products(self.prepare(outputs[cancelled])[0], out=own_room)
+        return products
 
     def add_offset(self, products: Tensor) -> Tensor:
-        """Scores that are not finished, in the products' place."""
+        """Adds the offset in place."""
         return products if self.offset is None else products.add_(self.offset)
 
     def finish(self, scores: Tensor) -> Tensor:
-        """The model's own scores: behind its soft-cap."""
+        """Applies the model's soft-cap."""
         return scores if self._softcap is None else torch.tanh(scores / self._softcap) * self._softcap
 
     def _biases(self) -> Tensor:
-        """What the head says where a norm gives nothing but its bias, `[vocab]`, times the model's multiplier."""
+        """The head's scores for a norm output of its bias only, `[vocab]`, times the model's multiplier."""
         model, anatomy = self._model, self._model.anatomy
         hidden = model.sizes.hidden
         bias = None if anatomy.final_norm is None else gain_and_bias(anatomy.final_norm, hidden)[1]
@@ -112,7 +113,7 @@ class SharedReadout:
         return rows[0].float() * self._scale
 
     def _is_proved(self) -> bool:
-        """Whether scores of made-up streams, and of their sums, are those that the model reads off them."""
+        """Whether scores of random streams, and of their sums, equal the model's own."""
         model, chance = self._model, torch.Generator().manual_seed(0)
         residual, update = torch.randn(2, _TRIED, model.sizes.hidden, generator=chance).to(model.device) + 0.1
         update *= 3

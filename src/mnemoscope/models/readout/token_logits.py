@@ -1,9 +1,9 @@
-"""The logit of one token as a linear function of the final stream: what each vector in it adds, with scales frozen.
+"""The logit of one token as a linear function of the final stream, with the norms' scales frozen.
 
-A norm divides by a number that depends on all that it reads. With that number kept as it is, the way from the stream to
-a token's logit is linear, so whatever was added to the stream adds its own part (definitions.md section 9,
-attention_share). Everything is in float64, and before any soft-cap. A logit under an adaptive softmax is the score of
-the token's class plus that of the token in it, neither normalised. Nothing here runs the blocks.
+A norm's divisor depends on its whole input. With the divisor frozen, the map from the stream to a token's logit is
+linear, so each addition to the stream has its own part (definitions.md section 9, attention_share). Everything is in
+float64, and before any soft-cap. A logit under an adaptive softmax is the score of the token's class plus that of the
+token in it, neither normalised. Nothing here runs the blocks.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from mnemoscope.models.modules.projections import fold_of, gain_and_bias, scale_
 
 @final
 class FrozenNorm:
-    """A norm with the scale that it has at given vectors; no norm changes nothing."""
+    """A norm with its scale at given vectors; no norm is the identity."""
 
     def __init__(self, model: LanguageModel, norm: nn.Module | None) -> None:
         self._norm, self._dtype = norm, model.dtype
@@ -29,9 +29,9 @@ class FrozenNorm:
         self._bias = None if bias is None else bias.double()
 
     def step_back(self, directions: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Directions `[..., row, hidden]` before the norm for those behind it, and what its bias adds, `[..., row]`.
+        """Directions `[..., row, hidden]` before the norm for those behind it, and its bias's part, `[..., row]`.
 
-        `vectors [row, hidden]` are what the norm reads.
+        `vectors [row, hidden]` are the norm's input.
         """
         if self._norm is None:
             return directions, directions.new_zeros(directions.shape[:-1])
@@ -47,10 +47,10 @@ class FrozenNorm:
 
 @dataclass(frozen=True)
 class LogitDirections:
-    """Of each row one logit: `direction [row, hidden]` at the final stream, what biases add, and the logit itself.
+    """One logit per row: `direction [row, hidden]` at the final stream, the biases' part, and the logit itself.
 
-    The stream's product with the direction, plus `bias`, is `logit`, which is read through the norm as it is. Several
-    kinds of logit may be stacked: then each has a first axis `kind`.
+    The stream's product with the direction, plus `bias`, is `logit`, which is computed through the unfrozen norm.
+    Several kinds of logit may be stacked along a first axis `kind`.
     """
 
     direction: Tensor
@@ -66,7 +66,7 @@ class LogitDirections:
 
 @final
 class TokenLogits:
-    """Makes the directions of tokens' logits, and of the mean logit of the vocabulary; ask once per pass."""
+    """Makes the directions of tokens' logits, and of the vocabulary's mean logit; make one per pass."""
 
     def __init__(self, model: LanguageModel) -> None:
         anatomy = model.anatomy
@@ -90,7 +90,7 @@ class TokenLogits:
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
     def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:
-        """`vectors [row, hidden']` are what the head multiplies what it reads with; `bias [row]` is the head's."""
+        """`vectors [row, hidden']` are the head's directions in its input; `bias [row]` is the head's."""
         anatomy = self._model.anatomy
         with torch.inference_mode():
             read = stream.to(self._model.dtype)

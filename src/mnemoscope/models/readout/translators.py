@@ -1,8 +1,8 @@
-"""Affine maps from a layer's stream to the final one: rulers by which values and streams of lower layers can be read.
+"""Affine maps from a layer's stream to the final one, through which values and streams of lower layers can be read.
 
-A translator of layer l takes what stands in the stream there to where the final norm and the head expect it
-(definitions.md section 9, lenses). Of a value, which is added to the stream, only the linear part is taken. Mining fits
-them (`ridge`, `tuned`); here they are applied.
+A translator of layer l maps the stream there to the space of the final norm and the head (definitions.md section 9,
+lenses). For a value, which is added to the stream, only the linear part applies. Mining fits them (`ridge`, `tuned`);
+here they are applied.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Translator:
 
     @classmethod
     def identity(cls, hidden: int) -> "Translator":
-        """The one that changes nothing: the logit lens."""
+        """The logit lens."""
         return cls(torch.eye(hidden), torch.zeros(hidden))
 
     def __call__(self, stream: Tensor) -> Tensor:
@@ -32,29 +32,29 @@ class Translator:
         return stream.float() @ self.weight.to(stream.device) + self.bias.to(stream.device)
 
     def linear(self, vectors: Tensor) -> Tensor:
-        """What vectors `[row, hidden]` that are added to the stream add to the final one, float32."""
+        """The addition to the final stream, float32, of vectors `[row, hidden]` added to the layer's."""
         return vectors.float() @ self.weight.to(vectors.device)
 
 
 Lens = Mapping[int, Translator]
-"""The translator of every layer that has one; others are read as they are."""
+"""The translator of each layer that has one; others are read without."""
 
 
 def values_in_stream(model: LanguageModel, layer: int) -> Tensor:
     """The directions `[memory, hidden]`, float32, in which a layer's values change the stream.
 
-    A norm of the block's own between the two is folded in, as in `gain`; positive factors are left out.
+    A norm of the block's own between the two is folded in, as in `gain`; positive factors are omitted.
     """
     values = model.values(layer)
     return fold_of(model.output_norm(layer), model.sizes.hidden, dtype=model.dtype, device=values.device)(values)
 
 
 def translated_values(model: LanguageModel, layer: int, translator: Translator) -> Tensor:
-    """The values of a layer `[memory, hidden']` as a translator reads them, folded for the head's products."""
+    """A layer's values `[memory, hidden']` through a translator, folded for the head's products."""
     return model.fold(translator.linear(values_in_stream(model, layer)), layer=None)
 
 
 def translated_scores(model: LanguageModel, streams: Tensor, translator: Translator | None) -> Tensor:
-    """The model's own readout `[row, vocab]`, float32, of streams `[row, hidden]` that a translator has moved."""
+    """The model's own readout `[row, vocab]`, float32, of streams `[row, hidden]` through a translator."""
     moved = streams if translator is None else translator(streams)
     return model.scores(moved, projection="lens")

@@ -1,1 +1,1 @@
-"""From text to token ids and back, and what stands before a sentence."""
+"""From text to token ids and back, and the beginning of a sentence."""

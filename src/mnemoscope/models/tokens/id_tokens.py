@@ -11,18 +11,18 @@ from typing import Any
 from mnemoscope.errors import PromptError
 
 IDS = "ids"
-"""What is given as a tokenizer (`--tokenizer ids`) to say that texts are token ids."""
+"""The tokenizer argument (`--tokenizer ids`) for texts of token ids."""
 
 _WORD = re.compile(r"\S+")
 _DIGITS = 18
-"""Digits that the number of an id has at most, so that it fits into 64 bits."""
+"""Most digits of an id, so that it fits into 64 bits."""
 
 
 class IdTokens:
-    """Reads texts that are token ids in decimal.
+    """Reads texts of token ids in decimal.
 
-    `beginning` is the token that the model's sentences begin with anyway: a text that begins with it has it left out,
-    once, or the model would read it twice. Two or more in a row of a token of `padding` at an end are no text.
+    `beginning` is the model's beginning token: a text that begins with it loses it once, or the model would read it
+    twice. Two or more of the same token of `padding` at an end of a text are an error.
     """
 
     def __init__(self, *, beginning: int | None = None, padding: Collection[int] = ()) -> None:
@@ -31,9 +31,9 @@ class IdTokens:
         self._padding = padding
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for a word that is none, and for padding."""
-        found = [_ids_of(text.split()) for text in texts]
-        for ids in found if self._padding else ():
+        """The token ids of each text; raises PromptError for other words, and for padding."""
+        rows = [_ids_of(text.split()) for text in texts]
+        for ids in rows if self._padding else ():
             for end, two in (("begins", ids[:2]), ("ends", ids[-2:])):
                 if len(two) == 2 and two[0] == two[1] and two[0] in self._padding:
                     shown = " ".join(map(str, ids[:6] if end == "begins" else ids[-6:]))
@@ -41,21 +41,21 @@ class IdTokens:
                         f"a row {end} with several tokens {two[0]} ({shown}), which fill up, begin or end texts of this"
                         " model; leave out the padding, or keep the attention_mask beside the ids"
                     )
-        return [self._own(ids) for ids in found]
+        return [self._own(ids) for ids in rows]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`."""
-        spans = [found.span() for found in _WORD.finditer(text)]
+        spans = [word.span() for word in _WORD.finditer(text)]
         ids = _ids_of(text.split())
         return spans[len(ids) - len(self._own(ids)) :]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
-        """Text and bytes of each of the first `rows` ids: the id, as it stands in running text."""
+        """Text and bytes of each of the first `rows` ids: the id, as in running text."""
         texts = [f" {token}" for token in range(rows)]
         return texts, [text.encode() for text in texts]
 
     def special(self) -> None:
-        """Which tokens are special: nobody says."""
+        """Always None: nothing marks special tokens."""
         return
 
     def _own(self, ids: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Text to token ids and back, as mining needs it: no special tokens, special strings are plain text.
+"""Text to token ids and back, for mining: no special tokens; special strings are plain text.
 
-A private copy of the tokenizer's Rust half does the work, so the user's own tokenizer is never changed. The copy has
-no post-processor (it would add special tokens and trim the offsets), no padding and no truncation.
+Uses a private copy of the tokenizer's Rust half, so the user's own tokenizer is never changed. The copy has no
+post-processor (it would add special tokens and trim the offsets), no padding and no truncation.
 """
 
 import json
@@ -23,29 +23,29 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 @dataclass(frozen=True)
 class Beginning:
-    """The token put before every sentence; `kind` says what it is. No token: kind `none`."""
+    """The token before every sentence, and its `kind`; without a token the kind is `none`."""
 
     token: int | None
     kind: Literal["bos", "end-of-text", "chosen", "none"]
 
     @property
     def tokens(self) -> list[int]:
-        """What stands before a sentence's own tokens: the token, or nothing."""
+        """The token as a list, or an empty list."""
         return [] if self.token is None else [self.token]
 
     @property
     def length(self) -> int:
-        """How many columns stand before position 0: 1 or 0."""
+        """The number of columns before position 0: 1 or 0."""
         return len(self.tokens)
 
 
 class Reader(Protocol):
-    """What a language model needs to read text; `description` is what its fingerprint covers."""
+    """What a language model needs to read text; the fingerprint covers `description`."""
 
     description: dict[str, Any]
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text."""
+        ...
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of one text."""
@@ -55,15 +55,13 @@ class Reader(Protocol):
 
 
 class SpecialReader(Reader, Protocol):
-    """A reader that knows which of its tokens are special."""
-
     def special(self) -> set[int] | None:
-        """The ids of the tokens that are marked special; None where nobody says."""
+        """The ids of the tokens that are marked special; None if unknown."""
 
 
 @final
 class EncodedTexts(Sequence[list[int]]):
-    """The token ids of texts; a list of them is made each time that one is asked for, and kept by nobody."""
+    """The token ids of texts; each list is made on access and not kept."""
 
     def __init__(self, encodings: list[Any]) -> None:
         self._encodings = encodings
@@ -78,8 +76,8 @@ class EncodedTexts(Sequence[list[int]]):
     def __getitem__(self, place: int | slice) -> list[int] | list[list[int]]:
         if isinstance(place, slice):
             return [encoding.ids for encoding in self._encodings[place]]
-        found: list[int] = self._encodings[place].ids
-        return found
+        ids: list[int] = self._encodings[place].ids
+        return ids
 
     def __iter__(self) -> Iterator[list[int]]:
         return (encoding.ids for encoding in self._encodings)
@@ -91,42 +89,41 @@ class EncodedTexts(Sequence[list[int]]):
 
 
 class Tokens:
-    """A tokenizer, read only for plain text."""
+    """A tokenizer, used only for plain text."""
 
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
-        """Of the tokenizer; `special`: special strings in a text are special tokens."""
+        """`special`: special strings in a text are special tokens."""
         self.tokenizer = tokenizer
         self.description = _description(tokenizer)
         self._plain = Tokenizer.from_str(json.dumps(self.description | {"post_processor": None}))
         self._plain.encode_special_tokens = not special
 
     def with_special(self) -> "Tokens":
-        """The same, in whose texts special strings are special tokens."""
         return Tokens(self.tokenizer, special=True)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text; raises ModelDamaged for a text that the tokenizer fails at."""
+        """The token ids of each text; raises ModelDamaged for a text at which the tokenizer fails."""
         with _named_failure():
             return EncodedTexts(self._plain.encode_batch_fast(texts, add_special_tokens=False))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`; raises as it does."""
+        """The character span of every token of `encode([text])[0]`; raises like it."""
         with _named_failure():
             return [(int(a), int(b)) for a, b in self._plain.encode(text, add_special_tokens=False).offsets]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
-        """Text and bytes of each of the first `rows` ids; empty for ids without a token.
+        r"""Text and bytes of each of the first `rows` ids; empty for ids without a token.
 
-        The text is the piece as it stands in running text, with its space; bytes that are not UTF-8 by themselves are
-        shown as in `\\xe2`.
+        The text is the piece as in running text, with its space; bytes that are not UTF-8 by themselves are shown as in
+        `\xe2`.
         """
         decode = _decoder(self.description)
         literal = {entry["content"] for entry in self.description.get("added_tokens") or []}
-        found = [b""] * rows
+        pieces = [b""] * rows
         for piece, token in self._plain.get_vocab(with_added_tokens=True).items():
             if 0 <= token < rows:
-                found[token] = piece.encode() if piece in literal else decode(piece)
-        return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
+                pieces[token] = piece.encode() if piece in literal else decode(piece)
+        return [piece.decode("utf-8", errors="backslashreplace") for piece in pieces], pieces
 
     def special(self) -> set[int]:
         """The ids of the added tokens that are marked special."""
@@ -135,21 +132,21 @@ class Tokens:
 
 @contextmanager
 def _named_failure() -> Iterator[None]:
-    """Turns what tokenizers raises for a text, a bare Exception, into one line."""
+    """Turns a bare Exception of tokenizers into one line."""
     try:
         yield
     except Exception as problem:
         if type(problem) is not Exception:
             raise
-        said = " ".join(str(problem).split())
-        raise ModelDamaged(f"the tokenizer fails at a text ({said}); take a complete copy of it") from None
+        reason = " ".join(str(problem).split())
+        raise ModelDamaged(f"the tokenizer fails at a text ({reason}); take a complete copy of it") from None
 
 
 def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
-    """The beginning-of-sequence token, or the end-of-text token in its place, or none.
+    """The beginning-of-sequence token, else the end-of-text token, else none.
 
-    The configuration's word counts only where the tokenizer knows that id as a special token: configurations carry
-    defaults that belong to another vocabulary. Without a tokenizer there is nobody else to ask.
+    The configuration counts only if the tokenizer has that id as a special token: configurations have defaults from
+    other vocabularies. Without a tokenizer it counts alone.
     """
     special = tokens.special()
     for kind in ("bos", "eos"):
@@ -162,7 +159,7 @@ def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: in
 
 
 def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:
-    """The padding token; the configuration's word counts as in `beginning_of`."""
+    """The padding token; the configuration counts as in `beginning_of`."""
     special, configured = tokens.special(), _first(getattr(config, "pad_token_id", None))
     own = _first(getattr(tokenizer, "pad_token_id", None))
     known = configured if special is None or configured in special else None
@@ -170,30 +167,30 @@ def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int)
 
 
 def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
-    """The beginning token that a user asks for by its text, or `none`; raises OptionError for what is no one token."""
+    """The beginning token that a user names by its text, or `none`; raises OptionError unless it is one token."""
     if asked == "none":
         return Beginning(None, "none")
     texts, _ = tokens.vocabulary(rows)
-    # A text of ids shows them with the space that stands between them.
-    found = [token for token, text in enumerate(texts) if text == asked]
-    found = found or [token for token, text in enumerate(texts) if text.strip() == asked]
-    if len(found) != 1 or not asked:
-        what = f"is the text of {len(found)} tokens" if found and asked else "is no token of the vocabulary"
+    # Token ids are shown with the space before them.
+    matches = [token for token, text in enumerate(texts) if text == asked]
+    matches = matches or [token for token, text in enumerate(texts) if text.strip() == asked]
+    if len(matches) != 1 or not asked:
+        what = f"is the text of {len(matches)} tokens" if matches and asked else "is no token of the vocabulary"
         raise OptionError(f"--beginning {asked!r} {what}; name one token as it is shown, or none")
-    return usual if found[0] == usual.token else Beginning(found[0], "chosen")
+    return usual if matches[0] == usual.token else Beginning(matches[0], "chosen")
 
 
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
-    """The ids after which the model's text is over: the end-of-text tokens of tokenizer, configuration and generation.
+    """The ids that end the model's text: the end-of-text tokens of tokenizer, configuration and generation.
 
-    `generation` is the model's generation configuration, or None. What the two configurations say counts as in
-    `beginning_of`: only where a tokenizer knows the id as a special token. Each may say one id or a list of them.
+    `generation` is the model's generation configuration, or None. The two configurations count as in `beginning_of`.
+    Each may hold one id or a list of them.
     """
     special = tokens.special()
     configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
     known = configured if special is None else configured & special
-    found = {*_ids(getattr(tokenizer, "eos_token_id", None)), *known}
-    return frozenset(token for token in found if 0 <= token < rows)
+    ends = {*_ids(getattr(tokenizer, "eos_token_id", None)), *known}
+    return frozenset(token for token in ends if 0 <= token < rows)
 
 
 def _ids(value: Any) -> list[int]:
@@ -210,14 +207,14 @@ def _description(tokenizer: Any) -> dict[str, Any]:
     """The tokenizer.json of a tokenizers or transformers tokenizer, without padding and truncation."""
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
     description: dict[str, Any] = json.loads(backend.to_str())
-    # Splitting words at random is for training.
+    # Random splits are for training.
     if description["model"].get("dropout"):
         description["model"]["dropout"] = None
     return description | {"padding": None, "truncation": None}
 
 
 def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """A component of the tokenizer as a flat list: sequences are opened."""
+    """A component of the tokenizer as a flat list, with sequences expanded."""
     part = description.get(name)
     if part is None:
         return []
@@ -228,7 +225,7 @@ def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _decoder(description: dict[str, Any]) -> Callable[[str], bytes]:
-    """The function from a piece of the vocabulary to the bytes of running text that it stands for."""
+    """The function from a piece of the vocabulary to its bytes in running text."""
     decoders = _parts(description, "decoder")
     types = {part["type"] for part in decoders + _parts(description, "pre_tokenizer")}
     model = description["model"]
@@ -254,7 +251,7 @@ def decode_byte_level(piece: str) -> bytes:
 
 
 def decode_sentencepiece(piece: str) -> bytes:
-    """The bytes of a piece of SentencePiece: `\u2581` is a space, `<0xE2>` a byte."""
+    r"""The bytes of a piece of SentencePiece: `\u2581` is a space, `<0xE2>` a byte."""
     if _BYTE.fullmatch(piece):
         return bytes([int(piece[3:5], 16)])
     return piece.replace(_SPACE, " ").encode()
@@ -262,7 +259,7 @@ def decode_sentencepiece(piece: str) -> bytes:
 
 @cache
 def byte_characters() -> dict[str, int]:
-    """The character that stands for each byte in GPT-2's byte-level vocabularies."""
+    """The character of each byte in GPT-2's byte-level vocabularies."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,7 +1,7 @@
-"""Tokenizers of transformers that are written in Python and have no Rust half, read only for plain text.
+"""Tokenizers of transformers that are written in Python, without a Rust half, used only for plain text.
 
-The class itself makes the tokens, so they are its own. What it does not say is worked out here: which bytes of running
-text a piece stands for, from the marks that its vocabulary uses, and which characters each token covers.
+The class itself makes the tokens. The rest is inferred here: a piece's bytes in running text, from the marks that its
+vocabulary uses, and the characters of each token.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ REMOTE_CODE = "transformers_modules"
 """The package in which transformers imports code that comes with a model or a tokenizer."""
 
 _MARKED_SHARE = 50
-"""A mark counts as the vocabulary's own where at least one piece in so many has it."""
+"""A mark counts as the vocabulary's own if at least one piece in so many has it."""
 
 
 class PythonTokens:
-    """A Python tokenizer, read only for plain text.
+    """A Python tokenizer, used only for plain text.
 
     Special strings are plain text; other added tokens are found in it. Raises ModelUnsupported for added tokens that
-    take white space with them, or count only as whole words.
+    strip white space, or match only whole words.
     """
 
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
-        """Of the tokenizer; `special`: special strings in a text are special tokens."""
+        """`special`: special strings in a text are special tokens."""
         self.tokenizer = tokenizer
         self._lock = RLock()
         self._added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
@@ -53,12 +53,11 @@ class PythonTokens:
         self.description = _description(tokenizer, self._pieces)
 
     def with_special(self) -> "PythonTokens":
-        """The same, in whose texts special strings are special tokens."""
         return PythonTokens(self.tokenizer, special=True)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for what has none."""
-        # Whoever wrote the tokenizer need not have thought of threads.
+        """The token ids of each text; raises PromptError for a text without ids."""
+        # A Python tokenizer may not be thread-safe.
         with self._lock:
             return [self._encode(text) for text in texts]
 
@@ -76,8 +75,8 @@ class PythonTokens:
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`.
 
-        Tokens whose bytes do not stand in the text (unknown ones, or where it was normalised) share what lies between
-        their neighbours.
+        Tokens whose bytes are not in the text (unknown ones, or after normalisation) share the gap between their
+        neighbours.
         """
         [ids] = self.encode([text])
         _, raw = self.vocabulary(max(ids, default=-1) + 1)
@@ -99,28 +98,27 @@ class PythonTokens:
         return _in_characters(text, _fill_gaps(spans, len(whole)))
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
-        """Text and bytes of each of the first `rows` ids; empty for ids without a token. As `Tokens` shows them."""
+        """Text and bytes of each of the first `rows` ids, as `Tokens` shows them; empty for ids without a token."""
         decode = _decoder(set(self._pieces))
         literal = {token: one.content for token, one in self._added.items()}
-        found = [b""] * rows
+        texts = [b""] * rows
         for piece, token in self._pieces.items():
             if 0 <= token < rows:
                 given = literal.get(token, piece)
-                found[token] = given if isinstance(given, bytes) else str(given).encode()
+                texts[token] = given if isinstance(given, bytes) else str(given).encode()
                 if token not in literal and isinstance(piece, str):
-                    found[token] = decode(piece)
-        return [piece.decode("utf-8", errors="backslashreplace") for piece in found], found
+                    texts[token] = decode(piece)
+        return [piece.decode("utf-8", errors="backslashreplace") for piece in texts], texts
 
     def special(self) -> set[int]:
-        """The ids of the tokens that are marked special."""
         return self._special
 
 
 def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
-    """What decides the tokens: class and code of its own, vocabulary, what it would save, and its settings."""
+    """What decides the tokens: class and code, vocabulary, its saved files, and its settings."""
     kind = type(tokenizer)
     files: dict[str, str] = {}
-    # A class of somebody else's need not be able to save what it has; its settings and pieces are there all the same.
+    # A foreign class may not support saving; its settings and pieces are available all the same.
     with suppress(NotImplementedError), tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         for name in tokenizer.save_vocabulary(folder) or ():
             files[Path(name).name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
@@ -135,12 +133,12 @@ def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
 
 
 def _is_of_place(setting: str) -> bool:
-    """Whether a setting of a tokenizer says where it lay, or how much is read at once, and nothing of its tokens."""
+    """Whether a setting of a tokenizer concerns its location, or the length of inputs, not its tokens."""
     return setting.endswith(("_file", "_path", "_dir", "length")) or setting in ("name_or_path", "auto_map")
 
 
 def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:
-    """The function from a piece to the bytes of running text that it stands for, by the marks that pieces have."""
+    """The function from a piece to its bytes in running text, by the marks of the pieces."""
     words = [piece for piece in pieces if isinstance(piece, str)]
     if pieces >= {chr(byte) for byte in range(256)}:
         return lambda piece: piece.encode("latin-1") if len(piece) == 1 and ord(piece) < 256 else piece.encode()
@@ -168,15 +166,15 @@ def _after_space(text: bytes, start: int) -> int:
 
 
 def _fill_gaps(spans: list[tuple[int, int] | None], length: int) -> list[tuple[int, int]]:
-    """The spans, with what lies between its neighbours for each run of tokens that has none."""
+    """The spans, with the gap between its neighbours for each run of tokens without one."""
     ends = [0, *(span[1] for span in spans if span is not None)]
     starts = [*(span[0] for span in spans if span is not None), length]
     known = 0
-    found: list[tuple[int, int]] = []
+    filled: list[tuple[int, int]] = []
     for span in spans:
         known += span is not None
-        found.append((ends[known], starts[known]) if span is None else span)
-    return found
+        filled.append((ends[known], starts[known]) if span is None else span)
+    return filled
 
 
 def _in_characters(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,11 +1,11 @@
-"""The files of a fairseq model: a checkpoint's options and weights, and its `dict.txt`. Nothing in them is run.
+"""Reads the files of a fairseq model: a checkpoint's options and weights, and its `dict.txt`. Runs nothing in them.
 
 Both containers of PyTorch (zip and legacy) are read with `weights_only`: beside tensors and plain values only
-`argparse.Namespace` and three classes of training meters may occur, and the meters become empty shells. Any other
-class or function is refused by name. What options and weights mean is opening.py's business.
+`argparse.Namespace` and three classes of training meters may occur, and the meters become empty shells. Any other class
+or function is refused by name. opening.py interprets options and weights.
 
 In a dictionary ids 0-3 are `<s>`, `<pad>`, `</s>`, `<unk>`; the first line of the file is id 4. Text is split at white
-space, unknown words are `<unk>`. A special string in a text is plain text, so it is an unknown word too.
+space; unknown words are `<unk>`. A special string in a text is plain text, so it is an unknown word, too.
 """
 
 import argparse
@@ -31,13 +31,13 @@ _NAMED = re.compile(r"GLOBAL (\S{1,100})")
 
 
 class _Shell:
-    """Stands in for a training meter: takes its fields, does nothing."""
+    """Replaces a training meter: takes its fields, does nothing."""
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The options (`args`) and the weights (`model`) of a checkpoint, the weights as stored, on the CPU.
 
-    Raises ModelNotFound, ModelDamaged (no checkpoint, or not a whole one), ModelUnsupported (something that runs).
+    Raises ModelNotFound, ModelDamaged (no checkpoint, or an incomplete one), ModelUnsupported (code that would run).
     """
     if path.is_dir():
         raise ModelNotFound(f"{str(path)!r} is a folder; give the checkpoint file in it, as in fairseq:PATH.pt")
@@ -65,7 +65,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _unpickle(path: Path, where: str) -> Any:
     allowed: list[Any] = [argparse.Namespace, *((_Shell, f"fairseq.meters.{name}") for name in _METERS)]
     try:
-        # Mapped, not read: the optimiser's state, twice as large as the weights, is never looked at.
+        # Mapped, not read: the optimiser's state, twice as large as the weights, is never used.
         mapped = zipfile.is_zipfile(path)
         with suppress_output(), torch.serialization.safe_globals(allowed):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
@@ -105,7 +105,7 @@ class Dictionary:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`."""
-        return [found.span() for found in _WORD.finditer(text)]
+        return [word.span() for word in _WORD.finditer(text)]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:
         """Text and bytes of each of the first `rows` ids: words with the space before them, padding empty."""
@@ -116,11 +116,11 @@ class Dictionary:
 
 
 def read_dictionary(path: Path) -> Dictionary:
-    """The dictionary in a file; raises ModelNotFound, ModelDamaged."""
+    """Raises ModelNotFound, ModelDamaged."""
     if not path.is_file():
         raise ModelNotFound(f"no dictionary {str(path)!r}; put the checkpoint's dict.txt there, or name it (--dict)")
     try:
-        # Only the line feed ends a line: words may hold any other character that Unicode calls a line's end.
+        # Only the line feed ends a line: words may contain Unicode's other line separators.
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         where = f"{error.reason} at byte {error.start}"

@@ -1,8 +1,8 @@
-"""A checkpoint of fairseq, the paper's own format: `fairseq:PATH.pt` -> a network that can be read.
+"""A checkpoint of fairseq, the paper's own format: `fairseq:PATH.pt` -> a readable network.
 
-Turns a checkpoint's options and weights, old or new spelling, into the network of decoder.py, under the names of the
-format page. What the options ask for and this reader does not know is refused; so is a weight too many, a weight too
-few, or one of another shape. Reading the files safely is checkpoint.py's job.
+Turns a checkpoint's options and weights, in old or new spelling, into the network of fairseq_decoder.py, under the
+format's names. Unknown options are refused, and so are extra or missing weights, and weights of another shape.
+checkpoint.py reads the files safely.
 """
 
 import re
@@ -29,7 +29,7 @@ _FUSED = re.compile(r"(decoder\.layers\.\d+\.self_attn\.)in_proj_(weight|bias)")
 
 
 def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
-    """The model of `fairseq:PATH.pt`, with the dictionary given or the `dict.txt` beside it.
+    """The model of `fairseq:PATH.pt`, with the given dictionary or the `dict.txt` beside it.
 
     Raises ModelNotFound, ModelDamaged, ModelUnsupported.
     """
@@ -62,7 +62,7 @@ def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
 
 
 def current_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under the names of today, without buffers that hold none (some are uninitialised memory)."""
+    """The weights under their current names, without buffers that hold no weights (some are uninitialised memory)."""
     weights: dict[str, Tensor] = {}
     norms: dict[str, list[int]] = {}
     for name, tensor in stored.items():
@@ -76,7 +76,7 @@ def current_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             weights[name] = tensor
     for block, numbers in norms.items():
-        # A decoder's second of three norms would belong to the attention to an encoder, which a language model lacks.
+        # The second of three norms would belong to attention to an encoder, which a language model lacks.
         for number, norm in ((min(numbers), "self_attn_layer_norm"), (max(numbers), "final_layer_norm")):
             for part in ("weight", "bias"):
                 found = stored.get(f"{block}layer_norms.{number}.{part}")
@@ -88,7 +88,7 @@ def current_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _version(stored: dict[str, Tensor], where: str) -> int:
-    """The decoder's version, 1 where none is stored; refuses the first layout of the adaptive softmax."""
+    """The decoder's version, by default 1; refuses the first layout of the adaptive softmax."""
     softmax = any(name.startswith("decoder.adaptive_softmax.") for name in stored)
     if softmax and "decoder.adaptive_softmax.version" not in stored:
         raise ModelUnsupported(
@@ -100,10 +100,10 @@ def _version(stored: dict[str, Tensor], where: str) -> int:
 
 
 def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Network:
-    """The network with the checkpoint's weights, float32, tied where the checkpoint ties them.
+    """The network with the checkpoint's weights, float32, tied as in the checkpoint.
 
     Raises ModelDamaged for a missing weight, one of another shape, NaN, or tied copies that differ; ModelUnsupported
-    for a weight that the network has no place for.
+    for a weight without a place in the network.
     """
     if not shape.final_norm:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.layer_norm.")}
@@ -112,7 +112,7 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Networ
     last = f"decoder.layers.{shape.layers - 1}.fc1.weight"
     if last not in weights:  # before a network of that many layers is made
         raise ModelDamaged(f"{where} lacks {last!r}, although its options say {shape.layers} layers")
-    with torch.device("meta"), suppress_output():  # torch warns of a band so narrow that nothing is left of it
+    with torch.device("meta"), suppress_output():  # torch warns of a band of width 0
         network = Network(shape)
     network.requires_grad_(False)
     wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
@@ -140,7 +140,7 @@ def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Networ
 
 
 def _tie(network: Network, where: str) -> None:
-    """Makes tied weights one, which the file holds as copies; raises ModelDamaged where these are not equal."""
+    """Makes tied weights, which the file holds as copies, one tensor; raises ModelDamaged if they differ."""
     shape = network.shape
     pairs = []
     if shape.tied_words and shape.output_bands is None:
@@ -161,7 +161,6 @@ def _tie(network: Network, where: str) -> None:
 
 
 def anatomy_of(network: Network) -> Anatomy:
-    """Where the network keeps its parts."""
     decoder, shape = network.decoder, network.shape
     row = Family(
         "fairseq",

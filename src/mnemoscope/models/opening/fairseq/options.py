@@ -1,7 +1,7 @@
 """The options of a fairseq checkpoint (`args`), read field by field, as the shape of its network.
 
-Old and new spellings mean what fairseq itself makes of them; the name of an architecture is never believed. What would
-change the network and is not known here is refused. Weights are looked at only for the number of words.
+Old and new spellings have fairseq's own meaning; the architecture's name is ignored. An unknown option that would
+change the network is refused. Weights are used only for the number of words.
 """
 
 from itertools import count, pairwise, takewhile
@@ -18,14 +18,14 @@ _UNKNOWN = (
     *("no_dec_token_positional_embeddings", "layernorm_embedding", "decoder_layers_to_keep", "remove_head"),
     *("scale_attn", "scale_heads", "scale_fc", "scale_resids", "base_layers", "add_adapters", "alibi"),
 )
-"""Options that make another network."""
+"""Options of other networks."""
 _CONTEXT = 1024
 _FINAL_NORM_SINCE = 3
-"""The version of the decoder from which on its final norm counts."""
+"""The first version of the decoder whose final norm counts."""
 
 
 class Options:
-    """The fields of `args`, each read as what it must be; raises ModelDamaged where it is something else.
+    """The fields of `args`, each read as its type; raises ModelDamaged for another type.
 
     `where` names the checkpoint in errors, here and in opening.py.
     """
@@ -42,7 +42,7 @@ class Options:
         return default if value is None else value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole number above zero, which may be written as a float."""
+        """A positive integer, which may be written as a float."""
         value = self._value(name, default)
         if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer() and value >= 1:
             return int(value)
@@ -56,41 +56,38 @@ class Options:
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Whether an option is set."""
         value = self._value(name, default)
         if not isinstance(value, bool | int):
             raise self.wrong(name, "true or false")
         return bool(value)
 
     def word(self, name: str, default: str) -> str:
-        """A name."""
         value = self._value(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, "a name")
         return value or default
 
     def cutoffs(self, name: str) -> tuple[int, ...]:
-        """Ids at which bands begin, ascending, as in `'20000,60000'`; none where the option is absent."""
+        """Ids at which bands begin, ascending, as in `'20000,60000'`; empty without the option."""
         value = self.fields.get(name)
         if value is None:
             return ()
         parts = value.strip(" ()[]").rstrip(", ").split(",") if isinstance(value, str) else value
         try:
-            found = tuple(int(part) for part in parts)
+            starts = tuple(int(part) for part in parts)
         except (TypeError, ValueError, OverflowError):
-            found = ()
-        if not found or found[0] < 1 or any(a >= b for a, b in pairwise(found)):
+            starts = ()
+        if not starts or starts[0] < 1 or any(a >= b for a, b in pairwise(starts)):
             raise self.wrong(name, "ascending numbers of words, as in '20000,60000'")
-        return found
+        return starts
 
     def wrong(self, name: str, expected: str) -> ModelDamaged:
-        """The error for a field that is not what it must be."""
         value = repr(self.fields.get(name, "missing"))[:60]
         return ModelDamaged(f"{self.where}: its option {name!r} is {value}, not {expected}")
 
 
 def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> DecoderShape:
-    """The network's shape; raises ModelDamaged or ModelUnsupported."""
+    """Raises ModelDamaged or ModelUnsupported."""
     where = options.where
     for name in _UNKNOWN:
         if options.fields.get(name):
@@ -113,7 +110,7 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
     shared = options.flag("share_decoder_input_output_embed") and not softmax
     if shared and (adaptive_input or input_width != output_width):
         raise ModelDamaged(f"{where} shares its embedding with its head, but their widths differ")
-    # Where the option is absent fairseq sets it: its language models were all trained with it.
+    # Without the option fairseq assumes it: its language models were all trained with it.
     pre_norm = options.flag("decoder_normalize_before", default=True)
     return DecoderShape(
         rows=rows,
@@ -136,7 +133,7 @@ def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> D
 
 
 def _final_norm(options: Options) -> bool:
-    """Older checkpoints say `decoder_final_norm`, the oldest nothing: those never have a final norm."""
+    """Older checkpoints use `decoder_final_norm`; the oldest have neither option and no final norm."""
     if "decoder_final_norm" in options:
         return options.flag("decoder_final_norm")
     if "no_tie_adaptive_proj" in options:
@@ -163,7 +160,6 @@ def _bands(options: Options, end: str, rows: int, width: int) -> Bands:
 
 
 def _rows(weights: dict[str, Tensor], where: str) -> int:
-    """How many words the input has."""
     plain, adaptive = "decoder.embed_tokens.weight", "decoder.embed_tokens.embeddings.{}.0.weight"
     names = [plain] if plain in weights else list(takewhile(weights.__contains__, map(adaptive.format, count())))
     if not names:

@@ -1,1 +1,1 @@
-"""Models whose weights were worked out by hand, for tests and lessons."""
+"""Models with weights set by hand, for tests and lessons."""

@@ -1,9 +1,9 @@
 """`handmade:experts`: a mixture of experts whose memories and routing are known by construction.
 
-Two layers of four experts of four memories, as Mixtral computes them, with ReLU and no attention. Every word goes to
-two experts (`ROUTES`), in the first layer with weights 3/4 and 1/4. A memory fires exactly on its word, in the first
-layer as strongly as it is weighed, and its value promotes one word (`PLANTED_EXPERTS`); `UNROUTED` has a word that
-never comes to its expert.
+Two layers of four experts of four memories, computed like Mixtral's, with ReLU and no attention. Every word uses two
+experts (`ROUTES`), in the first layer with weights 3/4 and 1/4. A memory fires exactly on its word, in the first layer
+with its expert's weight, and its value promotes one word (`PLANTED_EXPERTS`); the word of `UNROUTED` never uses its
+expert.
 """
 
 import math
@@ -30,7 +30,7 @@ WEIGHTS = (0.75, 0.25)
 
 
 def route(layer: int, token: int) -> tuple[int, int]:
-    """The experts that a word goes to, the first one with the larger weight."""
+    """The experts of a word, the one with the larger weight first."""
     return (token + layer) % EXPERTS, (token + 2 * layer + 1 + token // EXPERTS % 2) % EXPERTS
 
 
@@ -42,7 +42,7 @@ ROUTES = {(layer, token): route(layer, token) for layer in range(LAYERS) for tok
 class PlantedExpert:
     """One planted memory: it fires exactly on `word`, and its value's top token is `promoted`.
 
-    `choice` says whether its expert is the word's first (0) or second one (1).
+    `choice`: whether its expert is the word's first (0) or second one (1).
     """
 
     memory: MemoryId
@@ -52,26 +52,26 @@ class PlantedExpert:
 
 
 def _plant() -> tuple[tuple[PlantedExpert, ...], MemoryId, str]:
-    found, free = [], {(layer, expert): 0 for layer in range(LAYERS) for expert in range(EXPERTS)}
+    planted, free = [], {(layer, expert): 0 for layer in range(LAYERS) for expert in range(EXPERTS)}
     for layer in range(LAYERS):
         for token in range(2, len(WORDS)):
             for choice, expert in enumerate(ROUTES[layer, token]):
                 number = free[layer, expert]
-                # The last memory of layer 0's first expert is kept for the control.
+                # The last memory of layer 0's first expert is the control.
                 if number < MEMORIES - ((layer, expert) == (0, 0)):
                     promoted = WORDS[2 + (token * 5 + expert) % (len(WORDS) - 2)]
-                    found.append(PlantedExpert(MemoryId(layer, number, expert), WORDS[token], promoted, choice))
+                    planted.append(PlantedExpert(MemoryId(layer, number, expert), WORDS[token], promoted, choice))
                     free[layer, expert] += 1
     astray = next(WORDS[t] for t in range(2, len(WORDS)) if 0 not in ROUTES[0, t])
-    return tuple(found), MemoryId(0, MEMORIES - 1, 0), astray
+    return tuple(planted), MemoryId(0, MEMORIES - 1, 0), astray
 
 
 PLANTED_EXPERTS, UNROUTED, ASTRAY = _plant()
-"""The planted memories; the control, whose key is that of a word (the last) which goes to other experts."""
+"""The planted memories; the control, and the word of its key, which uses other experts."""
 
 
 def build() -> Any:
-    """The model, whose head and stream have an entry for every word that is read, and one for every word promoted."""
+    """The model, whose stream has one entry per input word and one per promoted word."""
     words = len(WORDS)
     model = MixtralForCausalLM(
         MixtralConfig(
@@ -91,7 +91,7 @@ def build() -> Any:
     for layer, block in enumerate(model.model.layers):
         for token in range(words):
             first, second = ROUTES[layer, token]
-            # The norm scales a word's entry by what else was written, so later layers weigh their experts otherwise.
+            # The norm scales a word's entry by earlier writes, so later layers have other expert weights.
             block.mlp.gate.weight[:, token] = -100.0
             block.mlp.gate.weight[first, token] = 100.0 + math.log(WEIGHTS[0] / WEIGHTS[1]) / _scale(model)
             block.mlp.gate.weight[second, token] = 100.0
@@ -102,7 +102,7 @@ def build() -> Any:
 
 
 def _scale(model: Any) -> float:
-    """What the norm makes of a one-hot entry that stands alone."""
+    """The norm's output for a lone one-hot entry."""
     return 1 / math.sqrt(1 / (2 * len(WORDS)) + float(model.config.rms_norm_eps))
 
 

@@ -1,9 +1,9 @@
 """Language models whose memories are known by construction: for the tutorial, and to test mining against the truth.
 
-`worked-example` is the 2x2 layer of definitions.md section 1: K = I, V = [[2, 3], [4, 1]], so that x = [0.5, 0.5]
-gives [3, 2]. `planted` is a three-layer reader of n-grams whose every key and value is listed in `PLANTED`. Both are
-ordinary OPT models of transformers (pre-norm, ReLU, no norm before the head) with weights set by hand; nothing here
-is trained or random. `experts` is a mixture of experts (handmade_experts.py).
+`worked-example` is the 2x2 layer of definitions.md section 1: K = I, V = [[2, 3], [4, 1]], so that x = [0.5, 0.5] gives
+[3, 2]. `planted` is a three-layer reader of n-grams with every key and value listed in `PLANTED`. Both are ordinary OPT
+models of transformers (pre-norm, ReLU, no norm before the head) with weights set by hand; nothing here is trained or
+random. `experts` is a mixture of experts (experts.py).
 """
 
 import math
@@ -22,7 +22,7 @@ from mnemoscope.models.opening.handmade import experts as handmade_experts
 HANDMADE = ("worked-example", "planted", "experts")
 
 EXAMPLE_VALUES = ((2.0, 3.0), (4.0, 1.0))
-# A word's stream before the only feed-forward layer, and what its keys then read: x = [0.5, 0.5], [1, 0], [0, 1].
+# A word's stream before the only feed-forward layer, whose keys then read x = [0.5, 0.5], [1, 0], [0, 1].
 EXAMPLE_STREAMS = {"both": (0.0, 0.0), "first": (16.0, -16.0), "second": (-16.0, 16.0)}
 
 WORDS = (
@@ -57,7 +57,7 @@ PLANTED = tuple(
     for layer, planted in enumerate(_NGRAMS)
     for memory, (ngram, promoted) in enumerate(planted)
 )
-# The control: a key that is below zero on every word, so that it never fires.
+# The control: its key is negative on every word, so it never fires.
 DEAD = MemoryId(0, 5)
 
 # Every planted n-gram occurs here, followed by the token that its value promotes, and without it too.
@@ -87,7 +87,7 @@ def build(name: str) -> tuple[Any, Any]:
 
 
 def _build_worked_example() -> tuple[Any, Any]:
-    """One layer of two memories over a stream of two numbers; the head reads them out as the words `x` and `y`."""
+    """One layer of two memories over a stream of two numbers; the head reads them as the words `x` and `y`."""
     words = ("<s>", "<unk>", *EXAMPLE_STREAMS, "x", "y")
     model = _empty(words=len(words), hidden=2, memories=2, layers=1, heads=1, context=8)
     decoder = model.model.decoder
@@ -107,8 +107,8 @@ def _build_worked_example() -> tuple[Any, Any]:
 def _build_planted() -> tuple[Any, Any]:
     """The n-gram reader.
 
-    The stream holds one-hot slots: the word, the two words before it, what the values promote, and the position. Every
-    slot is written twice, the second time negated, so that the norm's mean is zero and the norm only scales; each key
+    The stream holds one-hot slots: the word, the two words before it, the promoted word, and the position. Every slot
+    is written twice, the second time negated, so that the norm's mean is zero and the norm only scales; each key
     compares slots of one vector with each other, so the scale cannot change the sign of a coefficient.
     """
     model = _empty(
@@ -136,7 +136,7 @@ def _build_planted() -> tuple[Any, Any]:
 def _look_back(attention: Any, head: int) -> None:
     """Sets one head to copy the word `head + 1` positions back (at the start: the first token) into its slot."""
     rows = slice(head * _HALF, (head + 1) * _HALF)
-    # Word and position are on, twice each: the variance of the stream that the first norm sees.
+    # Word and position are set, twice each: the variance of the stream at the first norm.
     scale = math.sqrt(4 / (2 * _HALF) + 1e-5)
     query, key = attention.q_proj.weight[rows], attention.k_proj.weight[rows]
     for position in range(_CONTEXT):
@@ -150,10 +150,10 @@ def _look_back(attention: Any, head: int) -> None:
 
 
 def _key(ngram: tuple[str, ...]) -> Tensor:
-    """A key above zero exactly where all words of the n-gram are in their slots.
+    """A key that is positive exactly if all words of the n-gram are in their slots.
 
-    Each word there adds 1 and the current word, which is always one of the vocabulary, takes off their number less
-    one half: 1/2 for a match, at most -1/2 otherwise.
+    Each word there adds 1, and the current word, always one of the vocabulary, subtracts their number less one half:
+    1/2 for a match, at most -1/2 otherwise.
     """
     key = torch.zeros(2 * _HALF)
     key[: len(WORDS)] = 0.5 - len(ngram)
@@ -177,7 +177,7 @@ def _mirror(entry: int) -> Tensor:
 
 
 def _empty(*, words: int, hidden: int, memories: int, layers: int, heads: int, context: int) -> Any:
-    """An OPT model whose weights are all zero, norms aside, and can be written to."""
+    """A writable OPT model with all weights zero, except norms."""
     config = OPTConfig(
         vocab_size=words,
         hidden_size=hidden,
