@@ -19,7 +19,6 @@ Numberings = Mapping[int, Numbering]
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 _NAMES = (("layer", "expert", "memory"), ("other_layer", "other_expert", "other_memory"))
-"""The columns that name a memory together."""
 _SPAN = 1 << 15
 
 

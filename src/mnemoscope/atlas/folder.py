@@ -31,7 +31,6 @@ from mnemoscope.foundation.files import file_hash, flush, is_file_entry, read_ob
 
 LOCK_FILE = ".lock"
 LENSES = "lenses"
-"""The folder of fitted translators, which the manifest of the extensions covers."""
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
@@ -178,7 +177,6 @@ def _remove(directory: Path, paths: list[str]) -> None:
 
 
 def _is_linked(directory: Path, path: str) -> bool:
-    """Whether a symbolic link lies on the path from the folder to `path`."""
     steps = PurePosixPath(path)
     return any((directory / step).is_symlink() for step in (steps, *steps.parents) if step.name)
 

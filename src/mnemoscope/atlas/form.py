@@ -132,14 +132,11 @@ class MinedModel:
     layer_blocks: Annotated[Sequence[int], _BLOCKS] = ()
     """The block of every layer, in models that also have blocks without a feed-forward layer; else empty."""
     other_blocks: Annotated[Mapping[str, str], _OTHER_BLOCKS] = field(default_factory=dict)
-    """The contents of the other blocks, by block number."""
     proof: Annotated[Mapping[str, float | None] | None, _PROOF] = None
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many `of` the validation sentences were mined as well."""
-
     sentences: Annotated[int, _COUNT]
     of: Annotated[int, _COUNT]
     share: Annotated[float, _RATIO]
@@ -147,8 +144,6 @@ class Overlap:
 
 @dataclass(frozen=True)
 class MinedCorpus:
-    """The text that was mined; `counts` holds its documents, sentences and tokens."""
-
     fingerprint: Text
     spec: Name = None
     counts: Annotated[dict[str, Any], _COUNTS] = field(default_factory=dict)
@@ -201,12 +196,10 @@ class Manifest(Mapping[str, Any]):
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """The sha256 of every covered file, by its path relative to the atlas."""
         return {path: entry["sha256"] for path, entry in self.files.items()}
 
     @property
     def provenance(self) -> Provenance:
-        """The origin that every table of the atlas must state."""
         return Provenance(self.model.fingerprint, self.corpus.fingerprint, self.plan_hash, self.schema)
 
     def __getitem__(self, name: str) -> Any:

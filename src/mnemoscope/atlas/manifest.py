@@ -74,8 +74,7 @@ def mined_from(directory: Path) -> dict[str, str]:
 
 
 def as_mined(directory: Path, name: str, given: str) -> str:
-    """The stored path if `given` is the display name of the atlas's `name`, else `given`; an existing file comes
-    first."""
+    """The stored path if `given` is the display name of the atlas's `name`; else, or if it exists, `given`."""
     stored, path = plan_of(directory).get(name), os.path.expanduser(given.removeprefix("fairseq:"))
     called = {stored, display_name(stored, of_text=name in TEXTS)} if isinstance(stored, str) else set()
     return given if given not in called or os.path.exists(path) or glob(path) else mined_from(directory)[name]
@@ -91,7 +90,6 @@ def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> 
 
 
 def resolve_opening(directory: Path, opening: ModelOptions) -> ModelOptions:
-    """The options with `as_mined` applied to those that may be paths."""
     names = {each: str(value) for each in NAMED if (value := getattr(opening, each)) is not None}
     resolved: dict[str, Any] = {each: as_mined(directory, each, value) for each, value in names.items()}
     return replace(opening, **resolved)

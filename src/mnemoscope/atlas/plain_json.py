@@ -32,11 +32,9 @@ def unwritable(manifest: dict[str, Any]) -> str | None:
 
 
 def wrong(path: str, value: Any, expected: str) -> str:
-    """The line that states an entry's value, and what it should be."""
     return f"the manifest's {short(path)} is {short(json.dumps(value, ensure_ascii=False))}, not {expected}"
 
 
 def short(text: str) -> str:
-    """At most 60 characters of a text, on one line, with escapes for what UTF-8 cannot hold."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     return line if len(line) <= 60 else f"{line[:57]}..."

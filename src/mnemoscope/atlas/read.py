@@ -32,7 +32,6 @@ _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 """What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
 
 _LAYERS_AT_ONCE = 4
-"""Most layers that are read at the same time; each may take 100 MB for a moment."""
 
 
 def first_upper_layer(depth: int) -> int:

@@ -20,8 +20,6 @@ SENTENCES_PER_PART = 100_000
 
 @dataclass(frozen=True)
 class Provenance:
-    """A table's origin: fingerprints of model and corpus, the hash of the plan, and the atlas's schema."""
-
     model: str
     corpus: str
     plan: str
@@ -224,11 +222,7 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
 
 
 def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
-    """The fault in rows that no run writes, in a few words; None without one.
-
-    Faults are forbidden nulls, lists that do not match, tokens beyond the `vocabulary`, and values without tokens.
-    `rows` have some of the table's columns.
-    """
+    """The fault in rows that no run writes: nulls, unequal lists, tokens beyond the `vocabulary`; None without one."""
     for kind in TABLES[name].columns_beside(rows.column_names):
         if kind.name not in rows.column_names or kind.nullable:
             continue

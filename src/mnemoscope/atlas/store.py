@@ -27,10 +27,7 @@ def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, p
 def write_free_table(
     path: Path, table: pa.Table, *, name: str, provenance: Provenance, columns: pa.Schema | None = None
 ) -> None:
-    """Writes a table outside of the format, such as an answer; the same rows always give the same bytes.
-
-    `columns` come first and must have these types; every kind of text is stored as string.
-    """
+    """Writes a table outside of the format, byte for byte reproducibly; `columns` come first and have these types."""
     texts = [
         pa.field(field.name, pa.string() if pa.types.is_large_string(field.type) else field.type)
         for field in table.schema

@@ -32,7 +32,6 @@ _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
     *("max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
 )
-"""Entries of a plan that are options of `mine` of the same name."""
 
 
 class Tables:
@@ -57,7 +56,6 @@ class Tables:
         return bool(self._paths_in_manifest(table, layer))
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
-        """The files of table `name`, relative to the atlas: one, or every part of the sentences."""
         files = self._paths_in_manifest(name, layer)
         if not files and (part := self.manifest.part):
             raise AtlasUnfinished(

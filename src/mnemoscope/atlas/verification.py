@@ -65,7 +65,6 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
 
 
 def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> list[str]:
-    """Tables whose columns or origin differ from the atlas's, though their hash is right."""
     problems = []
     for path in sorted(paths):
         placed = place(path)

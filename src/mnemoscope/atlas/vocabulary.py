@@ -19,7 +19,6 @@ SCRIPTS_WITHOUT_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, Japanese and Chinese, as ranges of a regular expression's character class."""
 
 
 @cache
@@ -67,8 +66,7 @@ class Vocabulary:
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
         """Whether tokens include the spaces between words; if not, they lose half of a text's white space.
 
-        `sentences` have `text` and `tokens`. Texts of token ids do not show the spaces between words; one is expected
-        for each.
+        Texts of token ids do not show the spaces between words; one is expected for each.
         """
         stored = joined = 0
         for text, tokens in sentences.select("text", "tokens").iter_rows():

@@ -24,10 +24,7 @@ class _Entry:
 
 @final
 class Cache:
-    """A thread-safe LRU cache of total weight `most`.
-
-    A value weighs 1 by default, `weigh(value)` after `get`, and `weight` after `keep`.
-    """
+    """A thread-safe LRU cache of total weight `most`; a value weighs 1 without `weigh(value)` or `keep(weight=)`."""
 
     def __init__(self, most: float = math.inf, *, weigh: Callable[[Any], float] | None = None) -> None:
         self._most, self._weigh = most, weigh

@@ -67,7 +67,7 @@ def make_folder(folder: Path) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a binary file that becomes `path` if the block succeeds and leaves no trace if not; raises StoreFailed."""
     make_folder(path.parent)
-    # A process of another machine, with the same number, may write the same file at this moment.
+    # A process of another machine with the same number may write the same file now.
     temporary = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.mnemoscope-tmp"
     with storing(path):
         try:
@@ -96,8 +96,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """The store's only spelling of JSON: sorted keys, one space of indent, finite numbers only (ValueError
-    otherwise)."""
+    """The store's only spelling of JSON: sorted keys, one space of indent, finite numbers (else ValueError)."""
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 

@@ -75,8 +75,8 @@ def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
 def give_back_freed_memory() -> None:
     """Makes glibc return large blocks at once and use few heaps from now on.
 
-    For a process of many threads that now and then read a lot: each thread has its own heap, which keeps large blocks
-    once something larger was freed, in pieces that fit no later request.
+    Otherwise each thread's own heap keeps large blocks once something larger was freed, in pieces that fit no later
+    request.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -38,7 +38,6 @@ NOTHING = Estimate(None, 0)
 
 Floats = NDArray[np.float64]
 ClusteredValues = tuple[Floats, NDArray[Any]]
-"""Values, and the cluster of each."""
 Bounds = tuple[float | None, float | None]
 
 
@@ -54,7 +53,7 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     """The Wilson interval of a share of `count` > 0 cases; the effective count of clustered cases need not be whole."""
     spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     middle, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
-    # At a share of 0 or 1 the bound is that share; rounding must not say otherwise.
+    # At a share of 0 or 1 the bound is exactly that share.
     low = max(0.0, (middle - spread) / scale) if share > 0 else 0.0
     return low, min(1.0, (middle + spread) / scale) if share < 1 else 1.0
 
@@ -76,8 +75,7 @@ def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
     """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
 
-    Wilson's interval is too short at its lower end where fewer than one hit is expected, and there a rare share, the
-    best of many, is tested against chance.
+    Wilson's interval is too short at its lower end where fewer than one hit is expected.
     """
     if count == 0:
         return NOTHING
@@ -104,7 +102,6 @@ def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
 
 
 def share(hits: float, count: int) -> Estimate:
-    """The share `hits / count` with its Wilson interval."""
     if count == 0:
         return NOTHING
     value = float(hits) / count
@@ -145,10 +142,7 @@ def mean(values: ArrayLike) -> Estimate:
 
 
 def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
-    """A quantile of sorted values, itself one of them (`inverted_cdf`).
-
-    Its interval ends at the values of the level's Wilson bounds; the minimum and the maximum have none.
-    """
+    """A quantile of sorted values, one of them (`inverted_cdf`), with its level's Wilson bounds; extremes have none."""
     values = np.asarray(ordered, np.float64)
     count = len(values)
     if count == 0:

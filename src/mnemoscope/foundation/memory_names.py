@@ -77,7 +77,7 @@ class MemoryId:
 
 @dataclass(frozen=True)
 class Numbering:
-    """The numbers of one layer's memories, from 0: those of each routed expert in turn, then of each shared one.
+    """Numbers one layer's memories from 0: those of each routed expert in turn, then of each shared one.
 
     `widths` are the memories of each expert; a dense layer has one, and `routed` None.
     """
@@ -115,8 +115,7 @@ class Numbering:
         return self.name_in(layer, expert, number - self.firsts[expert])
 
     def name_in(self, layer: int, expert: int | None, memory: int) -> MemoryId:
-        """The memory of a table's row, whose `expert` counts routed and then shared experts, and is None in a dense
-        layer."""
+        """The memory of a table's row, whose `expert` counts routed, then shared experts; None in a dense layer."""
         if expert is None or self.routed is None:
             return MemoryId(layer, memory)
         if expert < self.routed:

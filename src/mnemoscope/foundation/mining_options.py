@@ -23,10 +23,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:
-    """The options of a mining run beside its model, text and folder; None: the run decides.
-
-    Raises OptionError for impossible values; those that depend on the model are checked after it is loaded.
-    """
+    """The options of a mining run beside its model, text and folder; None: the run decides. Raises OptionError."""
 
     validation: str | os.PathLike[str] | None = None
     """The text for questions on held-out prefixes; None: sentences held out of the corpus."""
@@ -41,7 +38,6 @@ class MiningOptions:
     max_sentences: int | None = None
     max_tokens: int | None = None
     prefixes: int = 4000
-    """Held-out prefixes for the questions."""
     removals: int | str | None = None
     """Memories per layer whose triggers lose tokens, or `all`; None: by the size of the text."""
     neighbours: int = 10

@@ -90,12 +90,12 @@ class ModelOptions:
         return replace(self, **shown)
 
     def keywords(self) -> dict[str, Any]:
-        """The options without defaults, as arguments of `load_model`."""
+        """The non-default options as arguments of `load_model`."""
         values = {_KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
         return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
 
     def words(self) -> list[str]:
-        """The options without defaults, as words of a command line."""
+        """The non-default options as words of a command line."""
         words: list[str] = []
         for keyword, value in self.keywords().items():
             words.append(f"--{keyword.replace('_', '-')}")
@@ -126,7 +126,6 @@ AS_USUAL = ModelOptions()
 PLANNED = ("revision", "adapter", "tokenizer", "dequantize", "beginning")
 """Options that a plan stores; it knows `dict.txt` by its content, and code by its text."""
 NAMED = ("adapter", "tokenizer", "dictionary")
-"""Options that may be paths."""
 _KEYWORDS = {"dictionary": "dict"}
 """Fields whose option has another name."""
 

@@ -33,7 +33,6 @@ def worker_note(name: str, what: str, why: str = "") -> str:
 
 
 def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
-    """The note of a stage that workers share: its unit, the live workers, the leases lost."""
     lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
     return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
 
@@ -63,10 +62,7 @@ def interruption(stop: BaseException | int, line: str) -> Interrupted:
 
 
 class _Raising:
-    """A handler that raises StopSignal and remembers the signal: some libraries swallow every exception.
-
-    A later SIGUSR1 does not disturb an ending that has begun.
-    """
+    """Raises StopSignal and remembers the signal, since some libraries swallow exceptions; ignores a later SIGUSR1."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -88,8 +84,7 @@ def _leave_if_forked(number: int, process: int) -> None:
 
 @contextmanager
 def end_at_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGUSR1 raise StopSignal inside the block where they would kill the process; ignores them after
-    it.
+    """Makes SIGTERM and SIGUSR1 raise StopSignal inside the block where they would kill the process; then ignores them.
 
     For the main thread of a command. Signals that are ignored or have a handler stay as they are.
     """

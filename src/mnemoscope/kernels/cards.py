@@ -79,10 +79,7 @@ def choose_best(
     peaks, places, order, sentences, threshold, magnitude, sentence, position, found, rows, memories, keep, first,
     SIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each memory's best `keep` rows whose magnitude (SIGN times the peak) reaches its threshold.
-
-    Writes them as `[memory, number]`, ascending in sentence by `order`, and how many were `found`.
-    """
+    """Each memory's best `keep` rows, SIGN times the peak, that reach its threshold; `order` sorts by sentence."""
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = memory < memories
     least = tl.load(threshold + memory, mask=inside, other=float("inf"))
@@ -153,10 +150,7 @@ def merge_best(
     magnitude, sentence, position, more_magnitude, more_sentence, more_position, found,
     best_magnitude, best_sentence, best_position, keep, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The best `keep` of a memory's own triggers, which are sorted, and of the `found` new ones; sorted.
-
-    An entry's rank is the number of entries before it.
-    """
+    """The best `keep` of a memory's sorted own and `found` new triggers; a rank is the number of entries before it."""
     memory = tl.program_id(0).to(tl.int64)
     base = memory * keep
     count = tl.load(found + memory)

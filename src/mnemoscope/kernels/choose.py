@@ -48,7 +48,6 @@ class SweptRows:
     """Measures of all rows: peaks `[row, memory]`, of sign -1 only on request, the others `[group, memory]`."""
 
     peaks: dict[int, tuple[Tensor, Tensor]]
-    """By sign: the most extreme coefficients and their first places."""
     greatest: Tensor
     least: Tensor
     fired: Tensor
@@ -127,7 +126,6 @@ class CardKernels:
         return best
 
     def merge(self, own: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
-        """The best of a state's magnitudes, sentences and positions, `[memory, rank]`, and of a batch's."""
         magnitude, sentence, position = (torch.empty_like(one) for one in own)
         memories, keep = own[0].shape
         with _on(magnitude.device):

@@ -16,10 +16,7 @@ def may_look(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """The hardware by name, with our kernels if it has them: "cpu AVX512", "NVIDIA H200 Triton".
-
-    Results of devices with different names may differ in the last bits.
-    """
+    """Such as "cpu AVX512" or "NVIDIA H200 Triton" (our kernels); another name may give other last bits."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return name if card_kernels(device) is None else f"{name} Triton"

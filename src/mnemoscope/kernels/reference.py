@@ -70,8 +70,8 @@ class Observer:
         # A processor sweeps 16-bit numbers two or three times slower than float32, which holds the same numbers.
         dtype = torch.float32 if may_look(block.device) else block.dtype
         peaks = torch.empty(batch, memories, dtype=dtype, device=block.device)
-        # Of sampled batches both sums are float64: the deviation is their difference, and float32 would lose that of a
-        # steady memory.
+        # A sampled batch's sums are float64: the deviation is their difference, and float32 would lose that of a steady
+        # memory.
         sums = torch.empty_like(peaks, dtype=torch.float64 if sampled else torch.float32)
         swept = Swept(
             positions, peaks, torch.empty_like(peaks) if negative else None,
