@@ -20,7 +20,6 @@ SHARES: Mapping[str, tuple[str, ...]] = {
     "shallow": ("shallow_only", "both"),
     "semantic": ("semantic_only", "both"),
 }
-"""The shares of an answer, each with the kinds that it sums."""
 
 
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
@@ -74,7 +73,6 @@ def count_per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataF
 
 
 def key_estimates(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of prefixes by kind, the share of keys with a pattern, and patterns per key."""
     with_pattern = int((rows["patterns"] > 0).sum())
     return shares(rows) | {
         "keys_with_pattern": share(with_pattern, rows.height),

@@ -35,12 +35,9 @@ from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spe
 from mnemoscope.patterns.words import Integers, Lexicon
 
 _LOOKED_AT = 200
-"""Sentences that show how the vocabulary spells."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _LONGEST = 60
-"""Most characters of text that a description quotes."""
 _MOST_WORDS = 6
-"""Most words of a topic in its description."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,7 @@ class Pattern:
 
 
 def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
-    """Writes patterns.parquet of a finished atlas; returns the number of patterns.
-
-    Raises AtlasUnfinished where a table is missing, AtlasDamaged, StoreFailed.
-    """
+    """Writes patterns.parquet; returns the number of patterns. Raises AtlasUnfinished, AtlasDamaged, StoreFailed."""
     return store_patterns(atlas, columns_of(atlas, find_patterns(atlas, progress=progress)))
 
 
@@ -81,7 +75,6 @@ def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:
 
 
 def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iterator[Pattern]:
-    """Every pattern, by layer and memory; raises AtlasDamaged, AtlasUnfinished."""
     total = sum(atlas.memories(layer) for layer in atlas.layers)
     progress("patterns", 0, total, "memories")
     finder = PatternFinder(atlas)
@@ -171,7 +164,6 @@ def _members(candidate: Candidate, begin: int) -> list[int]:
 
 
 def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon: Lexicon) -> str:
-    """The surface feature `key`, as these prefixes of the batch show it."""
     family, kind, value = split_key(key)
     first, end = int(prefixes.first[showing[0]]), int(prefixes.end[showing[0]])
     if family == Feature.NGRAM:

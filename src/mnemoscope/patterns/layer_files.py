@@ -23,7 +23,6 @@ _WORDS = f"{WORK}/pattern-words.json"
 
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
-    """Saves the numbering of the words of all layers; raises StoreFailed, AtlasDamaged, AtlasUnfinished."""
     write_json(atlas.path / _WORDS, {"plan": atlas.manifest.plan_hash, "words": words_of(atlas, progress=progress)})
 
 
@@ -38,16 +37,12 @@ def open_finder(atlas: Atlas) -> PatternFinder:
 
 
 def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
-    """Saves the patterns of one layer; raises StoreFailed, AtlasDamaged."""
     columns = columns_of(atlas, finder.of_layer(layer))
     write_table(_file(atlas, layer), columns, name="patterns", provenance=atlas.manifest.provenance)
 
 
 def join_patterns(atlas: Atlas) -> int:
-    """Writes patterns.parquet from all layers' files; returns the number of patterns.
-
-    Raises AtlasUnfinished if a layer's patterns are missing, StoreFailed.
-    """
+    """Writes patterns.parquet from all layers' files; returns the number of patterns. Raises AtlasUnfinished."""
     tables = [_read(atlas, layer) for layer in atlas.layers]
     whole = pa.concat_tables(tables)
     return store_patterns(atlas, dict(zip(whole.column_names, whole.columns, strict=True)))

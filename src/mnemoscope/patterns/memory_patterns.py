@@ -38,7 +38,6 @@ class Shallow:
     unlikely: dict[int, list[Candidate]]
     """Before overlapping ones were merged."""
     tried: Integers
-    """How many patterns were tried per memory, words included."""
 
 
 def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Background, words: Integers) -> Shallow:
@@ -115,7 +114,6 @@ def semantic_patterns(
 
 
 def _of_memory(vocabulary: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
-    """Topics, and words that no topic explains."""
     about: dict[int, tuple[int, ...]] = {}
     first: list[Candidate] = []
     in_topics: set[int] = set()

@@ -40,8 +40,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PrefixBatch:
-    """A batch of prefixes: their places, surface features and content words."""
-
     runs: Runs
     first: Integers
     """Where each prefix begins in `runs`."""
@@ -165,11 +163,9 @@ class Postings:
     """[keys + 1]: how many prefixes show each key; the last is 0, for unknown keys."""
 
     def count_of(self, keys: Keys) -> Integers:
-        """How many of the background's prefixes show each key."""
         return self.counts[self.place(keys)]
 
     def showing(self, key: int) -> Integers:
-        """The background prefixes that show one key, in order."""
         place = int(self.place(np.array([key], dtype=np.uint64))[0])
         return self.prefixes[self.starts[place] : self.starts[min(place + 1, self.keys.size)]]
 
@@ -200,9 +196,7 @@ class Background:
     cuts: Floats
     """Bounds between the classes of richness (number of content words)."""
     richness: Integers
-    """The class of every prefix."""
     in_class: Integers
-    """How many prefixes each class has."""
     rates: Floats
     """[words + 1, classes]: the share of a class's prefixes that hold the word; 0 for an unknown word."""
     weights: Floats
@@ -211,11 +205,9 @@ class Background:
     """[words + 1]: the same over the whole background."""
 
     def longer(self, than: int) -> int:
-        """How many prefixes have more than `than` tokens."""
         return self.size - int(np.searchsorted(self.lengths, than, side="right"))
 
     def class_of(self, words: Integers) -> Integers:
-        """The class of richness of prefixes with so many content words."""
         return np.searchsorted(self.cuts, words, side="right")
 
 

@@ -41,7 +41,6 @@ class Groups:
     counts: NDArray[np.bool_]
     """Whether it is the memory's first group of its sentence."""
     memories: Integers
-    """The numbers of the memories with triggers."""
     starts: Integers
     """Where each memory's groups begin; the last entry is the length."""
 
@@ -145,13 +144,11 @@ class Candidate:
 
     key: int
     mask: int
-    """Bit g: the memory's group g shows it."""
     log10_p: float
     lift: float
     tokens: int
     """How many tokens of a prefix it specifies in full."""
     shown: NDArray[np.int64]
-    """The background prefixes that show it, sorted."""
 
 
 def merge(

@@ -40,7 +40,6 @@ class Spelling:
     opens: Bools
     """The first character belongs to a word, so it may continue the word before it."""
     closes: Bools
-    """The last character belongs to a word."""
     depth: NDArray[np.int8]
     """[len(BRACKETS) + 1, vocab]: brackets opened less brackets closed; last row: straight quotes."""
     random: NDArray[np.uint64]
@@ -107,7 +106,6 @@ def hash_keys(family: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def small_key(family: int, value: int) -> int:
-    """The key of a feature with a small number."""
     return (family << FAMILY_SHIFT) | value
 
 
@@ -141,7 +139,6 @@ _PUNCTUATION = (
     ("-–—−‐‑", "a dash"), ("/\\|", "a slash"), ("=+*%^~<>×±", "a mathematical sign"), ("$€£¥₹", "a currency sign"), # noqa: RUF001
 )  # fmt: skip
 CLASSES_OF_MARKS = frozenset({"punctuation", "a line break", "white space", *(name for _, name in _PUNCTUATION)})
-"""The classes of tokens that are no words."""
 _DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 

@@ -31,8 +31,6 @@ _ODDS = 10.0
 
 @dataclass(frozen=True)
 class TopicVocabulary:
-    """The content words of one memory's triggers."""
-
     keys: NDArray[np.uint64]
     held: Bools
     """[words, groups]: whether the group's prefix holds the word."""
@@ -92,14 +90,11 @@ def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
 
 @dataclass(frozen=True)
 class Topic:
-    """Words that occur together in a memory's triggers, and the groups that hold them."""
-
     words: Integers
     """Places in the vocabulary, the most telling first."""
     groups: Bools
     log10_p: float
     enough: int
-    """How many of the words a prefix must hold."""
 
 
 def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:

@@ -7,7 +7,6 @@ a class is tried as a pattern of the last word and of the word before it. Words 
 """
 
 NAME = "nltk-english-179 + function words + contraction pieces"
-"""The list's name in artefacts."""
 
 # The content of NLTK's English list: 179 words, among them contractions as NLTK's tokenizer leaves them.
 _NLTK = """
@@ -42,7 +41,6 @@ STOP_WORDS: frozenset[str] = frozenset(f"{_NLTK} {_FUNCTION_WORDS} {_CONTRACTION
 
 
 def is_stop_word(text: str) -> bool:
-    """`text` may have white space around it, and capitals."""
     return text.strip().lower() in STOP_WORDS
 
 
@@ -70,4 +68,3 @@ CLASS_OF: dict[str, tuple[str, ...]] = {
     for words in CLASSES.values()
     for word in words.split()
 }
-"""The classes of every listed word, by its lower-case form."""

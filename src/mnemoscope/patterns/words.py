@@ -30,17 +30,13 @@ class Runs:
     tokens: NDArray[np.int32]
     sentence: Integers
     start: Integers
-    """Where the run of each token begins."""
     name: Keys
     """A name for the run from its beginning to this token."""
     last: NDArray[np.bool_]
 
 
 def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
-    """The runs of sentences that begin at `begins` (the last entry is the length).
-
-    Tokens that spell one word together are one run; every other token is a run by itself.
-    """
+    """The runs of sentences that begin at `begins` (the last entry is the length): words, else single tokens."""
     size = tokens.size
     opening = np.ones(size + 1, dtype=np.bool_)
     if size:
@@ -75,15 +71,12 @@ def words_in(text: str) -> list[str]:
 
 
 def is_content_word(word: str) -> bool:
-    """`word` is lower-case."""
     if word in STOP_WORDS or not any(character.isalpha() for character in word):
         return False
     return len(word) > 1 or is_without_spaces(word)
 
 
 class WordFeatures(NamedTuple):
-    """What a run shows as the last one, and as the one before the last."""
-
     last: list[int]
     before: list[int]
 

@@ -42,17 +42,13 @@ class Source:
     read: Callable[[Meter, int, RowField], Iterator[Piece]]
     """Yields the pieces of the documents after the first `int`, and meters bytes of the files."""
     size: int | None = None
-    """Bytes of the files on disk, if the source has files."""
     held_out: frozenset[str] | None = None
     """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
-    """Progress of the latest reading, in bytes of `size`."""
     rows: RowField = field(default_factory=lambda: RowField("text"))
-    """How rows are read, and which were skipped so far."""
 
     @property
     def name(self) -> str:
-        """The display name of `spec`: of a path its last part."""
         return display_name(self.spec, of_text=True)
 
     def pieces(
@@ -70,10 +66,7 @@ class Source:
         yield from self.read(self.meter, skip, self.rows.within(vocabulary, render))
 
     def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
-        """Yields the text of every document after the first `skip`.
-
-        Raises like `pieces`, and CorpusUnreadable for a document of more than `streams.LONGEST` characters.
-        """
+        """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
         parts: list[str] = []
         number, size = skip, 0
         for piece, ends in self.pieces(skip, render=render):
@@ -206,7 +199,6 @@ def _matching_files(spec: str) -> list[Path]:
 
 
 def _ending(path: Path) -> str:
-    """One of `_ENDINGS`; raises CorpusUnreadable for another kind of file."""
     packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
     kind = (path.with_suffix("") if packing else path).suffix.lower()
     if kind in _TABLES:

@@ -40,7 +40,6 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 SHORTEST = 40
-"""Fewest characters of a document."""
 
 _SKIPPED_FOLDERS = re.compile(
     r"(^|/)(tests?|testing|_test|idle_test|site-packages|dist-packages|__pycache__|_vendor|_distutils_hack|lib2to3)(/|$)"
@@ -78,7 +77,6 @@ def documents(part: str = "all") -> Iterator[str]:
 
 
 def clean(raw: str) -> str:
-    """The docstring without indentation, trailing blanks, control characters and rulers."""
     text = inspect.cleandoc(raw.replace("\r\n", "\n"))
     if text.isascii():
         text = _CONTROL.sub("", text)
@@ -90,7 +88,6 @@ def clean(raw: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a cleaned docstring is long enough, and has enough letters, to be documentation."""
     if len(text) < SHORTEST or " " not in text:
         return False
     letters = len(_LETTER.findall(text))
@@ -145,7 +142,6 @@ def _topics(path: Path) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """Every docstring of one source file, and every text passed to a docstring receiver, by line."""
     texts: list[tuple[int, str]] = []
     waiting: list[ast.AST] = [_parse(path)]
     while waiting:

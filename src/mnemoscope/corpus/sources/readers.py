@@ -29,9 +29,7 @@ _TOGETHER = 512
 _UNPACKED = 1 << 26
 """Most bytes of these; a larger row group is unpacked row by row."""
 _UTF8_MOST = 4
-"""Most bytes of a character."""
 _ID_BYTES = 8
-"""Bytes of an unpacked token id."""
 _HUB_TIMEOUT_SECONDS = 10.0
 
 

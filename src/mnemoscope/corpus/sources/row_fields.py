@@ -17,12 +17,10 @@ LONGEST_IDS = LONGEST // 2
 MASK = "attention_mask"
 """The field beside token ids that is 0 at padding."""
 LISTED = 1_000
-"""Most bad rows that are listed one by one."""
 _MOST = 1 << 31
 """Bound of ids without a model: no head has so many rows."""
 
 Render = Callable[[list[Any]], str]
-"""Makes the text of a chat; raises PromptError for one that the template refuses."""
 
 
 @final
@@ -32,8 +30,6 @@ class BadRow(CorpusUnreadable):
 
 @dataclass(slots=True)
 class BadRows:
-    """The skipped rows, by file and number, and how many may be skipped."""
-
     most: int = 0
     places: dict[str, int] = field(default_factory=dict)
     """How many came before each; they may have been stored in another order."""
@@ -62,7 +58,6 @@ class RowField:
     name: str
     ids: bool = False
     vocabulary: int | None = None
-    """Rows of the model's head; None without a model."""
     chat: bool = False
     render: Render | None = None
     bad: BadRows = field(default_factory=BadRows)

@@ -36,11 +36,7 @@ class Meter:
 
 
 def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
-    """Yields the text of a file in blocks of a few hundred kilobytes.
-
-    Raises CorpusNotFound; CorpusUnreadable for damaged or truncated compression, NUL bytes, or bytes that are not
-    UTF-8.
-    """
+    """Yields the text of a file in blocks of a few hundred kilobytes; raises CorpusNotFound, CorpusUnreadable."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
     # A character may span two blocks, so an error surfaces at most one line late.
@@ -170,5 +166,4 @@ def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text without line breaks, or its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -41,8 +41,6 @@ class SampledDocument:
 
 @dataclass(frozen=True)
 class _DocumentBeginning:
-    """The beginning of a document; `end` is the character after the last of the tokens."""
-
     number: int
     held_out: bool
     text: str
@@ -66,7 +64,6 @@ class DocumentSample:
     threshold: int
     listed: frozenset[str] | None
     render: Render | None = None
-    """Makes the text of a chat."""
 
     def draw(
         self, source: Source, stored: pl.DataFrame, *, tell: Callable[[], None] = lambda: None

@@ -38,9 +38,7 @@ class EncodedBatch:
     tokens: NDArray[np.int32]
     records: NDArray[Any]
     windows: int
-    """How many are windows of over-long sentences."""
     without_tokens: int
-    """Sentences left out because the tokenizer finds no token in them."""
 
 
 def encode_batch(

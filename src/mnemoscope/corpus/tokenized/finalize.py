@@ -28,8 +28,6 @@ _ENOUGH = 4_000
 
 @dataclass(frozen=True)
 class Limits:
-    """Which distinct sentences are mined."""
-
     held_out: str
     """`hash` (the threshold rule), `list` (documents that the source names) or `nothing`."""
     max_sentences: int | None
@@ -92,7 +90,6 @@ def _distinct(directory: Path, repeats: MappedArray) -> Iterator[tuple[NDArray[A
 
 
 def _held_classes(directory: Path, repeats: MappedArray, *, classes: MappedArray, limits: Limits) -> NDArray[np.bool_]:
-    """Whether each class of documents is held out."""
     held = np.zeros(SHARES + 1, np.bool_)
     if limits.held_out == "list":
         held[LISTED] = True

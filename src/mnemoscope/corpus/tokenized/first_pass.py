@@ -23,7 +23,6 @@ from mnemoscope.foundation.cores import usable_cores
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
-"""Number of document classes."""
 LISTED = SHARES
 """The class of a document that a source's own list holds out; its other documents have class 0."""
 
@@ -61,7 +60,6 @@ class ReadState:
     """The position of the reading: everything that a checkpoint stores."""
 
     documents: int = 0
-    """Documents read to their end."""
     pieces: int = 0
     """Pieces read of the current document."""
     found: int = 0
@@ -71,16 +69,13 @@ class ReadState:
     occurrences: int = 0
     """Sentences stored, windows and repeats counted one by one."""
     windows: int = 0
-    """How many of these are windows of over-long sentences."""
     tokens: int = 0
     text_bytes: int = 0
     without_tokens: int = 0
-    """Sentences left out because the tokenizer finds no token in them."""
     bad_rows: dict[str, int] = field(default_factory=dict)
     """The skipped rows, each with how many came before it."""
 
     def sizes(self) -> dict[str, int]:
-        """The size of each file at this state."""
         sizes = (self.text_bytes, 4 * self.tokens, RECORD.itemsize * self.occurrences, 2 * self.documents)
         return dict(zip(FILES, sizes, strict=True))
 
@@ -106,9 +101,7 @@ class FirstPass:
         self._vocabulary = vocabulary
         self._listed = listed
         self._texts: list[str] = []
-        """Sentences added and not submitted yet ..."""
         self._documents: list[int] = []
-        """... and the document of each."""
         self._characters = 0
         self._threads = min(len(usable_cores()), _THREADS)
         self._most = max(_BATCH, _AT_ONCE // self._threads)
@@ -136,11 +129,9 @@ class FirstPass:
                 file.close()
 
     def hash_piece(self, piece: str) -> None:
-        """Adds a piece to the hash of the current document."""
         self._hash.update(piece.encode())
 
     def add(self, sentences: list[str]) -> None:
-        """Adds the sentences of one more piece of the current document."""
         self.state.pieces += 1
         self.state.found += len(sentences)
         for sentence in sentences:

@@ -88,10 +88,7 @@ def prepare(
 
 
 def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
-    """The finished corpus that `prepare` made in `directory`, with that of its own `validation` text.
-
-    Writes nothing, so many processes may read one folder. Raises CorpusUnreadable for an incomplete corpus.
-    """
+    """Opens the corpus that `prepare` finished in `directory`, without writing; raises CorpusUnreadable."""
     stored = read_object(directory / _STATE)
     if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
         raise CorpusUnreadable(f"{directory} does not hold a text that was prepared to its end; prepare it again")
@@ -115,7 +112,6 @@ class _Preparation:
 
     @property
     def listed_documents(self) -> frozenset[str] | None:
-        """The documents held out by the source's own list, if that is the rule."""
         return self.source.held_out if self.limits.held_out == "list" else None
 
     @cached_property
@@ -260,7 +256,6 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 
 def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:
-    """How many distinct sentences of the validation text are mined as well."""
     mined = len(corpus.mined)
 
     def read(start: int, stop: int) -> Any:

@@ -90,7 +90,6 @@ class Batches:
         self._ends = ends
         self.count: int = len(ends)
         self.positions = positions
-        """All computed positions, with padding and beginning tokens."""
         self.padding = padding
 
     def ids(self, k: int) -> Integers:
@@ -123,7 +122,6 @@ class TokenizedCorpus:
         """Ids of the sentences to mine, ascending: not held out and within the caps."""
         self.mined_lengths: NDArray[np.int32] = self._columns["mined_lengths"].array
         self.held: NDArray[np.int64] = self._columns["held"].array
-        """Ids of the held-out sentences, ascending."""
         self.sentences: int = len(self.lengths)
 
     @property
