@@ -37,7 +37,6 @@ MEASURES = tuple(
 )
 _PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
 _ROWS = 16
-"""Runs of one trigger per forward."""
 
 
 @dataclass(frozen=True, repr=False)

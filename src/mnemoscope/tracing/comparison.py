@@ -135,7 +135,6 @@ class Comparison:
 
 
 def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
-    """A continuation as indented lines of at most 118 columns."""
     lines = [""]
     for step in steps:
         token = show_token(step.token.text)

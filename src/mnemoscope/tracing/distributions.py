@@ -40,10 +40,7 @@ def distribution(scores: Tensor) -> Distribution:
 def read_scores(
     scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> tuple[Ranking, Distribution]:
-    """`rank_tokens` and `distribution` of `scores [row, vocab]`.
-
-    Works on as many rows at a time as `room [row, vocab]` has, which saves an allocation.
-    """
+    """`rank_tokens` and `distribution` of `scores [row, vocab]`, as many rows at a time as `room [row, vocab]` has."""
     rankings, shapes, step = list[Ranking](), list[Distribution](), max(1, len(scores) if room is None else len(room))
     for start in range(0, max(1, len(scores)), step):
         rows = slice(start, start + step)

@@ -154,7 +154,6 @@ def intervene(
 
 
 def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int, Callable[[Tensor], Tensor]]:
-    """The function that overwrites the coefficients of each changed layer, in this thread."""
     by_layer: dict[int, list[tuple[int, Intervention]]] = {}
     for change in changes:
         number = model.numbering(change.memory.layer).number(change.memory)
@@ -188,10 +187,7 @@ def _columns(at: At, *, first: int, length: int) -> slice:
 
 
 def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:
-    """A Python script that traces the prompt with these changes, and without them if there are any.
-
-    `model` is its name, `opening` how it is opened.
-    """
+    """A Python script that traces the prompt with these changes, and without them if there are any."""
     changes = interventions_of(interventions)
     lines = ["import mnemoscope as ms", "", opening.python_line(model), f"prompt = {prompt!r}"]
     lines.append("print(ms.trace(model, prompt))")

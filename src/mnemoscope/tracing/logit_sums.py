@@ -17,15 +17,11 @@ from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Record, Token
 
 SHOWN = 5
-"""Attended tokens kept per layer and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttendedToken(Record):
-    """A token that attention reads from some position: its own position (None: the beginning token), and its weight.
-
-    The weight is the mean over the heads.
-    """
+    """A token read by attention: its position (None: the beginning token), and its weight, the mean over heads."""
 
     spread = "token"
 
@@ -70,10 +66,7 @@ class LogitSum(Record):
 
 
 def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) -> tuple[LogitSum, ...]:
-    """For each position of a prompt, the sum of the logit of the token predicted after it.
-
-    Active changes (`intervene`) apply.
-    """
+    """For each position, the sum behind the predicted token's logit; active changes (`intervene`) apply."""
     own = slice(model.beginning.length, model.beginning.length + len(tokens))
     attention = find_attention(model)
     parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}

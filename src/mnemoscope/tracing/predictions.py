@@ -77,10 +77,7 @@ def _short(prompt: str) -> str:
 
 @final
 class PredictionReader:
-    """Reads the `count` best tokens of each row of scores.
-
-    Caches tokens, and scratch memory for as many scores as the first call has, which is the maximum.
-    """
+    """Reads the `count` best tokens of each row; reuses a buffer of the size of the first call's scores."""
 
     def __init__(self, model: LanguageModel, count: int, *, changed: bool) -> None:
         self._texts, self._count, self._changed = model.vocabulary()[0], count, changed
@@ -88,10 +85,7 @@ class PredictionReader:
         self._room: Tensor | None = None
 
     def read(self, scores: Tensor) -> Iterator[tuple[Prediction, ...]]:
-        """The predictions of each row of the model's own scores `[row, vocab]`.
-
-        Raises InterventionError (if memories were `changed`) or NotFinite for NaN or infinite scores.
-        """
+        """The predictions of each row of scores `[row, vocab]`; InterventionError (if `changed`) or NotFinite."""
         tokens, best = top(scores, self._count)
         highest = best[:, :1]
         # NaN if any score is NaN, or if none is finite. All parts share one buffer, which the system clears once.
@@ -112,10 +106,7 @@ class PredictionReader:
 def best_predictions(
     model: LanguageModel, streams: Tensor, count: int, *, changed: bool
 ) -> Iterator[tuple[Prediction, ...]]:
-    """The `count` best tokens of each row of `streams [row, hidden]` under the model's own readout.
-
-    Raises InterventionError (if memories were `changed`) or NotFinite for NaN or infinite scores.
-    """
+    """The best tokens of each row of `streams [row, hidden]` under the model's readout; raises like the reader."""
     reader = PredictionReader(model, count, changed=changed)
     for rows in split_rows(model, streams):
         yield from reader.read(model.scores(rows, projection="lens"))

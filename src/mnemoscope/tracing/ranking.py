@@ -35,9 +35,9 @@ class Ranking:
 def rank_tokens(
     scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
 ) -> Ranking:
-    """So many best and worst tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
+    """The `best` and `worst` tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
 
-    Returns all columns if there are fewer. `room` of the shape of `scores` may save an allocation.
+    Returns fewer columns if there are fewer. `room` of the shape of `scores` may save an allocation.
     """
     ranks = [_rank(scores, tokens, room) for tokens in of]
     return Ranking(
@@ -48,11 +48,7 @@ def rank_tokens(
 
 
 def top(scores: Tensor, count: int, *, lowest: bool = False) -> Best:
-    """The `count` best tokens of every row and their scores: `([row, rank] int64, [row, rank])`, best first.
-
-    `scores [row, vocab]`; with `lowest` the lowest scores, most negative first. Ties go by token id. Returns all
-    columns if there are fewer.
-    """
+    """The `count` best tokens per row of `scores [row, vocab]`, or the lowest; fewer if there are fewer."""
     return rank_tokens(scores, worst=count).worst if lowest else rank_tokens(scores, best=count).best
 
 

@@ -108,7 +108,6 @@ class Position(Record):
 
 
 def decision(tops: list[int], final: int) -> Decision:
-    """The decision of a stream with top tokens `tops` by layer, where `final` is the prediction."""
     first = tops.index(final) if final in tops else None
     decided = len(tops)
     while decided and tops[decided - 1] == final:

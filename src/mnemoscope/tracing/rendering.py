@@ -19,19 +19,16 @@ WIDTH = 118
 _GAP = "  "
 _SHOWN = 5
 _ATTENDED = 4
-"""Attended tokens per line."""
 
 Column = tuple[str, str, int]
 """A column's name, `left` or `right`, and its most cells."""
 
 
 def fit(text: str, width: int) -> str:
-    """The text in at most `width` terminal cells, with an ellipsis if cut."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table without rules, header first."""
     cells = [[fit(text, most) for text, (_, _, most) in zip(row, columns, strict=True)] for row in rows]
     widths = [max([cell_len(name), *(cell_len(row[i]) for row in cells)]) for i, (name, _, _) in enumerate(columns)]
     lines = []
@@ -96,7 +93,6 @@ def _memory_text(one: Dominant) -> str:
 
 
 def sum_lines(at: Position, written: LogitSum) -> list[str]:
-    """Lines of the parts of the prediction's logit after one position, above the mean logit."""
     token = fit(show_token(at.prediction[0].token.text), 30)
     lines = [
         f"Who wrote {token}, {written.logit_above_mean:.2f} above the mean logit: embedding"

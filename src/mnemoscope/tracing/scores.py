@@ -90,10 +90,7 @@ def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
 
 
 def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
-    """Updates u `[row, hidden]` of one layer, folded for the values' projection.
-
-    The update of a sandwich block has passed its output norm already; that of a post-norm block has not.
-    """
+    """Updates u `[row, hidden]` folded for the values' projection; a post-norm block's has not passed its norm."""
     return model.fold(update, layer=layer if model.block == "post-norm" else None)
 
 
@@ -127,10 +124,7 @@ def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
-    """The votes of each layer's `vote_codes`, in their shape.
-
-    A vote depends on the weights only, so it is projected once and cached in the model; most prompts share memories.
-    """
+    """The votes of each layer's `vote_codes`, in their shape; projected once, and cached in the model."""
     kept = model.known_votes
     codes = [own.to(known.device) for own, known in zip(codes, kept, strict=True)]
     new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
