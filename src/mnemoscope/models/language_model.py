@@ -60,7 +60,7 @@ class LanguageModel:
         self.block = layers[0].kind
         self.gated = any(layer.ffn.has_gate for layer in layers)
         self.activation = anatomy.activation
-        # Of a probed map the dtype is that in which its module multiplies; the streams have the head's.
+        # A probed map has the dtype of its module's products; the streams have the head's.
         last = anatomy.head if anatomy.two_level is None else layers[0].ffn.exits[0]
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
@@ -205,10 +205,7 @@ class LanguageModel:
 
     @held
     def scorer(self) -> Head:
-        """Turns folded vectors into `gain` scores, in float32.
-
-        A view of the head if the model is float32, else a copy: call it once per pass.
-        """
+        """Turns folded vectors into `gain` scores, float32; copies a head of another dtype: call it once per pass."""
         two_level = self.anatomy.two_level
         if two_level is None:
             return LinearHead(self.head())

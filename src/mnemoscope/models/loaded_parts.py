@@ -48,12 +48,10 @@ class LoadedParts:
 
     @property
     def shown_name(self) -> str:
-        """The display name, without the adapter."""
         return self.name or display_name(full_name(self.spec))
 
     @property
     def hub(self) -> str | None:
-        """Its id on the hub, if it is from there."""
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
     def begins(self, rows: int) -> Beginning:
@@ -62,12 +60,10 @@ class LoadedParts:
         return usual if chosen is None else chosen_beginning(chosen, usual, self.tokens, rows=rows)
 
     def reader(self, beginning: Beginning) -> Reader:
-        """The tokenizer of texts that follow this beginning, which texts of token ids need not repeat."""
         return IdTokens(beginning=beginning.token) if isinstance(self.tokens, IdTokens) else self.tokens
 
 
 def raised_by_package(error: BaseException) -> bool:
-    """Whether this package's own code raised the error, not a library or a model."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

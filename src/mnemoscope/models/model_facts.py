@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model; `memories` per layer, `vocabulary` in rows of the head."""
-
     layers: int
     hidden: int
     memories: tuple[int, ...]

@@ -69,8 +69,6 @@ def check_unchanged(model: Any) -> None:
 
 @dataclass
 class _Rest:
-    """The number of holders of a network in evaluation mode, and the modules that were training before."""
-
     users: int = 0
     trained: list[nn.Module] = field(default_factory=list)
 
@@ -182,7 +180,6 @@ def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, 
 
 
 def where_hooked(network: nn.Module) -> str:
-    """The first place with foreign hooks; empty without any."""
     return next((where for where, _, _ in _foreign_hooks(network.named_modules())), "")
 
 

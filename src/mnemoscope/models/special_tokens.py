@@ -62,6 +62,5 @@ class ChatReader:
         return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`."""
         spans = self._reader.offsets(text)
         return spans[len(spans) - len(self.encode([text])[0]) :]

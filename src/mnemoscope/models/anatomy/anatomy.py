@@ -41,7 +41,6 @@ class Layer:
     update_scale: float
     in_place: bool
     output_scale: float = 1.0
-    """The block's factor on the whole stream at its end."""
     onward: nn.Module | None = None
     """The module that reads r + u, where the block adds more after its feed-forward layer."""
 
@@ -64,7 +63,6 @@ class Layer:
         return self.scale(ffn_output if self.post_norm is None else self.post_norm(ffn_output))
 
     def scale(self, update: Tensor) -> Tensor:
-        """The update as it enters the stream."""
         return update if self.update_scale == 1.0 else update * self.update_scale
 
     def unscale(self, output: Tensor) -> Tensor:
@@ -128,12 +126,10 @@ class Anatomy:
 
     @property
     def last_block(self) -> nn.Module:
-        """The block whose output is the final stream."""
         return self.layers[-1].block if self.last is None else self.last
 
     @property
     def rows(self) -> int:
-        """How many tokens the head scores."""
         return rows_of(self.head) if self.two_level is None else self.two_level.rows
 
     def readout(self, stream: Tensor) -> Tensor:
@@ -145,7 +141,6 @@ class Anatomy:
 
 
 def text_config(model: Any) -> Any:
-    """The configuration of the text model (itself, or the part of a multimodal one)."""
     return model.config.get_text_config(decoder=True)
 
 
@@ -252,6 +247,5 @@ def head_of(model: Any) -> nn.Module:
 
 
 def activation_name(config: Any, default: str) -> str:
-    """The activation's name in the configuration, or else `default`."""
     stated = (getattr(config, name, None) for name in _ACTIVATION_ENTRIES)
     return next((value for value in stated if isinstance(value, str)), default)

@@ -36,10 +36,7 @@ class Blocks:
 
 
 def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[nn.Module]) -> Blocks:
-    """Every block's layer, if it has one; one result serves all blocks made of the same modules.
-
-    Raises Unclear for a block with an unreadable feed-forward layer, and if no block has one.
-    """
+    """Every block's layer, if it has one; blocks of the same modules share a result. Raises Unclear."""
     layers: list[Layer] = []
     rows: dict[tuple[Any, ...], Sums | str] = {}
     without: dict[int, str] = {}
@@ -87,7 +84,6 @@ def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
 
 
 def _row(seen: Observation, path: str, number: int) -> Sums:
-    """The row that describes a block, and the form of its sums."""
     block = seen.calls[f"{path}.{number}"]
     inside = seen.within(block.path)
     maps = find_maps(inside)

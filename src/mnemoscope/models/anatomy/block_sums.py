@@ -28,7 +28,6 @@ class Sums(NamedTuple):
 
 
 def no_row(path: str) -> Family:
-    """A row to be filled with norms."""
     return Family("structural", blocks=path, keys="", down="", activation="", in_place=True)
 
 

@@ -103,10 +103,7 @@ def _factors(
     shared: list[tuple[tuple[str, str], SharedExpert]],
     whole: Tensor,
 ) -> list[float]:
-    """The constant factors, mostly 1, of the routed experts' sum and of each shared expert in the whole layer.
-
-    Raises Unclear if they do not add up to it.
-    """
+    """The factors, mostly 1, of the routed sum and of each shared expert in the whole layer; raises Unclear."""
     parts = [given.view(experts.count, -1, given.shape[-1]).sum(0) if experts.weighs_input else given]
     for (down, keys), expert in shared:
         weight = expert.weigh(of[keys].taken)

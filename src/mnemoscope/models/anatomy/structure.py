@@ -27,7 +27,6 @@ from mnemoscope.models.modules.observed import (
 )
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blocks", "depth")
-"""Configuration entries that hold the number of layers."""
 
 
 @torch.inference_mode()
@@ -100,10 +99,7 @@ def _rows(model: Any, config: Any) -> int:
 
 
 def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
-    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs.
-
-    `count` is the number in the configuration, or None.
-    """
+    """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs."""
     ran = False
     for kind in (nn.ModuleList, nn.Sequential):
         towers = {
@@ -176,7 +172,6 @@ def _scaling(scores: Tensor, logits: Tensor, config: Any) -> tuple[float, float 
 
 
 def _factor(one: Tensor, other: Tensor) -> float | None:
-    """The factor between two tensors; None without one."""
     if one.shape != other.shape:
         return None
     factor = factor_between(one, other)

@@ -27,7 +27,6 @@ attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
 EAGER = "eager"
 REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
-"""Errors of a network that is run, or built, in an unusual way."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
 
 
 def _with_parts(config: Any) -> list[Any]:
-    """A transformers configuration and those of its parts; empty for anything else."""
     if not isinstance(config, PretrainedConfig):
         return []
     return [config, *(one for name in config.sub_configs for one in _with_parts(getattr(config, name, None)))]
@@ -142,10 +140,7 @@ class _Call:
 
 
 def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
-    """The attention of every layer's block, found in one small forward; defaults where that fails.
-
-    Without `weights` in a model of which plain attention is another function.
-    """
+    """The attention of every layer's block, found in one small forward; without `weights` if not `model.eager`."""
     network = model.anatomy.model
     calls: dict[int, list[_Call]] = {}
     inputs: dict[int, Tensor] = {}
@@ -171,7 +166,6 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
 
 
 def _watch_calls(block: nn.Module, calls: list[_Call], shape: tuple[int, ...], hooks: ExitStack) -> None:
-    """Records the input and output of every module inside a block, in the order in which they end."""
     for path, module in block.named_modules():
         if path:
             taken: list[Tensor] = []
@@ -199,10 +193,7 @@ def _is_stream(value: Any) -> bool:
 
 
 def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a module also outputs attention weights: causal rows that sum to 1, or to less with a sink.
-
-    `shape` is [batch, position] of the ids.
-    """
+    """Whether a module also outputs attention weights: causal rows that sum to 1, or to less with a sink."""
     weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     if not isinstance(weights, Tensor) or weights.dim() != 4:
         return False
@@ -231,10 +222,7 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
 
 
 def _is_added(given: Tensor, before: Tensor, after: Tensor) -> bool:
-    """Whether `after - before` is a multiple of `given`, apart from the stream's own rounding.
-
-    The rounding may be far larger than the addition.
-    """
+    """Whether `after - before` is a multiple of `given`, apart from the stream's rounding, which may be larger."""
     if given.shape != after.shape:
         return False
     added, given = (after - before).float(), given.float()

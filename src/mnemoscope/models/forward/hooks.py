@@ -144,10 +144,7 @@ def _gather(
     hooks: ExitStack,
     looks: Looks,
 ) -> None:
-    """Sets hooks that call back with a layer's coefficients `[batch, position, memory]`, once all are computed.
-
-    A layer of experts adds the weights `[batch, position, expert]`.
-    """
+    """Sets hooks that call back once with `[batch, position, memory]`, and `[batch, position, expert]` or None."""
     ffn, parts = model.layer(layer).ffn, []
 
     def take(group: Group) -> None:
@@ -210,7 +207,6 @@ class Watched:
 def _watch(
     model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: Watched
 ) -> None:
-    """Sets the hooks that record the raw tensors of one block and call back as it ends."""
     parts = model.layer(layer)
     seen: dict[str, Tensor] = {}
 

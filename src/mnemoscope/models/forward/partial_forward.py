@@ -21,7 +21,6 @@ from mnemoscope.models.modules.observed import UNNAMED, ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
-"""Errors of a block with unusual arguments."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,7 @@ class PartialForward:
         return kept[0]
 
     def run(self, ids: Tensor, *, layer: int, stream: Tensor | None) -> None:
-        """A forward from that layer's block on, which `stream` enters; a whole one without a stream.
-
-        Hooks read the final stream (`read_final`).
-        """
+        """A forward from that layer's block on, which `stream` enters; a whole one without. Hooks read its end."""
         # Blocks may add to their stream in place.
         self._running.start = None if stream is None else _Start(layer, stream.clone())
         try:

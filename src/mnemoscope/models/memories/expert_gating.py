@@ -18,12 +18,10 @@ Gating = Callable[[Tensor, Tensor], Tensor]
 
 
 def plainly(activation: Activation) -> Gating:
-    """The usual way: f of the gate, times up."""
     return lambda gate, up: activation(gate) * up
 
 
 def wholly(activation: Callable[..., Tensor]) -> Gating:
-    """A function that joins gate and up itself."""
     return lambda gate, up: activation(gate, up)
 
 
@@ -52,14 +50,11 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
 
 
 def _takes_two(activation: Callable[..., Tensor]) -> bool:
-    """Whether a function takes gate and up, not the gate alone."""
     taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
     return sum(parameter.default is parameter.empty for parameter in taken) == 2
 
 
 def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:
-    """Joining functions that clamp their inputs or outputs."""
-
     def glu_plus_one(gate: Tensor, up: Tensor) -> Tensor:
         gate = gate.clamp(max=limit)
         return (up.clamp(-limit, limit) + 1) * (gate * torch.sigmoid(gate * alpha))

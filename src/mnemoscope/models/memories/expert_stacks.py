@@ -33,10 +33,7 @@ def is_wrapper(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Stacks:
-    """The stacks [expert, ...] of `module`, without gradients, by name; `outer` is the module called in its place.
-
-    `latest` caches those of one layer of the model.
-    """
+    """The stacks [expert, ...] of `module`, by name; the model calls `outer`, and `latest` caches one layer's."""
 
     module: nn.Module
     outer: nn.Module
@@ -87,10 +84,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Piles:
-    """Stands for the stacks of DBRX's experts, whose matrices are concatenated in three flat ones.
-
-    `module` holds gates (w1), ups (v1) and values (w2), all [expert x memory, hidden].
-    """
+    """DBRX's experts as stacks: gates (w1), ups (v1) and values (w2), all [expert x memory, hidden], in `module`."""
 
     module: nn.Module
     count: int

@@ -54,10 +54,7 @@ _changing = Lock()
 
 @contextmanager
 def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[None]:
-    """Calls `take` with the routed experts' results in every forward for which `looks` is true.
-
-    Any number of threads may tap at one time; the module gets its own forward back when the last of them leaves.
-    """
+    """Calls `take` with the routed experts' results in the forwards for which `looks` is true; for any threads."""
     tap = (looks, take)
     with _changing:
         taps = _taps.setdefault(routed.module, [])
@@ -178,7 +175,6 @@ def change(
     """
 
     def wanted_of(group: Group) -> Tensor | None:
-        """The new coefficients of the group; None leaves them."""
         whole = group.coefficients.new_zeros(group.of, ffn.numbering.count)
         place(whole, group)
         made = overwrite(whole)
@@ -241,7 +237,6 @@ def place(whole: Tensor, group: Group) -> None:
 
 
 def taken_from(whole: Tensor, group: Group) -> Tensor:
-    """A group's part of the layer's coefficients."""
     own = _own(whole, group)
     return own[:, 0] if group.tokens is None else own[group.tokens, group.experts]
 

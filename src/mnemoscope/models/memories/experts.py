@@ -26,7 +26,6 @@ class SharedExpert:
     dense: DenseFeedForward
     switch: nn.Module | None = None
     scale: float = 1.0
-    """The factor of its output in the layer."""
 
     def weigh(self, inputs: Tensor) -> Tensor | None:
         """The weight [..., 1] of every token; None if all are 1."""
@@ -37,10 +36,7 @@ class SharedExpert:
 
 @dataclass(frozen=True)
 class MixtureFeedForward:
-    """Routed and shared experts of one layer, as a `FeedForward`.
-
-    With `branches` the layer's input is the stream itself, and `exits` are the norms behind them.
-    """
+    """Routed and shared experts of one layer; with `branches`, `entry` takes the stream and `exits` are the norms."""
 
     entry: nn.Module
     exits: tuple[nn.Module, ...]
@@ -97,10 +93,7 @@ class MixtureFeedForward:
         return self._of_each(inputs, weights, lambda maps: self.routed.join(*maps))
 
     def rounding(self, inputs: Tensor, weights: Tensor | None) -> Tensor:
-        """The sensitivity of the coefficients to relative changes of gate and up, which round.
-
-        It exceeds the coefficients where a sum cancels, as GPT-OSS's up + 1 does.
-        """
+        """The sensitivity to gate and up, which round; exceeds the coefficients where a sum cancels (GPT-OSS)."""
         small = 2.0**-10
 
         def sensitivity(given: list[Tensor]) -> Tensor:
@@ -141,7 +134,6 @@ class MixtureFeedForward:
         return total
 
     def _before(self, branch: int, inputs: Tensor) -> Tensor:
-        """The input of a branch's keys, from the layer's input."""
         return self.branches[branch].before(inputs) if self.branches else inputs
 
     def _behind(self, branch: int, written: Tensor) -> Tensor:
@@ -149,7 +141,6 @@ class MixtureFeedForward:
         return self.branches[branch].behind(written.to(self.precision)).float() if self.branches else written
 
     def bias(self, weights: Tensor | None) -> Tensor | None:
-        """The experts' biases by their weights [..., hidden]."""
         assert weights is not None
         routed = _sum_by_weight(weights, [self.routed.second_map(e)[1] for e in self._experts()])
         shared = _sum_by_weight(weights[..., self.routed.count :], [each.dense.down.bias() for each in self.shared])

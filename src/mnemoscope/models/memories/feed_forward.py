@@ -22,14 +22,13 @@ Activation = Callable[[Tensor], Tensor]
 class FeedForward(Protocol):
     """Computes the coefficients of a layer and writes its values.
 
-    `entry` is the module whose input the keys read, `exits` are those whose outputs sum to the layer's, in the order in
-    which they end. Memories are numbered through all experts (`numbering`). `weights [..., expert]` is each expert's
-    weight for a token; None in a dense layer.
+    Memories are numbered through all experts. `weights [..., expert]` is each expert's weight for a token; None in a
+    dense layer.
     """
 
     @property
     def numbering(self) -> Numbering:
-        ...
+        """The numbers and names of the layer's memories."""
 
     @property
     def hidden(self) -> int:
@@ -41,11 +40,11 @@ class FeedForward(Protocol):
 
     @property
     def entry(self) -> nn.Module:
-        ...
+        """The module whose input the keys read."""
 
     @property
     def exits(self) -> tuple[nn.Module, ...]:
-        ...
+        """The modules whose outputs sum to the layer's, in the order in which they end."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -53,7 +52,7 @@ class FeedForward(Protocol):
 
     @property
     def activation(self) -> Activation:
-        ...
+        """The function f."""
 
     @property
     def is_probed(self) -> bool:
@@ -90,7 +89,6 @@ class FeedForward(Protocol):
 
 
 def parameters_of(maps: Iterable[LinearMap]) -> int:
-    """Weights and biases of linear maps, counted unpacked."""
     shapes = [(*linear.shape, linear.bias() is not None) for linear in maps]
     return sum(out * (inside + biased) for out, inside, biased in shapes)
 
@@ -160,7 +158,7 @@ class DenseFeedForward:
         return made if self.inner_norm is None else self.inner_norm(made)
 
     def rounding(self, inputs: Tensor, weights: Tensor | None = None) -> None:
-        ...
+        """None: coefficients round by their own size."""
 
     def write(self, coefficients: Tensor) -> Tensor:
         return coefficients.float() @ self.values().float()

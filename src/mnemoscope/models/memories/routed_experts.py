@@ -19,8 +19,6 @@ from mnemoscope.models.modules.offloading import weight_of
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Linear maps between the stream and the narrower one in which all experts of a layer work."""
-
     into: LinearMap
     out: LinearMap
 
@@ -52,12 +50,10 @@ class RoutedExperts:
 
     @property
     def hidden(self) -> int:
-        """The width of the layer's stream."""
         return self.stream if self.narrow is None else self.narrow.out.shape[0]
 
     @property
     def around(self) -> tuple[LinearMap, ...]:
-        """The linear maps before and behind the module, if it works in a narrower stream."""
         return () if self.narrow is None else (self.narrow.into, self.narrow.out)
 
     def first_map(self, expert: int) -> tuple[Tensor, Tensor | None]:
@@ -93,7 +89,6 @@ class RoutedExperts:
         return matrix.T if self.narrow is None else matrix.T.float() @ self.narrow.out.weight().float().T
 
     def into_module(self, inputs: Tensor) -> Tensor:
-        """The module's input, from the layer's input."""
         return inputs if self.narrow is None else self.narrow.into(inputs)
 
     def out_of_module(self, written: Tensor) -> Tensor:
@@ -115,11 +110,9 @@ class RoutedExperts:
         return [nn.functional.linear(inputs, *self._half(expert, half)) for half in halves]
 
     def join(self, *maps: Tensor) -> Tensor:
-        """The activation of the result of `maps`."""
         return self.activation(*maps) if self.layout is None else self.gating(*maps)
 
     def activate(self, made: Tensor) -> Tensor:
-        """The module's own activation of the first map's output."""
         if self.layout is None:
             return self.activation(made)
         own = getattr(self.module, "_apply_gate", None)
@@ -130,10 +123,7 @@ class RoutedExperts:
 
 
 def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, RoutedExperts] | None:
-    """The routed experts of a block and the path of their module; None in a block without.
-
-    `latest` caches the stacks of one layer. Raises ModelUnsupported for experts with an unknown computation.
-    """
+    """The routed experts of a block and the path of their module, or None; raises ModelUnsupported."""
     for path, module in block.named_modules():
         if is_wrapper(module):  # the module inside comes next
             continue
@@ -153,7 +143,6 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
 _WEIGH_INPUT = ("Llama4TextExperts",)
 """Classes that compute every expert on inputs weighted by the router."""
 _PILED = ("DbrxExperts",)
-"""Classes whose matrices are concatenated in a module inside."""
 
 
 def _is_list_of_experts(path: str, module: nn.Module) -> bool:
@@ -188,5 +177,4 @@ def _piled_of(module: Any) -> RoutedExperts:
 
 
 def is_stack(weight: object) -> bool:
-    """Whether a parameter is a plain stack of matrices."""
     return type(weight) in (Tensor, nn.Parameter) and weight.dim() == 3 and weight.is_floating_point()  # type: ignore

@@ -11,8 +11,6 @@ from mnemoscope.models.memories.feed_forward import FeedForward
 
 
 class Abandoned(Exception):
-    """Ends a forward pass early; `tensor` is the input of the module reached."""
-
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
@@ -31,10 +29,7 @@ def abandon_in(thread: int) -> Hook:
 
 
 def after_coefficients(ffn: FeedForward, abandon: Hook) -> RemovableHandle:
-    """Calls the hook once a layer's coefficients were read.
-
-    That is at the down-projection; or, for experts, which enter no module together, as the layer ends.
-    """
+    """Calls the hook once a layer's coefficients were read: at the down-projection, or at an experts layer's end."""
     if ffn.numbering.routed is None:
         return ffn.exits[-1].register_forward_pre_hook(abandon)
     return ffn.exits[-1].register_forward_hook(lambda module, inputs, _: abandon(module, inputs))

@@ -31,7 +31,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": lambda x: x,
 }
-"""f by its `activation_fn` name."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +185,6 @@ class Decoder(nn.Module):
 
 
 class Network(nn.Module):
-    """A whole language model: ids [batch, position] -> scores [batch, position, vocab]."""
-
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.shape = shape

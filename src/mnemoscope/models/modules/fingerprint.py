@@ -50,16 +50,11 @@ def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dic
 
 
 def fingerprint(content: str, beginning: Beginning) -> str:
-    """The sha256, in hex, of a model's content and beginning.
-
-    The beginning comes from files that the content does not cover (tokenizer_config.json), and from transformers'
-    defaults.
-    """
+    """The sha256, in hex, of a content and the beginning, which is partly in files outside of the content."""
     return hashlib.sha256(json.dumps([content, beginning.kind, beginning.token]).encode()).hexdigest()
 
 
 def reading_fingerprint(tokenizer: dict[str, Any]) -> str:
-    """The sha256, in hex, of a tokenizer's description."""
     return hashlib.sha256(json.dumps(tokenizer, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -84,7 +79,6 @@ def _defining_file(kind: type) -> Path | None:
 
 
 def _is_own(name: str, path: Path) -> bool:
-    """Whether a module's file belongs to no installed package."""
     root = name.partition(".")[0]
     known = root in sys.stdlib_module_names or root in _LIBRARIES or not _INSTALLED.isdisjoint(path.parts)
     return path.suffix == ".py" and (root == REMOTE_CODE or not known)
@@ -106,10 +100,7 @@ def _imports(source: bytes, path: Path, name: str) -> Iterator[tuple[str, Path |
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and stored buffer once, by its first name; a quantised one as its component tensors.
-
-    Offloaded ones are shapes only.
-    """
+    """Every parameter and stored buffer once; a quantised one as its tensors, an offloaded one as a shape."""
     weights: dict[str, Tensor] = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     stored = model.state_dict().keys()
     weights.update({name: buffer for name, buffer in model.named_buffers() if {name, name_inside(name)} & stored})

@@ -20,7 +20,6 @@ from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
-"""Packages whose layers expose the weight of the layer that they adapt, not their own function."""
 _TALKATIVE = logging.getLogger("bitsandbytes")
 _UNIT_VECTORS = 1 << 26
 """Numbers of unit vectors, or of their outputs, that exist at one time."""
@@ -53,7 +52,6 @@ class LinearMap:
         return LinearMap(module, transposed, 0, _sizes(module, transposed)[0])
 
     def halves(self, order: tuple[str, str]) -> tuple["LinearMap", "LinearMap"]:
-        """Gate and up, of outputs that fuse them in this order."""
         count = self.count // 2
         first, second = (replace(self, first=start, count=count) for start in (0, count))
         return (first, second) if order == ("gate", "up") else (second, first)
@@ -92,7 +90,6 @@ class LinearMap:
         return None if bias is None else bias[self.first : self.first + self.count]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """These outputs only, [..., out], for inputs [..., in]."""
         matrix, bias = self.weight(), self.bias()
         given = nn.functional.linear(inputs.to(matrix.dtype), matrix, None if bias is None else bias.to(matrix.dtype))
         return given.to(inputs.dtype)
@@ -117,15 +114,11 @@ def _has_more(module: nn.Module) -> bool:
 
 
 def is_of_adapters(thing: object) -> bool:
-    """Whether a layer, or a whole model, belongs to a library of adapters."""
     return type(thing).__module__.partition(".")[0] in _ADAPTERS
 
 
 def matrix_of(module: nn.Module) -> Tensor:
-    """The module's matrix: as stored if it is plain, else [out, in], probed.
-
-    Raises ModelUnsupported if there is neither a matrix nor a linear map.
-    """
+    """The module's matrix: as stored if it is plain, else [out, in], probed. Raises ModelUnsupported."""
     if not is_plain(module):
         return probe(module)
     return weight_of(module, "weight")
@@ -138,7 +131,6 @@ def rows_of(module: nn.Module) -> int:
 
 
 def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """The dtype and the device of a linear module's output."""
     weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
     return weight.dtype, device_of_module(module) if weight.is_meta else weight.device
 
@@ -264,11 +256,7 @@ def stated_sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device]:
-    """The dtype in which a module takes inputs, and their device.
-
-    The dtype is that of its parameters; packed layers without any take float32 or, failing that, the dtype of their
-    scales.
-    """
+    """The dtype in which a module takes inputs (its parameters', float32, or its scales'), and their device."""
     parameters, buffers = list(module.parameters()), list(module.buffers())
     device = next((tensor.device for tensor in (*parameters, *buffers)), torch.device("cpu"))
     stated = getattr(module, "compute_dtype", None)

@@ -48,7 +48,6 @@ class Observation:
     logits: Tensor
 
     def after(self, call: ModuleCall) -> list[ModuleCall]:
-        """All calls that ended after this one, in order."""
         every = [*self.calls.values(), *self.again]
         return sorted((each for each in every if each.moment > call.moment), key=lambda each: each.moment)
 
@@ -101,11 +100,7 @@ def observe(model: Any, rows: int) -> Observation:
 
 
 def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
-    """Whether a module's output at one position depends on its input at an earlier one.
-
-    Compares two forwards of the model over a few ids below `rows`; in the second, the module's input at the first
-    position is changed.
-    """
+    """Whether a module's output at one position depends on its input at an earlier one, by two small forwards."""
     module, given = model.get_submodule(path), []
 
     def disturb(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -128,7 +123,6 @@ def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:
 
 
 def ids_for(model: nn.Module, rows: int) -> Tensor:
-    """The ids of the small forward, below `rows`."""
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 

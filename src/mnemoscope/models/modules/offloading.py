@@ -19,8 +19,6 @@ from mnemoscope.errors import ModelDamaged, ModelUnsupported
 
 
 class _Hold:
-    """The weights of one module, and the number of their users."""
-
     def __init__(self) -> None:
         self.lock = Lock()
         self.users = 0
@@ -53,10 +51,7 @@ _changing = Lock()
 
 @contextmanager
 def hold_weights(module: nn.Module) -> Iterator[None]:
-    """Keeps a module's own weights, not those of modules inside it, on its device inside the block.
-
-    Raises ModelDamaged if they cannot be read.
-    """
+    """Keeps a module's own weights, not those inside it, on its device; raises ModelDamaged if unreadable."""
     hook = _hook_of(module)
     if hook is None or not hook.offload:
         yield
@@ -78,7 +73,6 @@ def hold_weights(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def hold_all_weights(module: nn.Module) -> Iterator[None]:
-    """Like `hold_weights`, with those of all modules inside."""
     with ExitStack() as holds:
         for part in module.modules():
             holds.enter_context(hold_weights(part))
@@ -86,7 +80,6 @@ def hold_all_weights(module: nn.Module) -> Iterator[None]:
 
 
 def weight_of(module: nn.Module, name: str) -> Tensor:
-    """A module's real weight of that name, on the device on which it computes."""
     with hold_weights(module):
         weight: Tensor = getattr(module, name)
         return weight
@@ -126,7 +119,6 @@ def weights_at_hand(module: nn.Module) -> list[Tensor]:
 
 
 def is_spread(model: nn.Module) -> bool:
-    """Whether accelerate has spread a model over devices, or would move it as it runs."""
     return any(getattr(module, "_hf_hook", None) is not None for module in model.modules())
 
 
@@ -153,7 +145,6 @@ def share_modules(model: nn.Module) -> None:
 
 
 def is_placed(model: nn.Module) -> bool:
-    """Whether a model was placed at loading, and must not be moved."""
     return model in _shared
 
 
@@ -179,7 +170,6 @@ def check_reachable(model: nn.Module) -> None:
 
 
 def _hook_of(module: nn.Module) -> Any:
-    """Accelerate's hook that places a module's own weights; or None."""
     hook = getattr(module, "_hf_hook", None)
     if hook is None:
         return None
@@ -203,7 +193,6 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
 
 
 def _where_stored(hook: Any, name: str) -> str:
-    """`cpu` or `disk`: where an unused weight is."""
     weights = hook.weights_map
     loader = getattr(weights, "dataset", weights)
     return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"

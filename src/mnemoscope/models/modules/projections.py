@@ -27,7 +27,6 @@ _PROBES = 8
 _TOKENS = 2048
 """Tokens scored at a time on a CPU: rows of a head that stay in its cache for all vectors."""
 _LINE = 16
-"""Numbers in a line of a CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,6 @@ def scale_of(norm: nn.Module | None, fold: Fold, vectors: Tensor) -> Tensor:
 
 
 def gain_and_bias(norm: nn.Module, hidden: int) -> tuple[Tensor | None, Tensor | None]:
-    """The weight and the bias `[hidden]` of a norm, or None."""
     weight = bias = None
     with hold_all_weights(norm):
         for name, parameter in norm.named_parameters():
@@ -135,11 +133,7 @@ class LinearHead:
     linear = True
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """The products with E's rows.
-
-        On a CPU with `out`, some tokens after the other: the same products at up to four times the rate for few
-        vectors.
-        """
+        """The products with E's rows; on a CPU with `out` in parts, up to four times as fast for few vectors."""
         if out is None or out.device.type != "cpu":
             return torch.matmul(hidden, self.matrix.T, out=out)
         for start in range(0, len(self.matrix), _TOKENS):

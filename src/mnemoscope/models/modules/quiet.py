@@ -19,7 +19,7 @@ _silencers: list[int] = []
 
 @contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors; the last of all threads to leave restores it.
+    """Raises the library's logging threshold to errors.
 
     Leaves a raised threshold alone: a change makes Python drop its cache of enabled levels for every logger.
     """

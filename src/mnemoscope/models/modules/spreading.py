@@ -31,10 +31,7 @@ DeviceMap = dict[str, Any]
 
 @dataclass(frozen=True)
 class Room:
-    """The dtype of a model, its device (None: any), and `--max-memory`.
-
-    A device without a number, such as `cuda`, is a kind: a run that began with `auto` resumes with that.
-    """
+    """The dtype and device of a model (None: any; `cuda`: any card), and `--max-memory`."""
 
     dtype: torch.dtype
     device: torch.device | None = None
@@ -42,7 +39,6 @@ class Room:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the user gave a memory limit."""
         return self.max_memory is not None
 
     def budgets(self) -> dict[int | str, int]:
@@ -69,7 +65,6 @@ class Room:
 
     @property
     def _may_spread(self) -> bool:
-        """Whether the device is any, or a kind that can be spread over."""
         return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
 
     def device_map(self, kind: Any, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
@@ -99,10 +94,7 @@ class Room:
 
 
 def load_spread(load: Callable[..., Any], place: str, device_map: DeviceMap, **arguments: Any) -> Any:
-    """The result of `load`, transformers' `from_pretrained`, for `place`, spread by the map.
-
-    The temporary folder is removed with the model, at the latest when Python ends.
-    """
+    """`load`, transformers' `from_pretrained`, spread by the map; the temporary folder goes with the model."""
     folder = tempfile.mkdtemp(prefix="mnemoscope-")
     warner = logging.getLogger("accelerate.big_modeling")
     level = warner.level
@@ -126,7 +118,6 @@ def refuse(max_memory: str | None, what: str) -> None:
 
 
 def _usable(device: int | str) -> int:
-    """Bytes of a device's free memory for weights."""
     if isinstance(device, int):
         return int(_USABLE * torch.cuda.mem_get_info(device)[0])
     import psutil

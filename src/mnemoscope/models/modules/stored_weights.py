@@ -72,7 +72,6 @@ def _is_known(stated: dict[str, Any]) -> bool:
 
 
 def _inside(path: Path) -> dict[str, Any]:
-    """The format in the file; empty if it is unreadable."""
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))["quantization"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -81,10 +80,7 @@ def _inside(path: Path) -> dict[str, Any]:
 
 
 def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *, quantised: bool) -> None:
-    """Raises ModelUnsupported if the model does not compute with what the files hold.
-
-    `unread` are the names of the tensors that it did not take.
-    """
+    """Raises ModelUnsupported if the model computes with packed numbers, or left scales among the `unread`."""
     if scales := sorted(name for name in unread if _SCALES.search(name)):
         raise ModelUnsupported(
             f"model {source!r} does not take {len(scales)} of its weights that look like scales of packed ones, such as"

@@ -51,7 +51,6 @@ _KERNELS: tuple[tuple[Callable[[], bool], Callable[[bool], None], bool], ...] = 
     (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, True),
     (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp, False),
 )
-"""Those of scaled_dot_product_attention, with torch's initial values."""
 
 _changing = Lock()
 _inside: list[Callable[[], None]] = []

@@ -29,9 +29,7 @@ _USUAL = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bi
 _LEFT_OUT = ("adapter_model", ".")
 """Prefixes of adapters' files, and of hidden ones: `._model.safetensors` is macOS's metadata of a file."""
 _NESTED = ("state_dict", "model_state_dict", "model", "module", "network", "net")
-"""Where training code keeps the weights in a checkpoint."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
-"""Attributes with which torch's wrappers hold the wrapped module."""
 _OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 
 
@@ -57,7 +55,6 @@ def is_usual(folder: Path) -> bool:
 
 
 def damaged_file(folder: Path) -> str | None:
-    """The name of the first truncated or damaged file of weights, or None."""
     for path in weight_files(folder):
         try:
             if path.suffix == ".safetensors":
@@ -76,10 +73,7 @@ def damaged_file(folder: Path) -> str | None:
 def load_stored_otherwise(
     folder: Path, kind: Any, config: Any, *, trust_remote_code: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """The model of a folder, of the class `kind`, and loading's notes; tensors get the best-fitting names.
-
-    Raises ModelNotFound, ModelUnsupported, and the readers' errors.
-    """
+    """The model of a folder, of class `kind`, with the best-fitting names, and loading's notes; raises ModelError."""
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
     stored = _read(weight_files(folder), folder)
@@ -175,7 +169,6 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
 
 
 def _endings(name: str) -> Iterator[str]:
-    """The rests of a name after each of its dots."""
     while "." in name:
         name = name.partition(".")[2]
         yield name

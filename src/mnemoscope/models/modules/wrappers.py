@@ -24,20 +24,17 @@ _changing = Lock()
 _running: list[Any] = []
 """The first active caller's change, to be undone; and one entry for each other."""
 _LOOK = "find_packed_sequence_indices"
-"""Transformers' check for packed sequences in a row."""
 _unpacked: list[int] = []
 """The threads whose rows are one sequence each."""
 
 
 def unwrap(source: Any) -> Any:
-    """The model inside torch's wrappers of a whole one; anything else unchanged."""
     while isinstance(source, nn.Module) and type(source).__name__ in _INSIDE:
         source = getattr(source, _INSIDE[type(source).__name__])
     return source
 
 
 def name_inside(name: str) -> str:
-    """A weight's name without wrappers around parts of its model."""
     return ".".join(part for part in name.split(".") if part not in _IN_NAMES)
 
 
@@ -66,10 +63,7 @@ def run_uncompiled() -> Iterator[None]:
 
 @contextmanager
 def run_unpacked() -> Iterator[None]:
-    """Tells transformers that every row is one sequence, in this thread.
-
-    Its own check reads numbers once per forward, and on a graphics card a read waits for the whole queue.
-    """
+    """Tells transformers that every row is one sequence, in this thread: its own check stalls a graphics card."""
     look = getattr(masking_utils, _LOOK, None)
     if look is None:  # a version without that function
         yield

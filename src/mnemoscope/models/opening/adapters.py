@@ -45,7 +45,6 @@ def base_of(source: Any) -> tuple[Any, str]:
 
 
 def base_name(folder: Path) -> str:
-    """The base model stated by the adapter in a folder, or `its base model`."""
     try:
         stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -87,11 +86,7 @@ def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]
 
 
 def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
-    """Resizes the network's embeddings to the adapter's rows.
-
-    Returns whether the number changed, and the resized weights that the adapter does not store, whose new rows are
-    random.
-    """
+    """Resizes the embeddings to the adapter's rows; returns whether, and the resized weights that it lacks."""
     # Peft's names: modules that it wraps have an additional name inside.
     around = re.compile(r"^base_model\.model\.|token_adapter\.|base_layer\.")
     known = {around.sub("", name): weight for name, weight in stored.items()}
@@ -112,10 +107,7 @@ def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:
 
 
 def _is_stored_twice(name: str, stored: dict[str, Any], unexpected: list[str]) -> bool:
-    """Whether peft has stored an unexpected weight under another name, too, because it stores the embeddings.
-
-    These are weights trained whole, and the rows of a head tied to the embeddings.
-    """
+    """Whether an unexpected weight is one that peft, when it stores embeddings, stores under another name, too."""
     inner = re.sub(r"\.(modules_to_save|original_module)\.", ".", name)
     tied = "trainable_tokens_delta"
     rows = [weight for other, weight in stored.items() if other.endswith(tied) and other not in unexpected]
@@ -130,7 +122,6 @@ def _check_in_layers(config: Any) -> None:
 
 
 def _folder_of(adapter: str) -> Path:
-    """The folder of an adapter's configuration, weights and tokenizer; raises ModelNotFound."""
     folder = Path(adapter).expanduser()
     if not adapter.strip() or not folder.is_dir():
         if not adapter.strip() or folder.exists() or adapter.startswith((".", "/", "~")) or adapter.count("/") != 1:
@@ -151,6 +142,5 @@ def _misfit(adapter: str, base: str, reason: str) -> ModelError:
 
 
 def _reason(error: Exception) -> str:
-    """Peft's error, without the line that names its place."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Error(s) in loading")]
     return first_line(type(error)(lines[0])) if lines else type(error).__name__

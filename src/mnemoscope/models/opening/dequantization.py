@@ -26,10 +26,7 @@ def format_of(config: Any) -> str | None:
 
 
 def widen_at_load(config: Any, name: str) -> None:
-    """Sets the option that widens formats while they are read, if they have it.
-
-    Raises OptionError if the stored configuration states no quantisation; `name` is the model's.
-    """
+    """Sets the option that widens formats while they are read, if they have it; OptionError without any."""
     stated = getattr(config, "quantization_config", None)
     if not isinstance(stated, dict):
         raise _not_quantised(name)
@@ -63,10 +60,7 @@ def check_quantised(model: nn.Module, name: str) -> None:
 
 @torch.no_grad()
 def dequantize(model: Any, name: str) -> Any:
-    """Makes every packed matrix of the model plain, in place; does nothing without any.
-
-    Raises ModelUnsupported if a format cannot be widened.
-    """
+    """Makes every packed matrix of the model plain, in place; raises ModelUnsupported for an unknown format."""
     keep_as_stored(model)
     for path, module in list(model.named_modules()):
         if _is_packed(module):

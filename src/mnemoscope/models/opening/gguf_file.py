@@ -26,10 +26,7 @@ _LOOK_AT = 1 << 26
 
 @contextmanager
 def lone_file(path: Path) -> Iterator[str]:
-    """A temporary folder that holds only this file, under its own name, inside the block.
-
-    Raises ModelUnsupported if a library is missing, ModelDamaged if the file is no GGUF file.
-    """
+    """A temporary folder that holds only this file; raises ModelUnsupported without gguf, ModelDamaged."""
     if find_spec("gguf") is None:
         raise ModelUnsupported(f"{str(path)!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
     with path.open("rb") as file:

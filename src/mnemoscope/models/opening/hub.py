@@ -35,7 +35,6 @@ _FAILURES = (
      " brings its own code; pass --trust-remote-code if you trust it"),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
-"""Parts of transformers' errors, and the error raised instead."""
 
 
 _COMPLETE = "take a complete copy"
@@ -46,20 +45,15 @@ _LIBRARIES = {
 }  # fmt: skip
 """The libraries of packed formats outside of our extras: all of them, since transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
-"""Parts of transformers' errors about unknown kinds of models."""
 _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
 _NO_KIND = "Should have a `model_type` key"
 _PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
-"""Libraries that tokenizers require, and what installs them."""
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
 
 
 def where(place: str, revision: str | None, trust: bool) -> dict[str, Any]:
-    """The arguments that tell transformers where to search.
-
-    Without a network, only the local cache: the hub's client would retry for half a minute before it fails.
-    """
+    """Transformers' search arguments; without a network only the cache, since the hub's client would retry long."""
     cached = not Path(place).expanduser().is_dir() and not getproxies() and not _reachable()
     return {"revision": revision, "trust_remote_code": trust, "local_files_only": cached}
 

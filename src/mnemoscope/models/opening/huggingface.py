@@ -52,7 +52,6 @@ from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
 from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, padding_of
 
 BUILTIN = ("pydocs",)
-"""The language models that ship with the package."""
 
 _CONTEXT_ENTRIES = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
@@ -208,10 +207,7 @@ def _check_folder(folder: Path) -> None:
 def _load_stored(
     place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
 ) -> tuple[Any, Any, tuple[str, ...]]:
-    """Model, tokenizer and the names of the weights that were not taken, of a folder, a file there, or the hub.
-
-    Weights have the stored dtype, and are spread if they do not fit into `room`.
-    """
+    """Model, tokenizer and the names of the weights not taken; in the stored dtype, spread if larger than `room`."""
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
     with one_line_errors(source):

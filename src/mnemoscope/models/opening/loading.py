@@ -89,7 +89,6 @@ def load_model(
 def _read(
     opened: LoadedParts, kind: torch.dtype | None, place: torch.device | None, revision: str | None
 ) -> tuple[LanguageModel, nn.Module]:
-    """The opened model, proved, and its network in that number format at that place."""
     check_reachable(opened.network)
     keep_as_stored(opened.network)
     if is_placed(opened.network) or (place is None and opened.own):

@@ -28,15 +28,11 @@ _FILES = (
 )
 _PROBE = ("the cat sat on the mat", "A 12-line text, (one) of two.", "caf\u00e9 \u65e5\u672c")
 _TIMES = 8
-"""How often a text is tokenised again to check that its tokens stay the same."""
 _WHAT_TO_DO = "name a folder or hub id that does as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
 
 
 def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
-    """The tokenizer of a folder, of a file there, or of a hub id: that of a model (`source`), or a separate one.
-
-    Raises TokenizerNotFound, ModelNotFound, ModelUnsupported, ModelDamaged.
-    """
+    """The tokenizer of a folder, a file there, or a hub id; `source` is the model's name. Raises ModelError."""
     folder, file = Path(place).expanduser(), arguments.get("gguf_file")
     has_one = has_tokenizer(folder / file) if file else any(any(folder.glob(pattern)) for pattern in _FILES)
     name = f"folder {place!r}" if file is None and folder.is_dir() else repr(source or place)
@@ -113,10 +109,7 @@ def _words(tokenizer: Any) -> int:
 
 
 def reader_of(tokenizer: Any) -> SpecialReader:
-    """A tokenizer's reader of plain text: its Rust half or, without one, the Python class itself.
-
-    Raises ModelUnsupported for an object that is no tokenizer, and for one that splits words at random.
-    """
+    """A tokenizer's reader of plain text: its Rust half, or the Python class itself. Raises ModelUnsupported."""
     if isinstance(tokenizer, Tokenizer) or isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         return _steady(Tokens(tokenizer))
     if isinstance(tokenizer, PreTrainedTokenizer):

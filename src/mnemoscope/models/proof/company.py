@@ -90,10 +90,7 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
 
 
 def prove_long_rows(model: LanguageModel, longest: int) -> None:
-    """Raises ModelUnsupported if other rows change a row around a boundary below the `longest` row of a text.
-
-    The beginning token counts.
-    """
+    """Raises ModelUnsupported if rows affect each other around a boundary below `longest`, beginning token included."""
     config = getattr(model.anatomy.model, "config", None)
     most = min(longest, model.sizes.context)
     for place in () if config is None else _lengths_in(text_config(model.anatomy.model), most):
@@ -111,7 +108,6 @@ def _refuse(model: LanguageModel, wrong: bool, where: str) -> None:
 
 
 def _lengths_in(config: Any, context: int) -> list[int]:
-    """All lengths below `context` that a configuration names as boundaries, ascending."""
     items = [item for entries in _dictionaries(config.to_dict()) for item in entries.items()]
     named = {value for name, value in items if _NAMED.search(str(name)) and type(value) is int}
     return sorted(value for value in named.union(boundaries_of(config, context)) if 0 < value < context)

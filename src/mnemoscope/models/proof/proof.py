@@ -113,7 +113,6 @@ def _refuse_above(model: LanguageModel, name: str, error: float, scale: "_ErrorS
 
 
 Call = partial[Any]
-"""A block with its arguments, to be called again."""
 
 
 def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor, Tensor]:
@@ -184,7 +183,6 @@ def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, 
 
 
 def _output_of(parts: Layer, call: Call) -> Tensor:
-    """The stream r + u when the block is called again."""
     if parts.onward is None:
         return parts.unscale(first(call()))
     taken: list[Tensor] = []

@@ -10,10 +10,7 @@ from mnemoscope.models.modules.projections import fold_of, scale_of
 
 
 def fold_values(model: LanguageModel, layer: int, vectors: Tensor, *, memories: Tensor | None = None) -> Tensor:
-    """Values of a layer, or multiples of them, `[n, hidden]` -> `[n, hidden']`, float32, with all norms folded in.
-
-    `memories [n]` are their memories; None stands for all of the layer.
-    """
+    """Values of `memories [n]` (None: all), `[n, hidden]` -> `[n, hidden']`, float32, with all norms folded in."""
     ffn = model.layer(layer).ffn
     if ffn.branches:
         of = branch_of(model, layer, memories)
@@ -36,10 +33,7 @@ def branch_of(model: LanguageModel, layer: int, memories: Tensor | None = None) 
 
 
 def branch_scales(model: LanguageModel, layer: int, entered: Sequence[Tensor]) -> Tensor | None:
-    """The divisors `[row, branch]`, float32, of the norms behind a layer's branches; None without branches.
-
-    `entered` are their inputs, `[row, hidden]`.
-    """
+    """The divisors `[row, branch]` of the norms behind branches, for their inputs `entered [row, hidden]`; or None."""
     branches = model.layer(layer).ffn.branches
     if not branches:
         return None

@@ -19,9 +19,7 @@ from mnemoscope.models.modules.projections import fold_of
 from mnemoscope.models.readout.fold import branch_of
 
 _ROWS = 1 << 14
-"""Words embedded at a time."""
 _SEEN = 4
-"""Tokens of the forward that finds norms."""
 
 
 def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = None) -> Tensor:
@@ -96,10 +94,7 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
 
 @torch.inference_mode()
 def input_embeddings(model: LanguageModel) -> Tensor | None:
-    """The embedding `[token, hidden]` of each token, float32, without positions; at most as many rows as the head has.
-
-    None if the model has no such module, or one of another width than its stream.
-    """
+    """The embedding `[token, hidden]` of each token of the head, float32, without positions; None if unknown."""
     module = _embedding(model.anatomy.model)
     if module is None:
         return None

@@ -18,7 +18,6 @@ from mnemoscope.models.modules.observed import same
 from mnemoscope.models.modules.projections import gain_and_bias
 
 _TRIED = 4
-"""Rows of random streams for the test."""
 _CANCELS = 8.0
 """If residual or update is so many times as large as their sum, the sum gets its own product: the two nearly cancel,
 and adding their scores would lose as many digits."""
@@ -40,10 +39,7 @@ class SharedReadout:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self | None:
-        """The readout of a model for which it is proved, else None.
-
-        None for half precision, an adaptive softmax, several devices, and blocks whose output is more than a sum.
-        """
+        """The readout if proved; None for half precision, adaptive softmax, several devices, and post-norm blocks."""
         anatomy = model.anatomy
         if model.dtype != torch.float32 or anatomy.two_level is not None or anatomy.logit_scale <= 0:
             return None

@@ -29,10 +29,7 @@ class FrozenNorm:
         self._bias = None if bias is None else bias.double()
 
     def step_back(self, directions: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Directions `[..., row, hidden]` before the norm for those behind it, and its bias's part, `[..., row]`.
-
-        `vectors [row, hidden]` are the norm's input.
-        """
+        """Directions `[..., row, hidden]` before the norm of `vectors [row, hidden]`, and its bias's part."""
         if self._norm is None:
             return directions, directions.new_zeros(directions.shape[:-1])
         with torch.inference_mode():
@@ -59,7 +56,6 @@ class LogitDirections:
 
     @classmethod
     def stack(cls, kinds: Sequence[Self]) -> Self:
-        """Several logits of the same rows as one, along a new first axis."""
         fields = zip(*((one.direction, one.bias, one.logit) for one in kinds), strict=True)
         return cls(*map(torch.stack, fields))
 

@@ -41,10 +41,7 @@ Lens = Mapping[int, Translator]
 
 
 def values_in_stream(model: LanguageModel, layer: int) -> Tensor:
-    """The directions `[memory, hidden]`, float32, in which a layer's values change the stream.
-
-    A norm of the block's own between the two is folded in, as in `gain`; positive factors are omitted.
-    """
+    """The directions `[memory, hidden]`, float32, in which a layer's values change the stream, own norm folded in."""
     values = model.values(layer)
     return fold_of(model.output_norm(layer), model.sizes.hidden, dtype=model.dtype, device=values.device)(values)
 

@@ -15,7 +15,6 @@ IDS = "ids"
 
 _WORD = re.compile(r"\S+")
 _DIGITS = 18
-"""Most digits of an id, so that it fits into 64 bits."""
 
 
 class IdTokens:
@@ -44,7 +43,6 @@ class IdTokens:
         return [self._own(ids) for ids in rows]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`."""
         spans = [word.span() for word in _WORD.finditer(text)]
         ids = _ids_of(text.split())
         return spans[len(ids) - len(self._own(ids)) :]

@@ -30,7 +30,6 @@ class Beginning:
 
     @property
     def tokens(self) -> list[int]:
-        """The token as a list, or an empty list."""
         return [] if self.token is None else [self.token]
 
     @property
@@ -45,7 +44,7 @@ class Reader(Protocol):
     description: dict[str, Any]
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        ...
+        """The token ids of each text."""
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of one text."""
@@ -107,7 +106,6 @@ class Tokens:
             return EncodedTexts(self._plain.encode_batch_fast(texts, add_special_tokens=False))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`; raises like it."""
         with _named_failure():
             return [(int(a), int(b)) for a, b in self._plain.encode(text, add_special_tokens=False).offsets]
 
@@ -126,7 +124,6 @@ class Tokens:
         return [piece.decode("utf-8", errors="backslashreplace") for piece in pieces], pieces
 
     def special(self) -> set[int]:
-        """The ids of the added tokens that are marked special."""
         return {int(entry["id"]) for entry in self.description.get("added_tokens") or [] if entry.get("special")}
 
 
@@ -194,7 +191,6 @@ def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader,
 
 
 def _ids(value: Any) -> list[int]:
-    """The token ids of an entry that holds one, a list of them, or none."""
     several = value if isinstance(value, list | tuple) else [value]
     return [token for token in several if isinstance(token, int) and not isinstance(token, bool)]
 

@@ -138,7 +138,6 @@ def _is_of_place(setting: str) -> bool:
 
 
 def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:
-    """The function from a piece to its bytes in running text, by the marks of the pieces."""
     words = [piece for piece in pieces if isinstance(piece, str)]
     if pieces >= {chr(byte) for byte in range(256)}:
         return lambda piece: piece.encode("latin-1") if len(piece) == 1 and ord(piece) < 256 else piece.encode()

@@ -31,7 +31,7 @@ _NAMED = re.compile(r"GLOBAL (\S{1,100})")
 
 
 class _Shell:
-    """Replaces a training meter: takes its fields, does nothing."""
+    """Replaces a training meter."""
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -104,7 +104,6 @@ class Dictionary:
         return [[ids.get(word, UNKNOWN) for word in text.split()] for text in texts]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`."""
         return [word.span() for word in _WORD.finditer(text)]
 
     def vocabulary(self, rows: int) -> tuple[list[str], list[bytes]]:

@@ -29,10 +29,7 @@ _FUSED = re.compile(r"(decoder\.layers\.\d+\.self_attn\.)in_proj_(weight|bias)")
 
 
 def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
-    """The model of `fairseq:PATH.pt`, with the given dictionary or the `dict.txt` beside it.
-
-    Raises ModelNotFound, ModelDamaged, ModelUnsupported.
-    """
+    """The model of `fairseq:PATH.pt`, with the given dictionary or the `dict.txt` beside it; raises ModelError."""
     name = source.removeprefix("fairseq:").strip()
     if not name:
         raise ModelNotFound("the checkpoint's name is empty; give fairseq:PATH.pt")

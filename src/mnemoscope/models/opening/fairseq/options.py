@@ -18,17 +18,13 @@ _UNKNOWN = (
     *("no_dec_token_positional_embeddings", "layernorm_embedding", "decoder_layers_to_keep", "remove_head"),
     *("scale_attn", "scale_heads", "scale_fc", "scale_resids", "base_layers", "add_adapters", "alibi"),
 )
-"""Options of other networks."""
 _CONTEXT = 1024
 _FINAL_NORM_SINCE = 3
 """The first version of the decoder whose final norm counts."""
 
 
 class Options:
-    """The fields of `args`, each read as its type; raises ModelDamaged for another type.
-
-    `where` names the checkpoint in errors, here and in opening.py.
-    """
+    """The fields of `args`, each read as its type (else ModelDamaged); `where` names the checkpoint in errors."""
 
     def __init__(self, fields: dict[str, Any], where: str) -> None:
         self.fields = fields

@@ -26,7 +26,6 @@ SENTENCES = (
     "the bird slept on the red house",
 )
 WEIGHTS = (0.75, 0.25)
-"""Of a word's first and second expert in the first layer."""
 
 
 def route(layer: int, token: int) -> tuple[int, int]:
@@ -35,15 +34,11 @@ def route(layer: int, token: int) -> tuple[int, int]:
 
 
 ROUTES = {(layer, token): route(layer, token) for layer in range(LAYERS) for token in range(len(WORDS))}
-"""The experts of every (layer, word)."""
 
 
 @dataclass(frozen=True)
 class PlantedExpert:
-    """One planted memory: it fires exactly on `word`, and its value's top token is `promoted`.
-
-    `choice`: whether its expert is the word's first (0) or second one (1).
-    """
+    """Fires exactly on `word` and promotes `promoted`; its expert is the word's first (`choice` 0) or second."""
 
     memory: MemoryId
     word: str
@@ -102,7 +97,6 @@ def build() -> Any:
 
 
 def _scale(model: Any) -> float:
-    """The norm's output for a lone one-hot entry."""
     return 1 / math.sqrt(1 / (2 * len(WORDS)) + float(model.config.rms_norm_eps))
 
 

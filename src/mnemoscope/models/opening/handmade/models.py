@@ -177,7 +177,6 @@ def _mirror(entry: int) -> Tensor:
 
 
 def _empty(*, words: int, hidden: int, memories: int, layers: int, heads: int, context: int) -> Any:
-    """A writable OPT model with all weights zero, except norms."""
     config = OPTConfig(
         vocab_size=words,
         hidden_size=hidden,
