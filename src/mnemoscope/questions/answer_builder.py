@@ -22,9 +22,8 @@ ByLayer = Mapping[int | None, Estimate]
 
 
 class AnswerBuilder:
-    """Collects the rows of an answer. Only numbers that the question declares are accepted.
-
-    `own` names the question's own key columns and their types; a row without one has null there.
+    """Collects the rows of an answer. Only numbers that the question declares are accepted. `own` names the question's
+    own key columns and their types; a row without one has null there.
     """
 
     def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
@@ -111,10 +110,9 @@ def difference(estimate: Estimate, other: Estimate) -> Estimate:
 
 
 def share_above(estimates: Sequence[Estimate], bound: float) -> Estimate:
-    """The share of the layers whose number is above the bound; a layer without a number is not above it.
-
-    Layers are no sample: the uncertainty is in each layer's number. Their intervals, corrected for the number of layers
-    (Bonferroni), hold at once in 95 % of cases; the share's runs from layers clearly above to those not clearly below.
+    """The share of the layers whose number is above the bound; a layer without a number is not above it. Layers are no
+    sample: the uncertainty is in each layer's number. Their intervals, corrected for the number of layers (Bonferroni),
+    hold at once in 95 % of cases; the share's runs from layers clearly above to those not clearly below.
     """
     if not estimates:
         return NOTHING

@@ -81,9 +81,8 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
 
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the judgements that the question counts now; None where there are none, or it counts none.
-
-    Raises AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """The sha256 of the judgements that the question counts now; None where there are none, or it counts none. Raises
+    AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
     """
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)
@@ -91,10 +90,9 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
 
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
-    """Answers the questions, writes the answers into the atlas and returns their documents.
-
-    Raises what `answer` raises (then nothing is written), AtlasBusy while another process writes or if the folder now
-    holds another atlas, and StoreFailed.
+    """Answers the questions, writes the answers into the atlas and returns their documents. Raises what `answer` raises
+    (then nothing is written), AtlasBusy while another process writes or if the folder now holds another atlas, and
+    StoreFailed.
     """
     answers = {question: make_answer(atlas, question) for question in questions}
     _store(atlas, answers)
@@ -150,7 +148,6 @@ def with_patterns(
     atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress = ignore_progress
 ) -> Atlas:
     """Finds patterns if one of the questions needs them, or always if `anew`; returns the atlas, reopened if so.
-
     Patterns are also found again where the manifest does not list the table with its hash, as after a killed run.
     Raises AtlasBusy while another process writes, and what `write_patterns` raises.
     """
@@ -170,10 +167,9 @@ def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
 
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
-    """Every answer of the atlas. Missing answers and those that count older judgements are computed and written.
-
-    With `keep` False, an answer that cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for
-    a part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    """Every answer of the atlas. Missing answers and those that count older judgements are computed and written. With
+    `keep` False, an answer that cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for a
+    part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]

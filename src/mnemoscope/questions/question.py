@@ -53,11 +53,9 @@ class Row(Estimate):
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an answer: its name, format and label.
-
-    The label defaults to the name, with spaces. `alone` is the label outside the question's own figure and tables,
-    `terminal` the format in the terminal's table if it differs. Numbers with a `table` form a separate table of that
-    caption.
+    """One number of an answer: its name, format and label. The label defaults to the name, with spaces. `alone` is the
+    label outside the question's own figure and tables, `terminal` the format in the terminal's table if it differs.
+    Numbers with a `table` form a separate table of that caption.
     """
 
     name: str
@@ -74,10 +72,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper's text, the figure it gives, and the name of our total beside it.
-
-    `form` is the format of our number. `rule` states when the claim counts as shown. `test` applies it to the answer
-    and that total (or the total `by`) and returns None if it does not apply. A claim without a fair rule has none.
+    """One statement of the paper's text, the figure it gives, and the name of our total beside it. `form` is the format
+    of our number. `rule` states when the claim counts as shown. `test` applies it to the answer and that total (or the
+    total `by`) and returns None if it does not apply. A claim without a fair rule has none.
     """
 
     text: str
@@ -160,10 +157,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with its answer: the table, what its intervals are over, and the reason if it is missing.
-
-    `missing` is one sentence, empty if there is an answer. `layers` are the atlas's layers, `depth` the model's number
-    of layers. The paper's layers 11-16 of 16 are the *upper* ones: `layer >= ceil(10 * depth / 16)`.
+    """A question with its answer: the table, what its intervals are over, and the reason if it is missing. `missing` is
+    one sentence, empty if there is an answer. `layers` are the atlas's layers, `depth` the model's number of layers.
+    The paper's layers 11-16 of 16 are the *upper* ones: `layer >= ceil(10 * depth / 16)`.
     """
 
     question: Question

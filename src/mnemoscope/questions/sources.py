@@ -189,10 +189,9 @@ class Predictions:
         return self._ratios(self._sums(np.where(cases, values, 0.0)), counted, counted.sum(0))
 
     def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, ResampledValue]:
-        """Per layer and over all: the ratio of two sums over the rows where `among` holds.
-
-        `below` is the same in all rows of a prefix and counts once per prefix over all layers, so the layers' ratios
-        add up to the total. It may be negative; a resample in which its sum changes sign is left out.
+        """Per layer and over all: the ratio of two sums over the rows where `among` holds. `below` is the same in all
+        rows of a prefix and counts once per prefix over all layers, so the layers' ratios add up to the total. It may
+        be negative; a resample in which its sum changes sign is left out.
         """
         cases = np.asarray(among, bool)
         tops, bottoms = (self._sums(np.where(cases, np.asarray(each, np.float64), 0.0)) for each in (above, below))

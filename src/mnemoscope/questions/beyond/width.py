@@ -137,9 +137,8 @@ def times(estimate: Estimate, factor: int) -> Estimate:
 
 
 def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The tokens of a layer that could stop above each threshold, and the share of these that are wrong.
-
-    `could_stop` belongs to the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
+    """The tokens of a layer that could stop above each threshold, and the share of these that are wrong. `could_stop`
+    belongs to the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
     """
     estimates: dict[str, Estimate] = {}
     chosen = NOTHING
@@ -171,10 +170,9 @@ class Spread:
 
 
 def mean_spread(layers: list[Spread]) -> Estimate:
-    """The mean over layers, with an interval for the uncertainty of both documents and draws.
-
-    If usefulness had no effect, the least useful memories would be one more random draw: their difference from the mean
-    of R draws has the variance s^2 (1 + 1 / R), with s estimated from R draws (Student's t).
+    """The mean over layers, with an interval for the uncertainty of both documents and draws. If usefulness had no
+    effect, the least useful memories would be one more random draw: their difference from the mean of R draws has the
+    variance s^2 (1 + 1 / R), with s estimated from R draws (Student's t).
     """
     if not layers:
         return NOTHING

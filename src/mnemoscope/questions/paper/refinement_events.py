@@ -28,7 +28,6 @@ def judgements(atlas: Atlas) -> pl.DataFrame | None:
 
 def cases(atlas: Atlas) -> pl.DataFrame:
     """Compositions of the model's last layer, all or 100 at random (seeded), by prefix; none if it was not mined.
-
     Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
     output_text, next_text), and prefix_text.
     """

@@ -75,7 +75,6 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 def ranks_higher(ranks: ArrayLike, others: ArrayLike) -> Estimate:
     """The share of pairs in which one of `ranks` is higher (a smaller number) than one of `others`; ties count half.
-
     The interval is Wilson's, for as many independent cases as have the variance of that share (DeLong 1988); if all
     pairs agree, for the size of the smaller set. Mann and Whitney: a half if the two are alike.
     """
