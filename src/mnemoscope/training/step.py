@@ -38,9 +38,7 @@ class Workers:
             for own, shared in zip(replica.parameters(), model.parameters(), strict=True):
                 own.data = shared.data
         mixture = model.config.model_type == "mixtral"
-        self._terms: list[Terms] = [
-            BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models
-        ]
+        self._terms: list[Terms] = [BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models]
         # OpenMP's number of threads is set per thread.
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) if count > 1 else None
 
