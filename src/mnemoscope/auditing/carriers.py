@@ -79,6 +79,5 @@ def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> li
 def without(
     model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = no_tick
 ) -> list[Likelihood]:
-    """The likelihoods of texts with some memories set to 0 at every position."""
     with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
         return likelihoods(model, texts, tick=tick)

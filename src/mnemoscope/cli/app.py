@@ -54,5 +54,4 @@ _root.__doc__ = app.info.help
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
-    """Runs the verb in the arguments (by default the process's) and returns the exit code."""
     return run(app, name_ray(list(sys.argv[1:] if arguments is None else arguments)))

@@ -11,7 +11,6 @@ _LISTED = 20
 
 
 def summarise(path: Path, *, json: bool) -> None:
-    """Prints a few lines about the finished atlas (or part), or one JSON document."""
     from mnemoscope.atlas import open_atlas
 
     atlas = open_atlas(path)

@@ -176,7 +176,6 @@ def spoken_time(seconds: float) -> str:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    """One bar per stage, drawn by rich."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 

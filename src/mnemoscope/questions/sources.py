@@ -175,7 +175,6 @@ class Predictions:
         return first
 
     def documents(self) -> Estimate:
-        """The number of documents that the intervals resample."""
         count = self._resamples.clusters
         return Estimate(float(count), count) if count else NOTHING
 

@@ -115,7 +115,6 @@ def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
 
 
 def find_matches(texts: Sequence[str], query: Query) -> list[int]:
-    """The indices of the texts that match the whole query."""
     sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
     return [number for (number,) in _ask_texts(texts, sql, query.every)]
 

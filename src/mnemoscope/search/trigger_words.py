@@ -109,7 +109,6 @@ class TriggerWords:
         return np.empty(0, np.int64) if rows is None else rows
 
     def _size(self, term: list[tuple[int, int]]) -> int:
-        """Bytes of the positions of the rarest word."""
         return min(int(self.ends[last] - (self.ends[first - 1] if first else 0)) for first, last in term)
 
     def _stand(self, term: list[tuple[int, int]]) -> Places:

@@ -18,7 +18,7 @@ _ADDRESS = re.compile(rb'([ :](?:href|src|action|formaction)=")/(?!/)')
 
 
 class AddressPrefix:
-    """The outermost layer of the application; passes requests through without a prefix and https."""
+    """The outermost layer of the application; passes requests through if there is neither a prefix nor https."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app, self._settings = app, settings

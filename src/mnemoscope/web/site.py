@@ -91,7 +91,6 @@ class Site:
 
     @property
     def busy(self) -> bool:
-        """Whether a request for a page is in progress."""
         return self._waiting > 0
 
     @contextmanager

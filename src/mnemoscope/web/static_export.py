@@ -105,7 +105,6 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
 
 
 def _check(directory: Path, atlas: Atlas) -> None:
-    """Raises for a folder that holds something else, and for the atlas itself."""
     place, home = directory.resolve(), atlas.path.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / SIDE):
         raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")

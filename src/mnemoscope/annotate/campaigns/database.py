@@ -200,7 +200,6 @@ def format_address(url: URL) -> str:
 
 
 def _secrets(url: URL) -> list[str]:
-    """Passwords in the address and among its options."""
     secrets = [str(url.password or "")]
     for name, value in url.query.items():
         if "password" in name:

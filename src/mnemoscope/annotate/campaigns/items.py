@@ -87,7 +87,6 @@ def sample(
 
 
 def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mapping[str, Any]) -> None:
-    """Stores a campaign and its items unless there is one."""
     if connection.execute(select(campaigns.c.id)).first() is None:
         connection.execute(campaigns.insert().values(id=1, **facts))
         connection.execute(items.insert(), [item.as_row(str(facts["uid"])) for item in sampled])

@@ -60,7 +60,6 @@ def report(
 
 
 def _browse(atlas: Path, out: Path | None, memories: str | None, *, json: bool) -> None:
-    """Writes the pages of `serve` as files."""
     from mnemoscope.web.static_export import write_pages
 
     with reporting() as progress:

@@ -72,7 +72,6 @@ def _report(atlas: "Atlas", progress: Any) -> None:
 
 
 def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
-    """A layer's activity, and the shares of memories that never fire and of values whose top token is their target."""
     activity = atlas.table("activity", layer=layer)
     ranks = atlas.table("values", layer=layer)["target_rank"].drop_nulls()
     fired = activity["positive"].to_numpy()

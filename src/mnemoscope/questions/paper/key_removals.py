@@ -140,7 +140,6 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
 
 
 def _add_estimates(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
-    """Adds every statistic of the rows; intervals resample memories."""
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
     of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in TRIGGER_KINDS.items()}

@@ -58,7 +58,6 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def judged_sentence(answer: Answer) -> str:
-    """One sentence on the verdicts counted by the answer to refinement_events, or that there are none."""
     row = answer.total("composition_distant")
     if row is None:
         return "Nobody has judged these."

@@ -81,7 +81,6 @@ def _labels_across(marks: Sequence[Mark], wide: int, y: float) -> list[str]:
 
 
 def _labels_up(marks: Sequence[Mark]) -> list[str]:
-    """The labels that fit, from the bottom."""
     labels, end = [], np.inf
     for y, text in marks:
         if y + _SIZE / 2 < end:

@@ -85,7 +85,6 @@ def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
 
 
 def _scale(values: np.ndarray, length: float) -> LogScale:
-    """An axis that holds all values, with a margin at its ends."""
     above = values[(values > 0) & np.isfinite(values)]
     least, high = (float(above.min()), float(above.max())) if above.size else (0.01, 1.0)
     room = (high / least) ** 0.04 + 0.02

@@ -88,7 +88,6 @@ def lines(
 
 
 def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
-    """The series with numbers in the answer, each with a title for the legend."""
     return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
 
 
@@ -223,7 +222,6 @@ def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any
 
 
 def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
-    """The figure's first panel without titles, for a card."""
     first = figure.panels[0]
     small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
     whole = specification(answer, replace(figure, panels=(small,)), about="")

@@ -206,7 +206,6 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def warnings(atlas: Atlas) -> list[str]:
-    """Caveats that a reader must know; usually none."""
     texts = []
     overlap, questions = atlas.manifest.corpus.overlap, atlas.manifest.questions
     if overlap is not None and overlap.sentences:

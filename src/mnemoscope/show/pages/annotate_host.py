@@ -74,12 +74,10 @@ def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the whole campaign, each with a title and whether it is a share."""
     return [row | _name_view(row["name"]) for row in rows if row["layer"] is None]
 
 
 def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of layers as a table: names across, layers down."""
     names = list(dict.fromkeys(row["name"] for row in rows if row["layer"] is not None))
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
     cells = {(row["layer"], row["name"]): row for row in rows}

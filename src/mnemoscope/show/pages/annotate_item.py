@@ -51,7 +51,6 @@ def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView"
 
 
 def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
-    """The item and its judgements as data."""
     item = asdict(view)
     memory = item.get("memory")
     # A memory's code is its name, judged or not, because browsers store drafts under the code.

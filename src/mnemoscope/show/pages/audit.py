@@ -91,11 +91,9 @@ class AuditView:
         ]
 
     def trace(self, memories: list[str] | None = None) -> str:
-        """The trace of the string with some memories set to 0."""
         return self._trace.model_copy(update={"changes": [f"{one}=0" for one in memories or []]}).address()
 
     def memory(self, name: str) -> str:
-        """The memory's page, with the string in its address."""
         return self._trace.memory(name)
 
 

@@ -56,7 +56,6 @@ class Edition:
 
     @property
     def state(self) -> str:
-        """An identifier of this state for readers."""
         later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
         return "".join((self.atlas.manifest_hash[:16], *later))
 
@@ -75,11 +74,10 @@ class Edition:
         return self.footprint[: len(_MINED) + 1]
 
     def is_current(self) -> bool:
-        """Whether the folder is unchanged; always true without a footprint."""
+        """Always true without a footprint."""
         return not self.footprint or footprint_of(self.atlas.path) == self.footprint
 
     def check_current(self) -> None:
-        """Raises AtlasBusy if the folder has changed."""
         if not self.is_current():
             raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
 
@@ -99,7 +97,6 @@ class Edition:
         return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
-        """The rows of `values` or `activity` of one layer, by memory."""
         return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
@@ -176,7 +173,6 @@ class Edition:
         return sentence * _SPAN + position, layer * _SPAN + memory
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """All positive triggers, sorted by prefix."""
         prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
         whole = np.concatenate(prefixes)
         order = np.argsort(whole, kind="stable")
@@ -225,7 +221,6 @@ def _narrow(numbers: np.ndarray) -> np.ndarray:
 
 
 def _bytes_of(kept: object) -> int:
-    """The approximate size of a page or a view."""
     if isinstance(kept, pl.DataFrame):
         return int(kept.estimated_size())
     return sum(map(_bytes_of, kept)) if isinstance(kept, list | tuple) else sys.getsizeof(kept)

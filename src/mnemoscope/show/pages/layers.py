@@ -79,7 +79,6 @@ class Choice(BaseModel, frozen=True):
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether a filter is set."""
         return self.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
 
     def numbers(self) -> list[int] | None:
@@ -239,8 +238,6 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
 
 
 def layers_frame(edition: Edition) -> "PictureFrame":
-    """The axes shared by the pictures of all layers."""
-
     def make() -> "PictureFrame":
         # Imports the drawing library.
         from mnemoscope.show.figures.layer_picture import frame
@@ -255,8 +252,6 @@ def _names(edition: Edition, layer: int) -> list[str]:
 
 
 def _titles(edition: Edition, layer: int) -> list[str]:
-    """The tooltip of each memory's point."""
-
     def make() -> list[str]:
         rows = layer_rows(edition, layer).select("top_text", "rate", "max_probability")
         return [

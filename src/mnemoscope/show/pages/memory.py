@@ -138,7 +138,6 @@ def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank:
 
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Whether the value predicts what follows the memory's own triggers."""
     best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST_TRIGGERS]
     says = value["top_tokens"][0]
     target = value["target"]
@@ -204,5 +203,4 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    """A memory's name, with the top token of its value."""
     return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}

@@ -88,7 +88,6 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
 
     @property
     def placed_changes(self) -> tuple[str, ...]:
-        """The changes, each with its position."""
         if self.at == "all":
             return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
@@ -103,7 +102,6 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
         return urlencode(pairs)
 
     def address(self, **other: Any) -> str:
-        """The page with some parameters changed."""
         return f"/trace?{self.query(**other)}"
 
     def with_change(self, change: str) -> str:

@@ -72,12 +72,10 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 
 def _probabilities(row: Row) -> str:
-    """The bounds of the largest probability in a decile."""
     return " to ".join(number(end) for end in (row.own.get("lowest"), row.own.get("highest")) if end is not None)
 
 
 def _table(deciles: list[Row]) -> Table:
-    """Agreement by tenth of the memories, with the bounds of the largest probability and the mean norm."""
     header = ("tenth", "largest probability", "agreement", "norm of the value, mean", "memories")
     rows = []
     for tenth, row in enumerate(deciles, 1):
