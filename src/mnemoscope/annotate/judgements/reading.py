@@ -143,13 +143,13 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
             versions = database.execute("SELECT version FROM annotations_version").fetchall()
-            stored = versions[0][0] if len(versions) == 1 else None
-            if not isinstance(stored, int):
+            found = versions[0][0] if len(versions) == 1 else None
+            if not isinstance(found, int):
                 raise AtlasDamaged(f"{path} does not say one version, but {versions!r}; restore it from a copy")
-            if stored > VERSION:
-                raise AtlasTooNew(f"{path} has version {stored}, this package reads up to {VERSION}; update mnemoscope")
-            if stored != VERSION:
-                raise AtlasDamaged(f"{path} has version {stored}, expected {VERSION}; restore it from a copy")
+            if found > VERSION:
+                raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
+            if found != VERSION:
+                raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
             _refuse_another_atlas(database, path)
             return ask(database)
     except (sqlite3.Error, UnicodeError) as error:
