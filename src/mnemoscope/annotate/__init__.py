@@ -1,1 +1,1 @@
-"""People judge what memories store: single judgements, and campaigns of many annotators."""
+"""Human judgements of memories: single judgements, and campaigns of many annotators."""

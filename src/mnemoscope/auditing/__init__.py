@@ -1,4 +1,4 @@
-"""What a model memorised: strings that were given, how well it knows them, and which memories carry them."""
+"""Audits what a model memorised: how well it knows strings, and which memories carry them."""
 
 from mnemoscope.auditing.audit import Audit, AuditOptions, audit
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff

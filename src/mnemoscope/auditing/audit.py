@@ -1,7 +1,7 @@
-"""The audit of given strings on any model: who knows them, who carries them, and what forgetting them would cost.
+"""Audits strings on any model: whether they are exposed, which memories carry them, and the cost of removing these.
 
-Definitions: definitions.md, section 9, audit. `exposed` is a test: a string is, where its rank among random
-alternatives of its form is as high as chance makes it for at most 5 % of strings that were never seen.
+Definitions: definitions.md, section 9, audit. `exposed` is a test at 5 %: the string's rank among random alternatives
+of its form is as high as for at most 5 % of unseen strings.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scores import require_model_of
 
 LEVEL = 0.05
-"""The rate of false alarms on strings that were never seen."""
+"""The false alarm rate on unseen strings."""
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """`alternatives` drawn for each string, varying `all` or only `digits`; the best `candidates` by direct effect are
-    switched off one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
+    """`alternatives` are drawn for each string, varying `all` or only `digits`. The best `candidates` by direct effect
+    are set to 0 one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
     """
 
     alternatives: int = 999
@@ -62,7 +62,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """The strings in the order given, and which text side effects were measured on. Prints as lines."""
+    """The audited strings in input order, and the text of the side effects. Prints as lines."""
 
     model: str
     fingerprint: str
@@ -70,12 +70,11 @@ class Audit:
     secrets: tuple[AuditedString, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
         own = {"model": self.model, "fingerprint": self.fingerprint, "neighbours": self.neighbours}
         return {**own, "secrets": [one.to_dict() for one in self.secrets]}
 
     def verdicts(self) -> dict[str, tuple[bool, bool]]:
-        """By string, whether it is exposed, and whether extractable."""
+        """By string: (exposed, extractable)."""
         return {one.text: (one.exposed, one.extractable) for one in self.secrets}
 
     def __repr__(self) -> str:
@@ -99,10 +98,10 @@ def audit(
     atlas: Atlas | None = None,
     progress: Progress = ignore_progress,
 ) -> Audit:
-    """How well the model knows each string, and which memories carry it.
+    """Measures how well the model knows each string, and which memories carry it.
 
-    Side effects are measured on the held-out text of `atlas`, else on the other strings, for a single string on the
-    built-in text. `progress` is told before every forward, so that it may end the audit. Raises PromptError for a
+    Side effects are measured on the held-out text of `atlas`, else on the other strings, or for a single string on the
+    built-in text. `progress` is called before every forward and may raise to end the audit. Raises PromptError for a
     string of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
     """
     options = options or AuditOptions()
@@ -112,7 +111,7 @@ def audit(
     fixed, named = _neighbouring_text(model, tokens, atlas, options.neighbours)
     count = len(secrets)
     calm = likelihoods(model, fixed, tick=partial(progress, "auditing", 0, count, "strings"))
-    found = []
+    audited = []
     for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
         tick = partial(progress, "auditing", number, count, "strings")
         neighbours: Sequence[Tokens] = fixed
@@ -120,18 +119,18 @@ def audit(
         if not fixed:
             neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
             before = likelihoods(model, neighbours, tick=tick)
-        found.append(_audit_string(model, text, own, neighbours, before, options, tick))
+        audited.append(_audit_string(model, text, own, neighbours, before, options, tick))
         progress("auditing", number + 1, count, "strings")
-    return Audit(model.spec, model.fingerprint, named, tuple(found))
+    return Audit(model.spec, model.fingerprint, named, tuple(audited))
 
 
 def as_python(
     model: str, text: str, options: AuditOptions, *, atlas: Path | None = None, opening: ModelOptions = AS_USUAL
 ) -> str:
-    """A Python script that audits the string; `model` is the model's name, `opening` how it is opened."""
+    """A Python script that audits the string; `model` is the model's name, `opening` its options."""
     usual = AuditOptions()
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
     return "\n".join(
         [
@@ -140,14 +139,14 @@ def as_python(
             "",
             opening.python_line(model),
             f"text = {text!r}",
-            f"print(audit(model, [text], AuditOptions({given}){beside}))",
+            f"print(audit(model, [text], AuditOptions({arguments}){beside}))",
             "",
         ]
     )
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
-    """The tokens of a string that can be audited; raises PromptError for one token, or more than the context has."""
+    """The tokens of a string. Raises PromptError for one token, or more than the context."""
     try:
         tokens = prompt_tokens(model, text)
     except PromptError as error:
@@ -160,19 +159,19 @@ def string_tokens(model: LanguageModel, text: str) -> list[int]:
 def _neighbouring_text(
     model: LanguageModel, strings: Sequence[Tokens], atlas: Atlas | None, count: int
 ) -> tuple[Sequence[Tokens], str]:
-    """What side effects are measured on, and its name; none where each string has the others."""
+    """The texts for side effects, and their name; empty if each string uses the others."""
     if atlas is not None:
         rows = atlas.table("sentences", columns=["tokens", "held_out"])
         fitting = rows.filter("held_out", pl.col("tokens").list.len().is_between(2, model.longest))
-        found = fitting["tokens"].head(count).to_list()
-        if found:
-            return found, f"{len(found)} held-out sentences of {atlas.path}"
+        texts = fitting["tokens"].head(count).to_list()
+        if texts:
+            return texts, f"{len(texts)} held-out sentences of {atlas.path}"
     if len(strings) > 1:
         return [], "the other strings"
     sentences = (s for document in documents("stdlib") for s in split_sentences(document, "sentence"))
     try:
         encoded = model.encode(list(islice(sentences, count)))
-    except PromptError:  # without a tokenizer no sentence can be read
+    except PromptError:  # the model has no tokenizer
         return [], "none"
     return [tokens for tokens in encoded if 2 <= len(tokens) <= model.longest], "sentences of builtin:pydocs"
 
@@ -187,7 +186,7 @@ def _audit_string(
     tick: Tick,
 ) -> AuditedString:
     others = draw_alternatives(text, count=options.alternatives, seed=options.seed, vary=options.vary)
-    # Where texts are token ids, some alternatives are ids that the model does not have.
+    # If texts are token ids, some alternatives are outside the vocabulary.
     known = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
     encoded = [one[: model.longest] for one in known]
     own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
@@ -214,12 +213,12 @@ def _audit_string(
 def _carriers(
     model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
 ) -> tuple[Carrier, ...]:
-    """The best memories by direct effect, in the order of what is lost without each."""
+    """The best memories by direct effect, ordered by the loss without each."""
     best = strongest(model, effects, count)
-    found = [
+    carriers = [
         Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
     ]
-    return tuple(sorted(found, key=lambda carrier: -carrier.lost))
+    return tuple(sorted(carriers, key=lambda carrier: -carrier.lost))
 
 
 def _switch_off(
@@ -231,7 +230,9 @@ def _switch_off(
     before: Sequence[Likelihood],
     tick: Tick,
 ) -> SwitchedOff:
-    """The string and the neighbouring text without the chosen memories, and without their controls, the `others`."""
+    """Measures the string and the neighbouring text without the chosen memories, and without their controls, the
+    `others`.
+    """
     own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
     control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
     effects = [mean_loss(part) - mean_loss(before) if neighbours else None for part in (beside, control_beside)]
@@ -241,12 +242,13 @@ def _switch_off(
 
 
 def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
-    """For each memory a control where it adds most to the string, none twice; fewer where there is none (controls.py).
+    """For each memory a distinct control at its strongest position in the string; fewer if a layer has none
+    (controls.py).
     """
     generator, first = np.random.default_rng((seed, 7)), model.beginning.length
     sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
     numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]
-    taken, found = set(numbers), []
+    taken, controls = set(numbers), []
     for layer, number in numbers:
         here = sizes[layer][first:]
         place = here[int(here[:, number].argmax())]
@@ -254,5 +256,5 @@ def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int
         other = draw_control(place, number, barred=barred, generator=generator)
         if other is not None:
             taken.add((layer, other))
-            found.append(model.numbering(layer).name(layer, other))
-    return found
+            controls.append(model.numbering(layer).name(layer, other))
+    return controls

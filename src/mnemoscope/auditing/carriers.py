@@ -1,9 +1,8 @@
-"""The memories that carry a string: what each adds to the logits of its tokens, and what is lost without it.
+"""The memories that carry a string: their direct effect on its tokens' logits, and the loss without them.
 
 The direct effect of memory i is the sum over the string's positions of m_i <g * centre(v_i), W_token> / s, with the
-norms' scales s frozen as they were; gains of a block's own output norm are folded in, multipliers are kept. It leaves
-out what later layers make of the value, so the best ones are switched off, one after the other, and the string's log
-probability is taken again.
+norms' scales s frozen; gains of a block's own output norm are folded in, multipliers are kept. It ignores later layers,
+so the best memories are also set to 0 one by one, and the string's log probability is measured again.
 """
 
 from collections.abc import Sequence
@@ -22,10 +21,9 @@ from mnemoscope.tracing.scores import own_norm_scales
 
 
 def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
-    """Per layer, what every memory adds to the logits of the string's tokens, summed over them: `[memory]`, float32.
-
-    Positions at which a token is predicted count; the beginning token's own coefficients do not (no change reaches
-    them), unless they alone come before the first token. Raises ModelUnsupported for a head that is not one matrix.
+    """Per layer, what every memory adds to the logits of the string's tokens, summed over positions: `[memory]`,
+    float32. Counts the positions that predict a token. The beginning token's own coefficients are left out (no change
+    reaches them), unless only they precede the first token. Raises ModelUnsupported for a head that is not one matrix.
     """
     if not model.linear_head:
         raise ModelUnsupported(
@@ -55,7 +53,7 @@ def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
 def _effects_of_layer(
     model: LanguageModel, layer: int, coefficients: Tensor, own_scale: Tensor, scale: Tensor, directions: Tensor
 ) -> Tensor:
-    """`[memory]`; only memories that are not silent at every position are folded."""
+    """`[memory]`. Folds only memories that are active at some position."""
     total = torch.zeros(coefficients.shape[1])
     active = (coefficients != 0).any(0).nonzero()[:, 0]
     values = model.values(layer)
@@ -68,19 +66,18 @@ def _effects_of_layer(
 
 
 def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> list[tuple[MemoryId, float]]:
-    """The `count` memories with the largest direct effect above 0, the largest first; of equal ones the lower layer."""
-    found = []
+    """The `count` memories with the largest positive direct effect, largest first; ties by layer."""
+    ranked = []
     for layer, own in enumerate(effects):
         best = own.topk(min(count, len(own)))
         numbering = model.numbering(layer)
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        found += [(-effect, layer, memory, numbering.name(layer, memory)) for effect, memory in pairs if effect > 0]
-    return [(name, -effect) for effect, _, _, name in sorted(found, key=lambda one: one[:3])[:count]]
+        ranked += [(-effect, layer, memory, numbering.name(layer, memory)) for effect, memory in pairs if effect > 0]
+    return [(name, -effect) for effect, _, _, name in sorted(ranked, key=lambda one: one[:3])[:count]]
 
 
 def without(
     model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = no_tick
 ) -> list[Likelihood]:
-    """The likelihoods of texts while some memories are set to 0 at every position of their own."""
     with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
         return likelihoods(model, texts, tick=tick)

@@ -1,8 +1,7 @@
-"""How likely a model finds texts, token by token, and which of their tokens it would have written itself.
+"""Log probabilities of texts, token by token, and whether greedy decoding would reproduce them.
 
-The first token of a model without a beginning token has nothing before it: it is given, never asked for. A greedy
-continuation equals the text exactly where the text's own next token is the best one at every position, so one forward
-of the text itself answers what decoding token by token would.
+Without a beginning token, the first token has no context and is not scored. A greedy continuation equals the text
+exactly if the text's next token is the best one at every position, so one forward of the text replaces decoding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,26 +19,22 @@ from mnemoscope.tracing.scores import SCORES
 
 Tokens = Sequence[int]
 Tick = Callable[[], None]
-"""Called before a forward, which it may end by raising."""
+"""Called before each forward; may raise to end the run."""
 
 
-def no_tick() -> None:
-    """A `Tick` that does nothing."""
+def no_tick() -> None: ...
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Of one text, for each token that is asked for: its natural-log probability, and whether it is the best token.
-
-    Both `[token]`, the text's last tokens.
-    """
+    """For each scored token of a text, `[token]`: its natural-log probability, and whether it is the best token."""
 
     log_probability: NDArray[np.float64]
     best: NDArray[np.bool_]
 
     @property
     def total(self) -> float:
-        """The text's log probability in nats."""
+        """In nats."""
         return float(self.log_probability.sum())
 
     def continues(self, count: int) -> bool:
@@ -48,12 +43,10 @@ class Likelihood:
 
 
 def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = no_tick) -> list[Likelihood]:
-    """The likelihood of every text, given as its own tokens; raises NotFinite.
-
-    Texts of like length share a forward; `tick` is called before each. Changes of memories in whose block this is
-    called hold.
+    """The likelihood of every text, as its own tokens. Raises NotFinite. Texts of similar length share a forward;
+    `tick` is called before each. Interventions of the calling block apply.
     """
-    found: list[Likelihood | None] = [None] * len(texts)
+    results: list[Likelihood | None] = [None] * len(texts)
     before = model.beginning.tokens
     for chosen in _groups(texts, model, rows=max(1, SCORES // model.sizes.vocabulary)):
         tick()
@@ -65,17 +58,17 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
         with model.lock, torch.inference_mode():
             logits = model.logits(ids)[:, :-1]
         for row, k in enumerate(chosen):
-            asked = len(before) + len(texts[k]) - 1
-            scores, tokens = logits[row, :asked].float(), ids[row, 1 : asked + 1].to(logits.device)
+            count = len(before) + len(texts[k]) - 1
+            scores, tokens = logits[row, :count].float(), ids[row, 1 : count + 1].to(logits.device)
             own = scores.gather(1, tokens[:, None])[:, 0].double() - scores.logsumexp(1).double()
             if not bool(own.isfinite().all()):
                 raise NotFinite("the model gives NaN or infinite scores; try --dtype float32, or check its weights")
-            found[k] = Likelihood(own.cpu().numpy(), (rank_of(scores, tokens) == 0).cpu().numpy())
-    return [one for one in found if one is not None]
+            results[k] = Likelihood(own.cpu().numpy(), (rank_of(scores, tokens) == 0).cpu().numpy())
+    return [one for one in results if one is not None]
 
 
 def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iterator[list[int]]:
-    """The texts' numbers in groups of like length, of at most `rows` positions or one text."""
+    """Indices of texts in groups of similar length, of at most `rows` positions or one text."""
     group: list[int] = []
     lengths = [len(text) + model.beginning.length for text in texts]
     side = sides(model, lengths)
@@ -89,6 +82,6 @@ def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iter
 
 
 def mean_loss(found: Sequence[Likelihood]) -> float:
-    """Nats per token over all texts together."""
+    """Nats per token over all texts."""
     tokens = sum(len(one.log_probability) for one in found)
     return -sum(one.total for one in found) / max(1, tokens)

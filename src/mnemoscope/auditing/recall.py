@@ -1,7 +1,7 @@
-"""The audit against the truth: of strings planted so often (`train --plant`), the share that it finds.
+"""The audit's recall: of strings planted a number of times (`train --plant`), the share that it finds.
 
-What was planted stands in the training.json beside the model's weights. Strings that were never planted are repeated 0
-times: what is found among them are false alarms.
+The planted strings are listed in the training.json beside the model's weights. Strings never planted count as repeated
+0 times: those found among them are false alarms.
 """
 
 import json
@@ -16,7 +16,7 @@ from mnemoscope.foundation.intervals import Estimate, share
 
 @dataclass(frozen=True)
 class Recall:
-    """Strings repeated `times` times: the shares that are exposed and extractable, with 95 % Wilson intervals."""
+    """Strings repeated `times` times: the shares exposed and extractable, with 95 % Wilson intervals."""
 
     times: int
     strings: int
@@ -24,7 +24,6 @@ class Recall:
     extractable: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -38,7 +37,7 @@ class Recall:
 
 
 def plants_of(model: str) -> dict[str, int]:
-    """The repetitions of every string planted into the model of a local folder; none where it does not tell."""
+    """The repetitions of every string planted into a local model folder; empty without a record."""
     path = Path(model) / "training.json"
     try:
         return {str(text): int(times) for text, times in json.loads(path.read_bytes())["text"]["plants"]}
@@ -47,7 +46,7 @@ def plants_of(model: str) -> dict[str, int]:
 
 
 def recall(verdicts: Mapping[str, tuple[bool, bool]], plants: Mapping[str, int]) -> list[Recall]:
-    """The shares found by repetitions, of strings that were asked: fewest repetitions first."""
+    """The shares found by number of repetitions, fewest first."""
     groups: dict[int, list[tuple[bool, bool]]] = {}
     for text, verdict in verdicts.items():
         groups.setdefault(plants.get(text, 0), []).append(verdict)

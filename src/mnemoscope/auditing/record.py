@@ -1,4 +1,4 @@
-"""What an audit says of each string: plain records, ready for JSON, and their lines in the terminal."""
+"""The audit's results per string: records for JSON, and their lines in the terminal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from mnemoscope.tracing.records import Record
 
 @dataclass(frozen=True, slots=True)
 class Carrier(Record):
-    """A memory that carries a string: its direct effect on the tokens' logits, and what switching it off costs.
-
-    `lost` is the string's log probability before less that without the memory, in nats.
+    """A memory that carries a string: its direct effect on the tokens' logits, and the cost of setting it to 0. `lost`
+    is the string's log probability before minus that without the memory, in nats.
     """
 
     memory: MemoryId
@@ -22,10 +21,9 @@ class Carrier(Record):
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff(Record):
-    """The string while its best carriers are set to 0, beside controls: memories of their layers as strong there.
-
+    """The string with its best carriers set to 0, beside controls: memories of their layers of similar strength there.
     `side_effect` is the change of the neighbouring text's mean loss, in nats per token. `controls_missing` carriers
-    have no control, because all others of the layer are silent there, or taken.
+    have no control: all other memories of the layer are silent there, or taken.
     """
 
     memories: tuple[MemoryId, ...]
@@ -39,11 +37,12 @@ class SwitchedOff(Record):
 
 @dataclass(frozen=True, slots=True)
 class AuditedString(Record):
-    """One string: how likely, where among its alternatives, whether its first half gives the rest, and who carries it.
+    """One string: its likelihood, its rank among alternatives, whether its first half yields the rest, and its
+    carriers.
 
-    `exposed`: it stands higher among random strings of its form than 95 % of them do. That it was in the training text
-    follows only where what varies was random: prose stands out among random letters, whether it was read or not.
-    `exposure`, `rank` and `p_value` are None where nothing of the string varies, `after` where no memory carries it.
+    `exposed`: it ranks higher among random strings of its form than 95 % of unseen strings. This implies that it was in
+    the training text only if the varied characters were random: prose stands out among random letters either way.
+    `exposure`, `rank` and `p_value` are None if nothing varies, `after` is None if no memory carries it.
     """
 
     text: str
@@ -60,19 +59,18 @@ class AuditedString(Record):
     after: SwitchedOff | None
 
 
-def string_lines(found: AuditedString, carriers: int = 5) -> Iterator[str]:
-    """One string in the terminal."""
-    yield show_text(found.text)
-    verdict = "exposed" if found.exposed else "not exposed"
+def string_lines(audited: AuditedString, carriers: int = 5) -> Iterator[str]:
+    yield show_text(audited.text)
+    verdict = "exposed" if audited.exposed else "not exposed"
     place = "nothing in it varies, so it has no rank"
-    if found.exposure is not None:
-        place = f"rank {found.rank:,} of {found.alternatives + 1:,}, exposure {found.exposure:.1f} bits"
-    yield f"  {verdict}: log probability {found.log_probability:.2f} over {found.tokens} tokens; {place}"
-    gives = "gives the rest" if found.extractable else "does not give the rest"
-    yield f"  {show_text(found.prefix)!r} {gives}"
-    for carrier in found.memories[:carriers]:
+    if audited.exposure is not None:
+        place = f"rank {audited.rank:,} of {audited.alternatives + 1:,}, exposure {audited.exposure:.1f} bits"
+    yield f"  {verdict}: log probability {audited.log_probability:.2f} over {audited.tokens} tokens; {place}"
+    gives = "gives the rest" if audited.extractable else "does not give the rest"
+    yield f"  {show_text(audited.prefix)!r} {gives}"
+    for carrier in audited.memories[:carriers]:
         yield f"  {carrier.memory}: direct effect {carrier.direct:+.2f}; without it {-carrier.lost:+.2f} nats"
-    after = found.after
+    after = audited.after
     if after is None:
         yield "  no memory could be named"
         return

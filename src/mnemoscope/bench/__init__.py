@@ -1,5 +1,5 @@
-"""How fast mining is, against what it could be and against what people write: ratios within one run.
+"""Measures the speed of mining relative to a bare forward pass and to common loops, within one run.
 
-`loops` and `shapes` import nothing of the store: `python -m mnemoscope.bench` runs on a machine that has torch and
-transformers and no more. `documentation` reads text and measures the value pass too.
+`loops` and `shapes` import nothing of the store: `python -m mnemoscope.bench` needs only torch and transformers.
+`documentation` also reads text and measures the value pass.
 """

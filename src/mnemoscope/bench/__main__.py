@@ -1,6 +1,6 @@
-"""`python -m mnemoscope.bench`: a random model's figures as JSON, where only torch and transformers are installed.
+"""`python -m mnemoscope.bench`: a random model's figures as JSON, with only torch and transformers installed.
 
-`mnemoscope bench` is the same with all its dependencies, and reads text too.
+`mnemoscope bench` does the same with all dependencies, and also reads text.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from mnemoscope.models import device_of
 
 
 def main() -> int:
-    """Prints one JSON document; 2 for what cannot be measured here."""
+    """Prints one JSON document; returns 2 if the measurement is impossible here."""
     parser = argparse.ArgumentParser(prog="python -m mnemoscope.bench", description="How fast mining is on a device.")
     parser.add_argument("--model", choices=SHAPES, default="8b")
     parser.add_argument("--device", default=AUTO)
@@ -24,18 +24,18 @@ def main() -> int:
     parser.add_argument("--warm", type=int, default=WARM, help="tokens mined before anything is timed")
     parser.add_argument("--batch-tokens", type=int, help="positions in a batch; what mine would take if left out")
     parser.add_argument("--layers", type=int, help="only so many layers of the shape")
-    given = parser.parse_args()
-    name = "n_layer" if given.model == "gpt2-small" else "num_hidden_layers"
-    sizes = {} if given.layers is None else {name: given.layers}
+    args = parser.parse_args()
+    name = "n_layer" if args.model == "gpt2-small" else "num_hidden_layers"
+    sizes = {} if args.layers is None else {name: args.layers}
     try:
-        found = measure_shape(
-            given.model, device=device_of(given.device), dtype=given.dtype, rounds=given.rounds, warm=given.warm,
-            batch_tokens=given.batch_tokens, sizes=sizes,
+        figures = measure_shape(
+            args.model, device=device_of(args.device), dtype=args.dtype, rounds=args.rounds, warm=args.warm,
+            batch_tokens=args.batch_tokens, sizes=sizes,
         )  # fmt: skip
     except MnemoscopeError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps(found, indent=1))
+    print(json.dumps(figures, indent=1))
     return 0
 
 

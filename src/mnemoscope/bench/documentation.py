@@ -1,4 +1,4 @@
-"""The built-in model and GPT-2's shape on real text: the documentation of the standard library; and the value pass."""
+"""Measures the built-in model and GPT-2's shape on the standard library's documentation, and the value pass."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from mnemoscope.models.readout.fold import fold_values
 
 TEXT = "builtin:pydocs:stdlib"
 _ROUNDS = 5
-"""In which the bare product and what is read off it are timed."""
+"""Timed rounds of the bare product and of the pass."""
 
 
 def measure_text(
     name: str, *, device: torch.device, dtype: str, rounds: int, warm: int, progress: Progress = ignore_progress
 ) -> dict[str, Any]:
-    """All figures for one model, `builtin` or `gpt2-small`; in float32 also what bfloat16 gains and changes."""
+    """All figures of one model, `builtin` or `gpt2-small`; in float32 also the gain and the changes of bfloat16."""
     model = named_model(name, dtype, device)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         copy = prepare(
@@ -43,7 +43,7 @@ def measure_text(
         loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
         rates = compare_loops(model, loader, rounds=rounds, warm=warm, progress=progress)
         batches = [loader(k) for k in range(min(loader.count, 4 * rounds))]
-    found = {
+    figures = {
         "model": name,
         "device": str(device),
         "dtype": dtype,
@@ -55,39 +55,36 @@ def measure_text(
         progress("bfloat16", 0, None, "")
         single, speed = mine_batches(model, batches)
         half, low_speed = mine_batches(named_model(name, "bfloat16", device), batches)
-        found |= {"bfloat16_speedup": low_speed / speed, "bfloat16_overlap": overlap(single, half)}
+        figures |= {"bfloat16_speedup": low_speed / speed, "bfloat16_overlap": overlap(single, half)}
     progress("values", 0, None, "")
-    return found | {"values": value_rate(model), "neighbours": neighbour_rate(model)}
+    return figures | {"values": value_rate(model), "neighbours": neighbour_rate(model)}
 
 
 def named_model(name: str, dtype: str, device: torch.device) -> LanguageModel:
-    """The built-in model, `builtin`, or a random one of a shape."""
     if name == "builtin":
         return load_model("builtin:pydocs", dtype=dtype, device=device)
     return random_model(name, dtype=dtype, device=device)
 
 
 def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
-    """Values projected per second by the value pass and by the bare matrix product, in turn; and their ratio.
-
-    Under an adaptive softmax the bare product is that of its matrices and its normalisation.
+    """Values projected per second by the value pass and by the bare matrix product, alternating; and their ratio. Under
+    an adaptive softmax the bare product consists of its matrices and its normalisation.
     """
     chosen = range(min(layers, model.sizes.layers))
     projector, values = Projector.of(model), ValuePass(model)
-    wanted = [Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[layer], 0, 0))) for layer in chosen]
+    targets = [Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[layer], 0, 0))) for layer in chosen]
     folded = [fold_values(model, layer, model.values(layer)) for layer in chosen]
 
     def project() -> None:
         for layer in chosen:
-            values.columns(layer, wanted[layer])
+            values.columns(layer, targets[layer])
 
     return _against_product("value pass", project, projector, folded, model.device)
 
 
 def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
-    """Values compared with all others per second, by the pass and by the bare matrix product, in turn; their ratio.
-
-    What all layers share, the directions of all values, is made before.
+    """Values compared with all others per second, by the pass and by the bare matrix product, alternating; and their
+    ratio. The directions of all values, shared by all layers, are computed before.
     """
     every = range(model.sizes.layers)
     everything = torch.cat([model.values(layer).float() for layer in every])
@@ -106,9 +103,8 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
 def _against_product(
     name: str, work: Callable[[], None], projector: Projector, vectors: Sequence[Tensor], device: torch.device
 ) -> dict[str, float]:
-    """Per second the vectors that `work` takes and those of the bare product, and `ratio`, that of the two.
-
-    Both ran once before, since the first of them asks the system for room; medians over rounds, in turn.
+    """Vectors per second of `work` and of the bare product, and `ratio`: medians over alternating rounds. Both run once
+    before the timing, since the first run allocates memory.
     """
 
     def multiply() -> None:

@@ -1,9 +1,9 @@
-"""The loops that are compared: mining, the bare forward pass, and what people write.
+"""The compared loops: mining, the bare forward pass, and what users write.
 
-All loops see the same batches in turn, a few each, so a machine that slows down slows them alike. Mining needs no
-more of a forward pass than the last layer's coefficients, so two bare forwards are timed: the whole backbone
-(`bare forward`) and the same stopped where mining stops (`stopped forward`), which is equal work. The state is warm
-first: some tokens are mined, untimed, since survivors are many at the start and rare after.
+All loops read the same batches alternately, a few at a time, so that a machine that slows down slows all of them.
+Mining needs a forward pass only up to the last layer's coefficients, so two bare forwards are timed: the whole backbone
+(`bare forward`) and one stopped where mining stops (`stopped forward`), which is equal work. Some tokens are mined
+untimed first, since new triggers are frequent at the start and rare later.
 """
 
 import statistics
@@ -31,35 +31,32 @@ from mnemoscope.models.object_state import whole_use
 WARM = SAMPLED_TOKENS
 USER_BATCH = 32
 _GROUP = 4
-"""Batches that a loop takes in turn; a graphics card is waited for at their end only."""
+"""Batches per turn of a loop; a graphics card is synchronised only at their end."""
 _TOO_SHORT = "the text is too short to warm up with --warm {warm} tokens and then measure; choose a lower --warm"
 
 
 class TextBatches(Protocol):
-    """The batches of a text, by number."""
-
     count: int
 
     def __call__(self, number: int) -> Batch:
         """Batch `number` on the model's device."""
 
     def tokens(self, numbers: Iterable[int]) -> int:
-        """How many own tokens the sentences of these batches have."""
+        """The number of the sentences' own tokens in these batches."""
 
     def in_text_order(self) -> Iterator[list[int]]:
-        """The sentences' tokens in the order of the text, again and again."""
+        """The sentences' tokens in text order, repeated without end."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens per second of each loop, and the median over rounds of its share of the bare forward's rate."""
+    """Tokens per second of each loop, and the median over rounds of its ratio to the bare forward."""
 
     tokens: int
     per_second: dict[str, float]
     ratio: dict[str, float]
 
     def document(self) -> dict[str, object]:
-        """The rates, and mining's ratios to the other loops, as plain values."""
         mining = self.ratio["mining"]
         return {
             "tokens": self.tokens,
@@ -81,11 +78,9 @@ def compare_loops(
     keep: int = TRIGGERS,
     progress: Progress = ignore_progress,
 ) -> Rates:
-    """Mining (triggers and activity) against the bare backbone forward, that forward stopped where mining stops, the
-    user's loop and the research loop.
-
-    `rounds` groups of four batches are timed. The user's loop gets the same sentences in text order in batches of 32.
-    Raises OptionError if the text is too short.
+    """Times mining (triggers and activity), the bare forward, the forward stopped where mining stops, the user's loop
+    and the research loop. `rounds` groups of four batches are timed. The user's loop reads the same sentences in text
+    order in batches of 32. Raises OptionError if the text is too short.
     """
     if batches.tokens(range(batches.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
@@ -136,7 +131,7 @@ def compare_loops(
 
 
 class Stopwatch:
-    """Times what is done within it, with all that a graphics card was asked for."""
+    """Times a block, including all pending work of a graphics card."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -157,13 +152,13 @@ class Stopwatch:
 
 
 class UserLoop:
-    """What a user writes: the whole model with its head, 32 sentences in text order, right padding and a mask."""
+    """A user's loop: the whole model with its head, 32 sentences in text order, right padding and a mask."""
 
     def __init__(self, model: LanguageModel, sentences: Iterator[list[int]]) -> None:
         self.model, self.sentences = model, sentences
 
     def read(self, batch: Batch) -> int:
-        """Reads about as many tokens as `batch` has, from where it stopped; says how many."""
+        """Reads about as many tokens as `batch` has, from where it stopped; returns their number."""
         read = 0
         beginning = self.model.beginning.tokens
         while read < batch.tokens:
@@ -179,7 +174,7 @@ class UserLoop:
 
 
 class ResearchLoop:
-    """The loop of research scripts on the mined batches: sentence maxima joined to the best, then `topk`."""
+    """The loop of research scripts on the mined batches: sentence maxima appended to the best so far, then `topk`."""
 
     def __init__(self, model: LanguageModel, keep: int) -> None:
         self.model, self.keep = model, keep
@@ -188,11 +183,10 @@ class ResearchLoop:
         self.where = [torch.zeros(keep, count, dtype=torch.int64, device=device) for count in sizes]
 
     def read(self, batch: Batch) -> int:
-        """Runs one batch; says how many tokens it has."""
         device, width = batch.ids.device, batch.ids.shape[1]
         lengths = torch.from_numpy(batch.lengths).to(device) + width - int(batch.lengths[-1])
         place = torch.arange(width, device=device)[None]
-        outside = (place >= lengths[:, None]) | (place == 0)  # position 0 is the beginning token, or a sink
+        outside = (place >= lengths[:, None]) | (place == 0)  # position 0 is the beginning token, or an attention sink
 
         def take(layer: int, coefficients: Tensor) -> None:
             masked = coefficients.masked_fill(outside[:, :, None], -torch.inf)

@@ -1,8 +1,8 @@
-"""Random models of known shapes on made-up text: what mining costs on any device, with nothing read from a disk.
+"""Random models of known shapes on random text: the cost of mining on any device, without reading a disk.
 
-Weights and tokens are random, so nothing that comes out means anything; what the passes do is what they do to a trained
-model of that shape. Beside the loops the device's own rate of matrix products is measured, and, where the device is
-not the CPU, whether a small model of the same family has the same triggers on both.
+Weights and tokens are random, so the results mean nothing; the work is that of a trained model of the shape. Also
+measures the device's rate of matrix products and, unless the device is the CPU, whether a small model of the family has
+the same triggers on both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,21 +30,19 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening.huggingface import builtin_folder
 
 SHAPES = ("gpt2-small", "8b", "experts")
-"""GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts as Mixtral's."""
+"""GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts like Mixtral."""
 USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16", "experts": "float32"}
 _UNCHANGED: Mapping[str, int] = {}
 _MEAN_LENGTH, _LONGEST = 25, 200
-"""Tokens of a made-up sentence."""
+"""Tokens of a random sentence."""
 _COMPARED = 4
-"""Batches of the text on which a device is compared with the host."""
 
 
 def random_model(
     shape: str, *, dtype: str | None = None, device: str | torch.device = "cpu", sizes: Mapping[str, int] = _UNCHANGED
 ) -> LanguageModel:
-    """A model of a shape with random weights, made on the device; `sizes` replace entries of its configuration.
-
-    It reads text with the built-in model's tokenizer, which fits its head. `dtype` None is the shape's usual one.
+    """A model of a shape with random weights, made on the device; `sizes` replace entries of its configuration. It uses
+    the built-in model's tokenizer. `dtype` None is the shape's usual one.
     """
     kind: torch.dtype = getattr(torch, dtype or USUAL_DTYPE[shape])
     torch.manual_seed(0)
@@ -67,7 +65,7 @@ def _gpt2(sizes: Mapping[str, Any]) -> Any:
 
 
 def _llama(sizes: Mapping[str, Any]) -> Any:
-    """Llama 3 8B's configuration, as Meta published it."""
+    """Llama 3 8B's configuration, as published by Meta."""
     shape: dict[str, Any] = {
         "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
@@ -76,7 +74,7 @@ def _llama(sizes: Mapping[str, Any]) -> Any:
 
 
 def _mixtral(sizes: Mapping[str, Any]) -> Any:
-    """Four layers of 512, eight experts of 1,024 memories, two of them for a token."""
+    """Four layers of 512, eight experts of 1,024 memories, two of them per token."""
     shape: dict[str, Any] = {
         "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
         "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512,
@@ -86,7 +84,7 @@ def _mixtral(sizes: Mapping[str, Any]) -> Any:
 
 
 class RandomText:
-    """Batches of made-up sentences for a model: random tokens, lengths as of sentences, the order of a plan."""
+    """Batches of random tokens with the lengths of sentences, in the order of a plan."""
 
     def __init__(self, model: LanguageModel, *, tokens: int, batch_tokens: int, seed: int = 0) -> None:
         self._model, self._generator = model, np.random.default_rng(seed)
@@ -103,7 +101,6 @@ class RandomText:
         return self._lengths[self._cuts[int(self._order[number])]]
 
     def tokens(self, numbers: Iterable[int]) -> int:
-        """How many own tokens the sentences of these batches have."""
         return sum(int(self._own(number).sum()) for number in numbers)
 
     def __call__(self, number: int) -> Batch:
@@ -115,7 +112,6 @@ class RandomText:
         return Batch(pad(rows, self._model), lengths, ids, sampled=sampled)
 
     def in_text_order(self) -> Iterator[list[int]]:
-        """Made-up sentences without end, whose lengths are in no order."""
         while True:
             for length in self._generator.permutation(self._lengths).tolist():
                 yield self._sentence(length).tolist()
@@ -135,7 +131,7 @@ def measure_shape(
     sizes: Mapping[str, int] = _UNCHANGED,
     progress: Progress = ignore_progress,
 ) -> dict[str, Any]:
-    """All figures for a random model of a shape on a device; `sizes` replace entries of its configuration."""
+    """All figures of a random model of a shape on a device; `sizes` replace entries of its configuration."""
     progress("making a model", 0, None, shape)
     model = random_model(shape, dtype=dtype, device=device, sizes=sizes)
     area = batch_tokens or default_batch_tokens(model)
@@ -159,10 +155,9 @@ def measure_shape(
 
 
 def _work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
-    """Teraflops of the blocks' matrix products, two for each weight and token, in the forward pass and in mining.
-
-    What attention does with keys and values is left out, and padding too: so much useful work is done. A mixture's
-    stacks, which have a third axis, are used for the experts that a token goes to; mining computes them whole.
+    """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. Only
+    useful work is counted: no products of attention's keys and values, and no padding. A mixture's stacks (a third
+    axis) count the experts of each token, though mining computes all of them.
     """
     weights = 0.0
     for number, layer in enumerate(model.anatomy.layers):
@@ -177,7 +172,7 @@ def _work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
 
 
 def product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations per second of one large product of square matrices of random numbers."""
+    """Operations per second of one large product of random square matrices."""
     size, times = (8192, 20) if device.type == "cuda" else (512, 20)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
@@ -190,10 +185,9 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
-    """How alike the triggers of a small float32 model of the family are on a device and on the host.
-
-    `shared_triggers` is the mean share of a memory's triggers that are the same; `coefficient_difference` the largest
-    difference of the best magnitudes at the same rank, over max(1, magnitude).
+    """Compares the triggers of a small float32 model of the family on a device and on the host. `shared_triggers` is
+    the mean share of a memory's triggers that are the same; `coefficient_difference` the largest difference of the best
+    magnitudes at the same rank, over max(1, magnitude).
     """
     if shape == "gpt2-small":
         sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}
@@ -208,7 +202,7 @@ def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
         text = RandomText(model, tokens=4 * _COMPARED * 2048, batch_tokens=2048)
         states.append(mine_batches(model, [text(number) for number in range(_COMPARED)])[0])
     differences = []
-    for key, triggers in states[0].triggers.items():  # of the whole state, with what still waits to be merged
-        own, found = (one.state()["magnitude"].cpu() for one in (triggers, states[1].triggers[key]))
-        differences.append(float(((own - found).abs() / own.clamp(min=1)).max()))
+    for key, triggers in states[0].triggers.items():  # the whole state, including unmerged triggers
+        own, other = (one.state()["magnitude"].cpu() for one in (triggers, states[1].triggers[key]))
+        differences.append(float(((own - other).abs() / own.clamp(min=1)).max()))
     return {"shared_triggers": overlap(*states), "coefficient_difference": max(differences)}

@@ -1,4 +1,4 @@
-"""The command line: one file per verb, each importing its room only when it runs."""
+"""The command line: one file per verb, which imports its room only when it runs."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0, 1 (a bug), 2 (to be mended), 75 (SIGTERM) or 130 (Ctrl-C)."""
+    """Runs the command line; returns the exit code: 0, 1 (a bug), 2 (a user error), 75 (SIGTERM) or 130 (Ctrl-C)."""
     from mnemoscope.cli.app import run_verb
 
     return run_verb(arguments)

@@ -1,4 +1,4 @@
-"""The verbs, put together; nothing here does any work."""
+"""Assembles the verbs; does no work itself."""
 
 import sys
 from collections.abc import Sequence
@@ -54,5 +54,4 @@ _root.__doc__ = app.info.help
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
-    """Runs the verb that the arguments name (of this process where None) and returns the exit code."""
     return run(app, name_ray(list(sys.argv[1:] if arguments is None else arguments)))

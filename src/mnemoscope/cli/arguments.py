@@ -1,4 +1,4 @@
-"""The arguments that several verbs have, and the checks of what is given; what a verb has alone stands in its file."""
+"""Arguments shared by several verbs, and checks of their values; a verb's own arguments are in its file."""
 
 import inspect
 from collections.abc import Callable
@@ -60,7 +60,7 @@ _OPENING: dict[str, Any] = {
         ),
     ],
 }
-"""The option of every field of ModelOptions, in the order of --help."""
+"""One option per field of ModelOptions, in the order of --help."""
 AcceptVersions = Annotated[
     bool, typer.Option("--accept-versions", help="Go on with other versions of libraries; no promise of equal bytes.")
 ]
@@ -83,12 +83,12 @@ CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How muc
 
 
 def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the options of a model in place of its parameter `opening`, a ModelOptions made of them."""
+    """Replaces the verb's parameter `opening` by the options of a model, from which a ModelOptions is made."""
 
     @wraps(verb)
-    def command(**given: Any) -> None:
-        opening = ModelOptions(**{name: given.pop(name) for name in _OPENING})
-        verb(**given, opening=opening)
+    def command(**values: Any) -> None:
+        opening = ModelOptions(**{name: values.pop(name) for name in _OPENING})
+        verb(**values, opening=opening)
 
     own = inspect.signature(verb, eval_str=True).parameters.values()
     options = [
@@ -102,14 +102,14 @@ def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def at_least(least: float, **options: float | None) -> None:
-    """Raises OptionError where the number of an option, such as `max_tokens`, is too small; None passes."""
+    """Raises OptionError if the number of an option, such as `max_tokens`, is too small; None passes."""
     for name, value in options.items():
         if value is not None and not value >= least:
             raise OptionError(f"--{name.replace('_', '-')} {value:g} is impossible; it must be {least:g} or more")
 
 
 def one_of(choices: tuple[str, ...], **options: str) -> None:
-    """Raises OptionError where the word of an option, such as `per_sentence`, is none of its choices."""
+    """Raises OptionError if the value of an option, such as `per_sentence`, is none of its choices."""
     for name, value in options.items():
         if value not in choices:
             raise OptionError(f"--{name.replace('_', '-')} {value!r} is not known; choose one of {', '.join(choices)}")

@@ -1,8 +1,8 @@
-"""What verbs draw in a terminal: consoles, tables, and one memory as text.
+"""Terminal output of verbs: consoles, tables, and one memory as text.
 
-Rich writes escape sequences of its own to a terminal, so a console writes past the runner's filter and does its work:
-no control code of a drawn text gets through, and no text is read as rich's markup. No number is computed here but a
-token's probability, which follows from its score and the largest probability.
+Rich writes its own escape sequences to a terminal, so a console bypasses the runner's filter and filters itself: no
+control code of a drawn text gets through, and no text is parsed as rich's markup. Computes no number but a token's
+probability, from its score and the largest probability.
 """
 
 import math
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 _PIPED_WIDTH = 120
 _READ = 8
-"""Top tokens that are shown of a value through a lens."""
+"""Top tokens shown of a value under a lens."""
 _BAR = 30
 _VALUE_TOKENS = 10
 _ROOMY, _BESIDE_TRIGGERS = 80, 16
-"""Columns from which on a trigger has one line; and what stands before it where it has two."""
+"""Columns from which a trigger takes one line; and the width before it if it takes two."""
 _PADDING, _LEAST, _HEADER, _ENDLESS = 2, 12, 6, 10_000
-"""Blanks between columns; the least widths of a text that is broken, and of a header; a width in which nothing is."""
+"""Blanks between columns; least widths of a wrapped text and of a header; a width that never wraps."""
 
 
 class _Plain(Console):
-    """A console whose texts are shown as they stand; only rich's own control segments act."""
+    """A console that shows texts literally; only rich's own control segments act."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -49,13 +49,12 @@ class _Plain(Console):
 
 
 def stdout_console(*, piped_width: int) -> Console:
-    """A console on stdout; `piped_width` is its width where stdout is no terminal."""
+    """A console on stdout; `piped_width` is its width unless stdout is a terminal."""
     width = None if sys.stdout.isatty() else piped_width
     return _Plain(file=_stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
 
 
 def stderr_console() -> Console:
-    """A console on stderr, for bars."""
     return _Plain(file=_stream_behind(sys.stderr))
 
 
@@ -66,10 +65,9 @@ def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
 def print_table(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False
 ) -> None:
-    """Prints a table without lines; a column whose name begins with `>` is to the right. `wrap` breaks long names.
-
-    Nothing is cut: where the table is too wide, texts are broken, but for names of memories, and no number is; where
-    even that has no room, every row is a list of its own.
+    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names.
+    Nothing is cut: in a table that is too wide, texts are wrapped, except numbers and names of memories; if even that
+    does not fit, every row becomes a list.
     """
     if wrap or _width_of(_table(columns, rows), console) > console.width:
         longest = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(len(columns))]
@@ -189,7 +187,6 @@ def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, l
 
 
 def _following(group: list[dict[str, Any]]) -> str:
-    """The different next tokens of one prefix, in order of rank."""
     texts = ["(end)" if row["next_text"] is None else show_token(row["next_text"]) for row in group]
     different = list(dict.fromkeys(texts))
     return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")

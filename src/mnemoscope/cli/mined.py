@@ -1,4 +1,4 @@
-"""What `mine` and `merge` print when they are done: where the atlas is, what it holds, what to type next."""
+"""The final output of `mine` and `merge`: the atlas's path, its contents, and the next commands."""
 
 import sys
 from pathlib import Path
@@ -7,13 +7,10 @@ from mnemoscope.cli.runner import emit
 
 OTHER_FUNCTION = "plain (eager) attention, which alone tells it, is another function of this model, or cannot run"
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
-"""Counts of the text that are printed."""
 _LISTED = 20
-"""Bad rows that are printed one by one."""
 
 
 def summarise(path: Path, *, json: bool) -> None:
-    """Prints a few lines about the finished atlas (or part), or one JSON document."""
     from mnemoscope.atlas import open_atlas
 
     atlas = open_atlas(path)
@@ -31,8 +28,8 @@ def summarise(path: Path, *, json: bool) -> None:
     if json:
         made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
         sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
-        asked = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
-        emit({**made, **sizes, **asked, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
+        rest = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
+        emit({**made, **sizes, **rest, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
         return
     print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
     print(f"  model   {model.spec}")
@@ -47,10 +44,10 @@ def summarise(path: Path, *, json: bool) -> None:
             more = f" and {bad - len(rows[:_LISTED]):,} more (manifest.json)" if bad > _LISTED else ""
             print(f"  passed over {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
     if questions.prefixes is not None:
-        found, wanted = questions.prefixes, questions.prefixes_asked or 0
-        fewer = f" (not {wanted:,}: the validation text has no more)" if found < wanted else ""
+        gave, requested = questions.prefixes, questions.prefixes_asked or 0
+        fewer = f" (not {requested:,}: the validation text has no more)" if gave < requested else ""
         removals = f"{questions.removals_per_layer} memories per layer for removals"
-        print(f"  asked   {found:,} validation prefixes{fewer}, {removals}")
+        print(f"  asked   {gave:,} validation prefixes{fewer}, {removals}")
     if part:
         print(f"next: mine the other parts, then mnemoscope merge OUT {path} ...")
     else:

@@ -1,10 +1,10 @@
-"""How far a long command is, on stderr: a bar on a terminal, a line now and then elsewhere, or JSON for machines.
+"""The progress of a long command on stderr: a bar on a terminal, lines elsewhere, or JSON for programs.
 
 A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`;
-what stands behind the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown as it is. A report of the
-stage `worker` is no progress but news of a worker, in its note (`mnemoscope.foundation.progress.worker_note`).
+text after the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown unchanged. A report of the stage
+`worker` is an event of a worker, described in its note (`mnemoscope.foundation.progress.worker_note`).
 
-Shows the rate and the time left, counted from the first report of the stage (a resumed run starts in the middle).
+Rate and remaining time count from the first report of the stage, since a resumed run starts in the middle.
 """
 
 import json
@@ -19,12 +19,12 @@ from typing import Any, TextIO
 from mnemoscope.foundation.progress import WORKER, Progress
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
-"""Seconds between two lines of one stage, for people and for machines."""
+"""Seconds between two lines of one stage, for people and for programs."""
 
 
 @contextmanager
 def reporting(events: bool = False) -> Iterator[Progress]:
-    """What to pass to a room as `progress`; with `events` it writes a JSON document a line, on a terminal, too."""
+    """The `progress` callback for a room; with `events` it writes one JSON document per line, also on a terminal."""
     if sys.stderr.isatty() and not events:
         with _bars() as report:
             yield report
@@ -36,7 +36,7 @@ def reporting(events: bool = False) -> Iterator[Progress]:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """One report of a stage; `rate` per second and `left` in seconds are None where they cannot be told yet."""
+    """One report of a stage; `rate` per second and `left` in seconds are None while unknown."""
 
     stage: str
     done: float
@@ -48,16 +48,15 @@ class ProgressReport:
 
 @dataclass
 class Pace:
-    """How fast stages go, each from its first report on."""
+    """The speed of each stage since its first report."""
 
     _began: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def begin(self, stage: str, done: float, now: float) -> None:
-        """The stage begins here, also one that was there before."""
+        """Starts the stage here, even if it had started before."""
         self._began[stage] = now, done
 
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
-        """The report with rate and time left."""
         if stage not in self._began:
             self.begin(stage, done, now)
         since, first = self._began[stage]
@@ -67,7 +66,6 @@ class Pace:
 
 
 def plain_line(report: ProgressReport) -> str:
-    """A report as people read it."""
     stage, done, total = report.stage, report.done, report.total
     if stage == WORKER:
         return f"{stage} {report.note}"
@@ -89,13 +87,12 @@ _NEWS = re.compile(r"(\S+) (started|ended|lost)(?:: (.*))?", re.DOTALL)
 
 
 def json_line(report: ProgressReport) -> str:
-    """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`.
-
-    Counts are as reported, bytes as bytes; `workers` and `leases_lost` are null where the stage says nothing of them.
+    """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`. Counts are as
+    reported, bytes in bytes; `workers` and `leases_lost` are null if the note has none.
     """
     if report.stage == WORKER:
-        found = _NEWS.fullmatch(report.note)
-        worker, what, why = found.groups() if found else (None, None, report.note)
+        news = _NEWS.fullmatch(report.note)
+        worker, what, why = news.groups() if news else (None, None, report.note)
         return json.dumps({"event": "worker", "worker": worker, "what": what, "why": why})
     unit, note = _unit_and_rest(report.note)
     workers, lost = (re.search(rf"(\d+) {word}", note) for word in ("workers?", "leases? lost"))
@@ -109,7 +106,7 @@ def json_line(report: ProgressReport) -> str:
 
 @dataclass
 class Lines:
-    """Progress as lines: the first report of a stage, one every so many seconds, and the last; all news of workers."""
+    """Progress as lines: the first report of a stage, one per interval, and the last; all events of workers."""
 
     stream: TextIO
     every: float = LINE_EVERY
@@ -121,7 +118,6 @@ class Lines:
     _pending: ProgressReport | None = field(default=None, repr=False)
 
     def __call__(self, stage: str, done: float, total: float | None, note: str = "") -> None:
-        """Takes one report."""
         now = self.clock()
         if stage == WORKER:
             self._print(ProgressReport(stage, done, total, note))
@@ -136,7 +132,6 @@ class Lines:
             self._shown = now
 
     def finish(self) -> None:
-        """Prints what was reported last, if it is not out yet."""
         if self._pending is not None:
             self._print(self._pending)
         self._pending = None
@@ -146,12 +141,11 @@ class Lines:
 
 
 def json_events(stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> Lines:
-    """Progress for machines: one JSON document a line, as `json_line` says."""
     return Lines(stream, every=EVENT_EVERY, clock=clock, form=json_line)
 
 
 def in_unit(note: str) -> tuple[str, str, float]:
-    """Unit, remaining note, and what to multiply numbers with: `tokens; 4 workers` -> tokens, `bytes` -> MB."""
+    """Unit, remaining note, and factor of the numbers: `tokens; 4 workers` -> tokens, `bytes` -> MB."""
     unit, rest = _unit_and_rest(note)
     return ("MB", rest, 1e-6) if unit == "bytes" else (unit, rest, 1.0)
 
@@ -162,7 +156,7 @@ def _unit_and_rest(note: str) -> tuple[str, str]:
 
 
 def _number(value: float) -> str:
-    """A count as one reads it: whole, or with one decimal where it is small and not whole."""
+    """A count: an integer, or one decimal if it is small and not whole."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
@@ -171,7 +165,7 @@ def _rate(value: float, unit: str) -> str:
 
 
 def spoken_time(seconds: float) -> str:
-    """A duration as one would say it: `40 s`, `3 min 20 s`, `2 h 5 min`."""
+    """A duration in words: `40 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -182,7 +176,6 @@ def spoken_time(seconds: float) -> str:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    """One bar per stage, drawn by rich."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -202,16 +195,16 @@ def _bars() -> Iterator[Progress]:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             if stage == WORKER:
-                if " lost" in note:  # that others come and go, the bar says
+                if " lost" in note:  # the bar counts the other events
                     drawn.console.print(f"{stage} {note}", markup=False, highlight=False)
                 return
-            unit, said, scale = in_unit(note)
+            unit, rest, scale = in_unit(note)
             if stage not in tasks:
                 tasks[stage] = drawn.add_task(stage, total=total, count="", rate="", note="")
             rate = pace.report(stage, done, total, note, time.monotonic()).rate
             count = _number(done * scale) + ("" if total is None else f"/{_number(total * scale)}")
             drawn.update(
-                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), note=said,
+                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), note=rest,
                 rate="" if rate is None else _rate(rate * scale, unit),
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Makes docs/cli.md from the commands themselves: `python -m mnemoscope.cli.reference > docs/cli.md`."""
+"""Generates docs/cli.md from the commands: `python -m mnemoscope.cli.reference > docs/cli.md`."""
 
 import sys
 from typing import Any
@@ -21,7 +21,6 @@ stdout and nothing else there; progress goes to stderr.
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
     group: Any = get_command(app)
     top = typer.Context(group, info_name="mnemoscope", terminal_width=_WIDTH)
     sections = [_HEAD, f"```\n{_help(group, top)}\n```\n"]

@@ -1,8 +1,8 @@
-"""What every verb has in common: exit codes, the one plain line on stderr, and the one JSON document on stdout.
+"""Common behaviour of all verbs: exit codes, one plain line on stderr, and one JSON document on stdout.
 
-Exit code 0; 2 with one plain line last on stderr for whatever the user can mend, usage errors included; 130 after
-Ctrl-C; 75 after SIGTERM or SIGUSR1; 1 for a bug. `--debug` shows tracebacks. While a verb runs, no control code gets
-through stdout and stderr: names and texts of an atlas, a model or a corpus may be a stranger's. Knows no room.
+Exit code 0; 2 with one plain line last on stderr for anything that the user can fix, including usage errors; 130 after
+Ctrl-C; 75 after SIGTERM or SIGUSR1; 1 for a bug. `--debug` shows tracebacks. While a verb runs, control codes are
+filtered from stdout and stderr, since names and texts of an atlas, a model or a corpus may be untrusted. Knows no room.
 """
 
 import errno
@@ -31,7 +31,7 @@ BUG, USER, INTERRUPTED, TERMINATED = 1, 2, Interrupted.exit_code, Terminated.exi
 
 @final
 class _Output:
-    """A stream, what keeps it from being written told in one line; a reader that has seen enough is no such thing."""
+    """A stream that turns write errors into StoreFailed; a closed pipe (`| head`) stays BrokenPipeError."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -56,14 +56,14 @@ class _Output:
 
 
 class _ClosedStream(io.StringIO):
-    """In place of a stream that was closed before the process began."""
+    """Replaces a stream that was closed before the process began."""
 
     def write(self, _text: str) -> int:
         raise OSError(errno.EBADF, "it was closed before the command began")
 
 
 def _open_streams() -> None:
-    """Takes the numbers of closed streams, so that no file of ours gets one, which libraries would write to."""
+    """Occupies the numbers of closed streams, so that no file of ours gets one, to which libraries would write."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number
@@ -71,24 +71,23 @@ def _open_streams() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    """Sends what is left in a stream nowhere, so that the interpreter does not complain about it as it ends."""
+    """Redirects a stream to the null device, so that the interpreter does not complain about unwritten data at exit."""
     with suppress(OSError):  # a stream without a number
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @dataclass
 class _Document:
-    """Where the one JSON document goes, and whether it is out."""
+    """The target of the one JSON document, and whether it is written."""
 
     stream: TextIO
     arguments: tuple[str, ...] = ()
-    """Those of the command whose document it is."""
     written: bool = False
 
 
 @final
 class FilteredStream:
-    """A text stream through which control codes pass as signs that can be seen; `stream` is what it writes to."""
+    """A text stream that makes control codes visible; `stream` is the target."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -100,7 +99,6 @@ class FilteredStream:
         return self.stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes every line as `write` does."""
         for line in lines:
             self.write(line)
 
@@ -109,21 +107,20 @@ class FilteredStream:
 
 
 _C1 = re.compile("[\x7f-\x9f]")
-"""Control codes that JSON may hold as they are; terminals act on them."""
+"""Control codes that JSON leaves unescaped but terminals act on."""
 
 _document: ContextVar[_Document | None] = ContextVar("document", default=None)
 
 
 def arguments_given() -> list[str]:
-    """The words of the command that runs, its verb first; none outside of `run`."""
+    """The words of the running command, its verb first; empty outside of `run`."""
     document = _document.get()
     return [] if document is None else list(document.arguments)
 
 
 def emit(value: object) -> None:
-    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null.
-
-    Control codes are escaped: all of them, not only those that JSON wants escaped.
+    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null. All
+    control codes are escaped, not only those that JSON requires.
     """
     document = _document.get() or _Document(sys.stdout)
     if document.written:
@@ -135,7 +132,7 @@ def emit(value: object) -> None:
 
 
 def run(app: Callable[..., Any], arguments: list[str]) -> int:
-    """Runs `app` on the arguments and returns the exit code; whatever goes wrong ends as one plain line."""
+    """Runs `app` on the arguments and returns the exit code; any error ends as one plain line."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug, as_json = "--debug" in options, "--json" in options
     _open_streams()
@@ -148,7 +145,7 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
     try:
         sys.stdout, sys.stderr = cast(TextIO, FilteredStream(stdout)), cast(TextIO, FilteredStream(stderr))
         if as_json and "--help" not in options:
-            # A library that prints would spoil the document.
+            # Output of libraries must not mix with the document.
             sys.stdout = sys.stderr
         with command_line():
             code = _exit_code(app, arguments or ["--help"], debug=debug, as_json=as_json)
@@ -157,7 +154,7 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
         except StoreFailed as error:
             code = code or _refuse(error, debug=debug, as_json=False)
             _drop(stdout)
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
+    except BrokenPipeError:  # the reader (`| head`) has ended
         _drop(stdout)
         code = 0
     finally:
@@ -169,7 +166,7 @@ def run(app: Callable[..., Any], arguments: list[str]) -> int:
 def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as_json: bool) -> int:
     try:
         code = app(args=arguments, prog_name="mnemoscope", standalone_mode=False)
-        if code == INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
+        if code == INTERRUPTED:  # typer turns Ctrl-C into this code silently
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -188,7 +185,7 @@ def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as
 
 
 def _line_and_code(error: BaseException) -> tuple[str, int]:
-    """What an error ends with: the one line that says it, and the exit code."""
+    """The one line of an error, and the exit code."""
     if isinstance(error, typer.TyperException):
         return f"{error.format_message()} (`mnemoscope --help` explains)", USER
     if isinstance(error, MnemoscopeError):
@@ -203,14 +200,14 @@ def _line_and_code(error: BaseException) -> tuple[str, int]:
 
 
 def _refuse(error: BaseException, *, debug: bool, as_json: bool) -> int:
-    """Ends with one plain line; with `--json` the same goes to stdout, unless the command had its say there."""
+    """Prints one plain line; with `--json` also a document on stdout, unless one was written."""
     line, code = _line_and_code(error)
     line = " ".join(line.split())
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     document = _document.get()
     if as_json and document is not None and not document.written:
-        with suppress(StoreFailed):  # which may be what is told
+        with suppress(StoreFailed):  # which may be the reported error
             emit({"error": type(error).__name__, "message": line, "exit_code": code})
     with suppress(OSError, StoreFailed):
         print(f"mnemoscope: {line}", file=sys.stderr, flush=True)

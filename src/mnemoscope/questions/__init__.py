@@ -1,4 +1,4 @@
-"""What an atlas says when it is asked: tables in, a small table out; the model is never called.
+"""Answers questions from an atlas's tables, one small table each. Never calls the model.
 
 A question is a file of this room: its declaration (`question.Question`) and its answer. `registry` lists them.
 """

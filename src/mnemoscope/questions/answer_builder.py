@@ -1,4 +1,4 @@
-"""How every answer is put together: estimates by layer and name in one table, and statements about all layers at once.
+"""Builds the table of an answer: estimates by layer and name, and totals over all layers.
 
 An answer is a data frame with the columns of `schema.ANSWER_COLUMNS` (layer null for totals) and the question's own key
 columns after them. Holds no question and reads no atlas.
@@ -15,19 +15,15 @@ from mnemoscope.foundation.intervals import NOTHING, AnyEstimate, Estimate, mean
 from mnemoscope.questions.question import EMPTY, Question
 
 MEMORIES = "over memories (Wilson)"
-"""What the intervals of a question about memories say of themselves."""
 NO_TARGET = "no memory of this atlas has a target; mine more text"
-"""What a question about values says where it finds nothing."""
 
 ByLayer = Mapping[int | None, Estimate]
-"""An estimate for every layer, and one over all layers under None."""
+"""One estimate per layer; the key None holds the one over all layers."""
 
 
 class AnswerBuilder:
-    """An answer that is being put together, row by row.
-
-    Only numbers that the question declares are taken. `own` names the question's own key columns and their types; a
-    row that does not give one leaves it null.
+    """Collects the rows of an answer. Only numbers that the question declares are accepted. `own` names the question's
+    own key columns and their types; a row without one has null there.
     """
 
     def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
@@ -36,7 +32,7 @@ class AnswerBuilder:
         self._rows: list[tuple[Any, ...]] = []
 
     def add(self, layer: int | None, name: str, estimate: Estimate, **own: Any) -> None:
-        """Adds one row; `layer` None is a total, and what is not finite becomes null."""
+        """Adds one row. `layer` None is a total; a value that is not finite becomes null."""
         if name not in self._names:
             raise ValueError(f"{name} is no number that the question declares")
         if unknown := own.keys() - self._own.keys():
@@ -45,18 +41,16 @@ class AnswerBuilder:
         self._rows.append((layer, name, *numbers, *(own.get(column) for column in self._own)))
 
     def add_named(self, layer: int | None, estimates: Mapping[str, Estimate], *, prefix: str = "") -> None:
-        """Adds the numbers of one layer, or totals, by name."""
         for name, estimate in estimates.items():
             self.add(layer, prefix + name, estimate)
 
     def add_layers(self, name: str, estimates: ByLayer, *, total: bool = True) -> None:
-        """Adds an estimate of every layer, and (if wanted) the one over all layers, under one name."""
         for layer, estimate in estimates.items():
             if layer is not None or total:
                 self.add(layer, name, estimate)
 
     def frame(self) -> pl.DataFrame:
-        """The answer as a table: layers in the order in which they were added, totals last."""
+        """The answer as a table: layers in insertion order, totals last."""
         rows = sorted(self._rows, key=lambda row: row[0] is None)
         return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._own, orient="row")
 
@@ -65,14 +59,13 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def complement(found: AnyEstimate) -> AnyEstimate:
-    """The share of the other cases."""
-    value, high, low = (None if end is None else 1 - end for end in (found.value, found.low, found.high))
-    return replace(found, value=value, low=low, high=high)
+def complement(estimate: AnyEstimate) -> AnyEstimate:
+    value, high, low = (None if end is None else 1 - end for end in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
 
 
 def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
-    """The layer whose estimate is the smallest, the lower layer of equal ones; (None, NOTHING) if none is defined."""
+    """The layer with the smallest estimate, the lower one of a tie; (None, NOTHING) if none is defined."""
     defined = [(one.value, layer) for layer, one in estimates.items() if layer is not None and one.value is not None]
     if not defined:
         return None, NOTHING
@@ -81,15 +74,13 @@ def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
 
 
 def share_first(ranks: pl.Series) -> Estimate:
-    """The share of ranks that are 0, the first, with its Wilson interval."""
     return share(int((ranks == 0).sum()), len(ranks))
 
 
 def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """How some memories' keys stand to the last tokens of their triggers, and of those they were dealt; and how keys,
-    and shuffled keys, stand to the token that they point to most on a little text: what is above there, training wrote.
-
-    `rows` are of `roles`, or of `key_readings` under one lens; a memory without a trigger does not count.
+    """Agreement of keys with the last tokens of their own triggers and of another memory's; and, on a little text, of
+    keys and of shuffled keys with the token that activates them most. The excess over the shuffled key is due to
+    training. `rows` are of `roles`, or of `key_readings` under one lens. Memories without a trigger are left out.
     """
     own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
     on_text, shuffled = (share_first(rows[name].drop_nulls()) for name in ("text_rank", "shuffled_rank"))
@@ -106,26 +97,22 @@ def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
     }
 
 
-def difference(found: Estimate, other: Estimate) -> Estimate:
-    """How much larger one estimate is than another of other cases, which the two intervals tell (Newcombe 1998).
-
-    The interval has a width also where both are 0; it is too wide rather than too narrow where cases go together.
+def difference(estimate: Estimate, other: Estimate) -> Estimate:
+    """The difference of two estimates of independent samples, with its interval from both (Newcombe 1998). The interval
+    has a width even where both are 0, and is conservative where the samples are positively correlated.
     """
-    ends = found.value, found.low, found.high, other.value, other.low, other.high
+    ends = estimate.value, estimate.low, estimate.high, other.value, other.low, other.high
     if any(end is None for end in ends):
         return NOTHING
     value, low, high, less, least, most = (float(end) for end in ends if end is not None)
     down, up = math.hypot(value - low, most - less), math.hypot(high - value, less - least)
-    return Estimate(value - less, found.count, value - less - down, value - less + up)
+    return Estimate(value - less, estimate.count, value - less - down, value - less + up)
 
 
 def share_above(estimates: Sequence[Estimate], bound: float) -> Estimate:
-    """The share of the layers whose number is above the bound; a layer without a number is not.
-
-    Layers are no sample, so such a share has no interval of its own. What is unsure is each layer's number; with these
-    intervals corrected for how many layers are looked at (Bonferroni), all of them hold at once in 95 % of cases, and
-    so does what is counted from them. The interval reaches from the share of the layers that are clearly above to that
-    of those that are not clearly below.
+    """The share of the layers whose number is above the bound; a layer without a number is not above it. Layers are no
+    sample: the uncertainty is in each layer's number. Their intervals, corrected for the number of layers (Bonferroni),
+    hold at once in 95 % of cases; the share's runs from layers clearly above to those not clearly below.
     """
     if not estimates:
         return NOTHING

@@ -1,10 +1,10 @@
-"""The answers of an atlas: made, written as analyses/QUESTION.json and QUESTION.parquet, and read from there.
+"""Computes the answers of an atlas, writes them as analyses/QUESTION.json and QUESTION.parquet, and reads them back.
 
-The same atlas gives the same bytes. Asking again replaces what was written. Answers are computed first and written
-after, so that an atlas that lacks a table keeps the answers it has.
+The same atlas gives the same bytes. A new answer replaces the stored one. All answers are computed before the first is
+written, so an atlas that lacks a table keeps the answers it has.
 
-What lies there is believed only if analyses/manifest.json covers it with the right hash: an answer of another atlas, or
-one that was changed, or that counts other judgements than there are now, is made again.
+A stored answer is used only if analyses/manifest.json lists it with the right hash. An answer of another atlas, one
+that was edited, or one that counts older judgements is computed again.
 """
 
 import hashlib
@@ -35,13 +35,10 @@ _Made = TypeVar("_Made")
 
 SIDE = "analyses"
 COMPOSITIONS = "refinement_events"
-"""The question whose listed cases a report shows."""
 
 
 @dataclass(frozen=True)
 class AnswerFiles:
-    """What is stored of one answer: the document, the table, and the listed cases if the question lists any."""
-
     document: Document
     table: pl.DataFrame
     cases: pl.DataFrame | None
@@ -49,7 +46,7 @@ class AnswerFiles:
 
 @dataclass(frozen=True)
 class Answers:
-    """The documents that were written, and of the questions that the atlas cannot answer, why."""
+    """The documents written, and for each question that could not be answered, the reason."""
 
     documents: dict[str, Document]
     unanswered: dict[str, str]
@@ -57,7 +54,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class LoadedAnswers:
-    """The answers by question, in the paper's order; `made` are those that were not in the atlas before."""
+    """All answers by question, in the paper's order; `made` lists those computed by this call."""
 
     answers: dict[str, Answer]
     cases: pl.DataFrame | None
@@ -66,28 +63,26 @@ class LoadedAnswers:
 
 
 def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
-    """Answers the question; the document has the hash of the judgements counted. Raises what `answer` raises."""
-    # Taken before the answer: what people say meanwhile makes it outdated, and it is made again when asked for.
-    asked, judgements = load_question(question), judgements_hash(atlas, question)
+    """Answers the question; the document holds the hash of the judgements counted. Raises what `answer` raises."""
+    # The hash is taken before the answer: a judgement saved meanwhile then makes the answer outdated.
+    declared, judgements = load_question(question), judgements_hash(atlas, question)
     table = answer(atlas, question)
     rows = table.select([field.name for field in ANSWER_COLUMNS])
     document = {
         "question": question,
-        "projections": projection(atlas, *asked.projections),
-        "interval": asked.interval.format(seed=plan_seed(atlas)),
-        "paper": asked.paper.document(),
+        "projections": projection(atlas, *declared.projections),
+        "interval": declared.interval.format(seed=plan_seed(atlas)),
+        "paper": declared.paper.document(),
         "layers": rows.filter(pl.col("layer").is_not_null()).to_dicts(),
         "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
         **({} if judgements is None else {"judgements": judgements}),
     }
-    return AnswerFiles(document, table, asked.cases(atlas) if asked.cases else None)
+    return AnswerFiles(document, table, declared.cases(atlas) if declared.cases else None)
 
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the judgements that the question counts now, so that an answer can tell whether it counted them.
-
-    None where there are none, or the question counts none. Raises AnnotationError for judgements of another atlas,
-    AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """The sha256 of the judgements that the question counts now; None where there are none, or it counts none. Raises
+    AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
     """
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)
@@ -95,10 +90,9 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
 
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
-    """Answers the questions, writes them into the atlas, and returns the documents that were written.
-
-    Raises what `answer` raises (nothing is written then), AtlasBusy while another process writes or if another atlas
-    was mined there meanwhile, and StoreFailed.
+    """Answers the questions, writes the answers into the atlas and returns their documents. Raises what `answer` raises
+    (then nothing is written), AtlasBusy while another process writes or if the folder now holds another atlas, and
+    StoreFailed.
     """
     answers = {question: make_answer(atlas, question) for question in questions}
     _store(atlas, answers)
@@ -120,15 +114,13 @@ def _store(atlas: Atlas, answers: Mapping[str, AnswerFiles]) -> None:
 
 
 def answer_files(question: str) -> list[str]:
-    """The files of one answer, relative to the atlas: the document, the table, and the listed cases if it has any."""
     cases = [f"{SIDE}/{question}.cases.parquet"] if load_question(question).cases else []
     return [f"{SIDE}/{question}.json", f"{SIDE}/{question}.parquet", *cases]
 
 
 def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
-    """Answers and writes every question that the atlas has the tables for; patterns are made where they are missing.
-
-    Raises AtlasUnfinished if it can answer none, and what `write` raises.
+    """Answers and writes every question whose tables exist; finds patterns first where they are missing. Raises
+    AtlasUnfinished if no question can be answered, and what `write` raises.
     """
     atlas = with_patterns(atlas, QUESTIONS, progress=progress)
     written, unanswered = _try_each(QUESTIONS, lambda question: write(atlas, [question])[question], progress)
@@ -141,7 +133,6 @@ def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
 def _try_each(
     questions: Sequence[str], make: Callable[[str], _Made], progress: Progress
 ) -> tuple[dict[str, _Made], dict[str, str]]:
-    """What is made of each question, and of those that the atlas lacks a table for, why nothing is."""
     made: dict[str, _Made] = {}
     unanswered: dict[str, str] = {}
     for done, question in enumerate(questions):
@@ -156,10 +147,9 @@ def _try_each(
 def with_patterns(
     atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress = ignore_progress
 ) -> Atlas:
-    """The atlas, opened again if its patterns had to be made for these questions, or were to be made `anew`.
-
-    Patterns are made, too, where the table is not as the manifest covers it: a run killed before it covered the table
-    leaves doubt. Raises AtlasBusy while another process writes, and what `write_patterns` raises.
+    """Finds patterns if one of the questions needs them, or always if `anew`; returns the atlas, reopened if so.
+    Patterns are also found again where the manifest does not list the table with its hash, as after a killed run.
+    Raises AtlasBusy while another process writes, and what `write_patterns` raises.
     """
     refuse_part(atlas)
     needed = any(load_question(question).needs_patterns for question in questions)
@@ -171,16 +161,15 @@ def with_patterns(
 
 
 def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
-    """The questions whose answers lie in the atlas and depend on its patterns."""
+    """The stored answers that depend on the atlas's patterns."""
     dependent = (question for question in QUESTIONS if load_question(question).needs_patterns)
     return tuple(question for question in dependent if (atlas.path / answer_files(question)[0]).is_file())
 
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
-    """Every answer of the atlas; those that are missing or older than people's judgements are made and written into it.
-
-    With `keep` False, answers that cannot be written into the atlas (a read-only folder) are made all the same. Raises
-    AtlasUnfinished for a part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    """Every answer of the atlas. Missing answers and those that count older judgements are computed and written. With
+    `keep` False, an answer that cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for a
+    part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]
@@ -203,32 +192,30 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
     made, reasons = _try_each(lacking, make, progress)
     reasons |= _try_each([question for question in outdated if question in without], make, ignore_progress)[1]
-    found = made | {question: _parse(own) for question, own in stored.items() if own and question not in lacking}
-    answers = {one: _answer(atlas, one, found.get(one), reasons.get(one, "")) for one in QUESTIONS}
-    cases = found[COMPOSITIONS].cases if COMPOSITIONS in found else None
+    answered = made | {question: _parse(own) for question, own in stored.items() if own and question not in lacking}
+    answers = {one: _answer(atlas, one, answered.get(one), reasons.get(one, "")) for one in QUESTIONS}
+    cases = answered[COMPOSITIONS].cases if COMPOSITIONS in answered else None
     return LoadedAnswers(answers, cases, tuple(made), atlas)
 
 
 def stored_answers(atlas: Atlas) -> dict[str, Answer]:
-    """The answers that lie in the atlas, by question, in the paper's order; nothing is made and nothing is written.
-
-    What people have said since an answer was made is not in it.
+    """The stored answers by question, in the paper's order. Computes and writes nothing; newer judgements are not
+    counted.
     """
     stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
     return {one: _answer(atlas, one, own, "" if own else _remedy(atlas, one)) for one, own in stored.items()}
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
-    """Which command leads to an answer: the one that makes a table that it needs and lacks, else `analyze`."""
+    """The command that makes the answer possible: the one that makes its missing table, else `analyze`."""
     if lacking := _lacking_table(atlas, question):
         return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
     return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
-    """The stored answers and that of `question`, which is made if it is missing or outdated; writes nothing.
-
-    Raises what `answer` raises.
+    """The stored answers, and that of `question` computed if missing or outdated. Writes nothing. Raises what `answer`
+    raises.
     """
     contents = _read_answers(atlas)
     made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
@@ -237,9 +224,8 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
 
 
 def all_are_current(atlas: Atlas) -> bool:
-    """Whether every answer lies in the atlas, and counts what people say now; raises what `judgements_hash` raises.
-
-    Those that need a table which the atlas lacks are left out.
+    """Whether every answer whose tables exist is stored and counts the present judgements. Raises what
+    `judgements_hash` does.
     """
     return all(
         _is_current(atlas, question, contents) or lacks_tables(atlas, question)
@@ -248,7 +234,7 @@ def all_are_current(atlas: Atlas) -> bool:
 
 
 def lacks_tables(atlas: Atlas, question: str) -> bool:
-    """Whether the question needs a table that the atlas does not have, or that was switched off."""
+    """Whether a table that the question needs is missing or was switched off."""
     return _lacking_table(atlas, question) is not None
 
 
@@ -264,13 +250,15 @@ def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
 
 
 def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
-    """What the files of each answer hold; nothing where one is not as the manifest covers it."""
+    """The bytes of each answer's files; empty where a file is missing or its hash differs from the manifest's."""
     covering = recorded_hashes(atlas, SIDE)
     return {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
 
 
 def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:
-    """What the files hold, read once, so that what is shown is what was compared; None where one is not as covered."""
+    """The bytes of the files; None if one is missing or its hash differs. Read once: what is compared is what is
+    used.
+    """
     contents = []
     for path in paths:
         try:
@@ -289,9 +277,8 @@ def _parse(contents: Sequence[bytes]) -> AnswerFiles:
 
 
 def _answer(atlas: Atlas, question: str, stored: AnswerFiles | None, missing: str) -> Answer:
-    """The answer; `missing` says why there is none where nothing is stored."""
-    asked, depth = load_question(question), model_layers(atlas)
+    declared, depth = load_question(question), model_layers(atlas)
     if stored is None:
-        return Answer(asked, EMPTY, "", missing, atlas.layers, depth)
-    answer = Answer(asked, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth)
-    return answer if answer.rows(asked.main) else replace(answer, missing=asked.nothing)
+        return Answer(declared, EMPTY, "", missing, atlas.layers, depth)
+    answer = Answer(declared, stored.table, str(stored.document.get("interval", "")), "", atlas.layers, depth)
+    return answer if answer.rows(declared.main) else replace(answer, missing=declared.nothing)

@@ -1,8 +1,7 @@
-"""What a question of the paper is, and how the answer to it is read: by name, layer by layer.
+"""The declaration of a question (`Question`), and its answer read by name and layer (`Answer`).
 
-Everything that is said of a question outside its module and its figure (table, sentence, comparison, page, report)
-follows from what it declares. Nothing is computed here. Rows whose value is not defined are left out of an answer, so
-what is drawn is always a number.
+Tables, sentences, comparison, pages and report are made from the declaration; only the figure is written by hand.
+Computes nothing. Rows with an undefined value are dropped from an answer, so drawn values are always numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +19,16 @@ EMPTY = pl.DataFrame(
     schema={"layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64}
     | {"low": pl.Float64, "high": pl.Float64}
 )
-"""The columns that every answer begins with."""
+"""The columns that every answer starts with."""
 
 Verdict = Literal["yes", "no", "undecided"]
 Outcome = tuple[str, str, Verdict | None]
-"""A finding of ours in words, its interval in words, and the verdict; None where there is nothing to judge."""
+"""Our result in words, its interval in words, and the verdict; None if there is nothing to judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Estimate):
-    """One number of an answer: of a layer, or (layer None) a total; it is defined.
-
-    `own` are the question's own columns, `form` is how the number is to be read.
-    """
+    """One defined number of an answer, of a layer or (layer None) a total. `own` holds the question's own columns."""
 
     value: float
     layer: int | None
@@ -42,12 +38,11 @@ class Row(Estimate):
 
     @property
     def text(self) -> str:
-        """The value as one reads it."""
         return format_value(self.value, self.form)
 
     @property
     def interval(self) -> str:
-        """`[3.1 %, 3.9 %]`, or nothing where there is no interval."""
+        """`[3.1 %, 3.9 %]`; empty without an interval."""
         return format_interval(self.low, self.high, self.form)
 
     @property
@@ -58,11 +53,9 @@ class Row(Estimate):
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an answer: its name, how its value is to be read, and its label.
-
-    Without a label it is called by its name, with spaces. `alone` is the label away from the question's own figure and
-    tables; `terminal` the form in the terminal's table, where that is another. Numbers with a `table` stand in one of
-    their own, with that caption.
+    """One number of an answer: its name, format and label. The label defaults to the name, with spaces. `alone` is the
+    label outside the question's own figure and tables, `terminal` the format in the terminal's table if it differs.
+    Numbers with a `table` form a separate table of that caption.
     """
 
     name: str
@@ -79,11 +72,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper's text: what it says, the stated figure, and the total of the answer beside it.
-
-    `form` is how ours is to be read beside the paper's. `rule` says in words when the claim counts as shown; `test`
-    asks it of the answer and that total (or the total `by`), and gives None where it cannot be asked of this answer.
-    Where no rule would be fair, there is none.
+    """One statement of the paper's text, the figure it gives, and the name of our total beside it. `form` is the format
+    of our number. `rule` states when the claim counts as shown. `test` applies it to the answer and that total (or the
+    total `by`) and returns None if it does not apply. A claim without a fair rule has none.
     """
 
     text: str
@@ -97,9 +88,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """A result that the paper's figure shows without a number of its own: what, the rule in words, and its test.
-
-    The test gets all answers by question.
+    """A result that the paper's figure shows without a number; `rule` in words, and its test on all answers by
+    question.
     """
 
     text: str
@@ -110,7 +100,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Paper:
-    """Where the paper asks a question: figure, section, the question in one sentence, and its stated results."""
+    """Where the paper asks the question, the question in one sentence, and its stated results."""
 
     figure: str
     section: str
@@ -118,22 +108,21 @@ class Paper:
     claims: tuple[Claim, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON has it; the rules are left out."""
         claims = [{"text": one.text, "paper": one.paper, "name": one.name, "form": one.form} for one in self.claims]
         return {"figure": self.figure, "section": self.section, "question": self.question, "claims": claims}
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question. Its module has it as QUESTION, and `answer(atlas)`; `figures` has a module of the same name.
+    """One question. Its module defines QUESTION and `answer(atlas)`; `figures` has a module of the same name.
 
-    `title` says in a few words what it is about; `main` is the number without which there is nothing to draw, and
-    `nothing` what is said then; `headline` are the numbers of the terminal's table, `layer_page` those that a layer's
-    page shows; `projections` and `interval` are what the answer says of its vectors and intervals.
+    `title` is a short phrase. `main` is the number without which there is no figure; `nothing` is the text shown then.
+    `headline` lists the columns of the terminal's table, `layer_page` those of a layer's page. `projections` and
+    `interval` describe the vectors and intervals of the answer.
 
-    `needs_patterns`: it reads patterns.parquet; `may_lack` are the tables that it cannot do without and that an atlas
-    may not have, or have empty because its plan asked for none. `judgements` gives what people say, where the answer
-    counts it (None where nobody said anything); `cases` lists cases beside the answer, for people to judge.
+    `needs_patterns`: reads patterns.parquet. `may_lack` lists required tables that an atlas may lack, or have empty
+    because its plan disabled them. `judgements` returns the judgements that the answer counts (None without any).
+    `cases` lists cases for people to judge.
     """
 
     id: str
@@ -162,16 +151,15 @@ class Question:
             raise ValueError(f"{self.id} shows {sorted(unknown)}, which it does not declare")
 
     def number(self, name: str) -> Number:
-        """What is declared of the number; an answer of another version may hold one that is not, shown as it is."""
+        """The declaration of a number. A number that this version does not declare is shown as it is."""
         return next((one for one in self.numbers if one.name == name), Number(name, "number"))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with its answer: the table, what its intervals are over, and why it is missing if so.
-
-    `missing` is one sentence, empty where there is an answer. `layers` are the layers of the atlas, `depth` those of
-    the model: the paper's layers 11-16 of 16 are the *upper* ones, `layer >= ceil(10 * depth / 16)`.
+    """A question with its answer: the table, what its intervals are over, and the reason if it is missing. `missing` is
+    one sentence, empty if there is an answer. `layers` are the atlas's layers, `depth` the model's number of layers.
+    The paper's layers 11-16 of 16 are the *upper* ones: `layer >= ceil(10 * depth / 16)`.
     """
 
     question: Question
@@ -182,43 +170,42 @@ class Answer:
     depth: int
 
     def label(self, name: str) -> str:
-        """What the number of that name is called."""
         return self.question.number(name).label
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """The mined layers that stand for the paper's layers 11-16."""
+        """The mined layers that correspond to the paper's layers 11-16."""
         return tuple(layer for layer in self.layers if layer >= first_upper_layer(self.depth))
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """The mined layers that stand for the paper's layers 1-10."""
+        """The mined layers that correspond to the paper's layers 1-10."""
         return tuple(layer for layer in self.layers if layer < first_upper_layer(self.depth))
 
     def names(self) -> tuple[str, ...]:
-        """Every name with at least one number, in order of appearance."""
+        """The names with at least one number, in order of appearance."""
         return tuple(self._by_name)
 
     def rows(self, name: str) -> list[Row]:
-        """The numbers of that name, by layer; without the total."""
+        """One number by layer, without the total."""
         return [row for row in self._by_name.get(name, ()) if row.layer is not None]
 
     def total(self, name: str) -> Row | None:
-        """The number of that name over all layers; None where there is none."""
+        """One number over all layers; None if undefined."""
         return self.at(name, None)
 
     def at(self, name: str, layer: int | None) -> Row | None:
-        """The number of that name in one layer, or (layer None) over all; None where there is none."""
+        """One number in one layer, or (layer None) over all; None if undefined."""
         return next((row for row in self._by_name.get(name, ()) if row.layer == layer), None)
 
     def mean(self, name: str, layers: Sequence[int]) -> float | None:
-        """The mean over those of the layers that have the number, each weighing the same; None where none has."""
+        """The unweighted mean over those of `layers` that have the number; None if none has."""
         values = [row.value for row in self.rows(name) if row.layer in layers]
         return sum(values) / len(values) if values else None
 
     @cached_property
     def _by_name(self) -> dict[str, list[Row]]:
-        """The rows of each name, by layer, the total last; names in order of appearance."""
+        """Rows by name, each sorted by layer with the total last; names in order of appearance."""
         finite = self.table.filter(pl.col("value").is_finite()).to_dicts()
         rows: dict[str, list[Row]] = {columns["name"]: [] for columns in finite}
         for columns in finite:

@@ -1,6 +1,6 @@
-"""The list of the questions, the paper's in its order and those beyond it, and the answer to one of them.
+"""The list of questions (the paper's ten in its order, then those beyond it), and the answer to one of them.
 
-A question is a module of this room with that name, and a figure of that name in `figures`; a new one is added here.
+A question is a module of this room, with a figure of the same name in `figures`; a new one is added to the list here.
 Writes nothing; answers.py does.
 """
 
@@ -26,7 +26,6 @@ THE_PAPERS: tuple[str, ...] = (
     "refinement_confidence",
     "refinement_events",
 )
-"""The paper's ten, in its order."""
 
 BEYOND: tuple[str, ...] = (
     "attention_share",
@@ -35,28 +34,27 @@ BEYOND: tuple[str, ...] = (
     "memorised",
     "width",
 )
-"""Those that it left open; each needs an optional table."""
+"""Questions that the paper left open; each needs an optional table."""
 
 QUESTIONS: tuple[str, ...] = (*THE_PAPERS, *BEYOND)
-"""The ids of all questions."""
 
 
 def room_of(question: str) -> str:
-    """The folder, here and among the figures, in which a question's module lies."""
+    """The subfolder here and among the figures."""
     return "paper" if question in THE_PAPERS else "beyond"
 
 
 def question_module(question: str) -> ModuleType:
-    """The module that declares a question (QUESTION) and answers it (`answer`); raises OptionError."""
+    """The module with QUESTION and `answer`. Raises OptionError."""
     if question not in QUESTIONS:
         raise OptionError(f"{question!r} is not a question; the questions are {', '.join(QUESTIONS)}")
     return import_module(f"mnemoscope.questions.{room_of(question)}.{question}")
 
 
 def load_question(question: str) -> Question:
-    """What is declared of a question; raises OptionError."""
-    found: Question = question_module(question).QUESTION
-    return found
+    """The declaration of a question. Raises OptionError."""
+    declared: Question = question_module(question).QUESTION
+    return declared
 
 
 def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
@@ -65,6 +63,6 @@ def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
     Writes nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the
     question needs, AtlasDamaged, and what `open_atlas` raises.
     """
-    asked = question_module(question)
-    found: pl.DataFrame = asked.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
-    return found
+    module = question_module(question)
+    frame: pl.DataFrame = module.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
+    return frame

@@ -1,8 +1,9 @@
-"""What the questions read of an atlas, with one plain line where it is not there: which table, and what makes it.
+"""Reads the tables that questions need, with a one-line error that names the missing table and the command that makes
+it.
 
-Tables, facts of the manifest, and for the questions of the paper's section 5 (Figures 7-11) the predictions on
-validation prefixes: one row per prefix and layer. Every share or mean over them comes with a bootstrap over the
-documents that the prefixes are from.
+Also facts of the manifest and, for the questions of the paper's section 5 (Figures 7-11), the predictions on validation
+prefixes: one row per prefix and layer. Every share or mean over them has a bootstrap interval over the prefixes'
+documents.
 """
 
 from collections.abc import Mapping
@@ -22,26 +23,21 @@ from mnemoscope.questions.answer_builder import least_layer
 from mnemoscope.questions.question import Number
 
 DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
-"""What the intervals of a question about prefixes say of themselves, once the seed is filled in."""
 NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
-"""What a question about prefixes says where it finds nothing."""
 NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
 _SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
-"""Tables that are empty because the plan asked for none, and the plan's entry that says so."""
+"""Tables that a plan may disable, and the plan's entry that does."""
 
 _FILLED = (
     *("activity", "attention", "key_readings", "memorised", "predictions", "prefixes", "readings", "readouts"),
     *("removals", "roles", "triggers", "values", "width"),
 )
-"""Tables whose integers (signs aside) are not below 0 and whose numbers are finite, or null where not defined."""
+"""Tables whose integers (signs aside) are at least 0 and whose numbers are finite, or null if undefined."""
 
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
-    """All rows of a table that a question cannot do without, none of them left unfilled.
-
-    Raises AtlasUnfinished, AtlasDamaged.
-    """
+    """All rows of a table, none unfilled. Raises AtlasUnfinished, AtlasDamaged."""
     refuse_part(atlas)
     if is_switched_off(atlas, name):
         raise AtlasUnfinished(
@@ -55,13 +51,12 @@ def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.Da
 
 
 def is_switched_off(atlas: Atlas, name: str) -> bool:
-    """Whether the table is empty because the plan asked for none."""
     return atlas.manifest.plan.get(_SWITCHED_OFF.get(name, "")) in (0, "0")
 
 
 def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
-    """Raises AtlasDamaged where a number is one that no run writes: a negative count, token or rank, NaN, infinity, a
-    token beyond the vocabulary.
+    """Raises AtlasDamaged for a number that no run writes: a negative count, token or rank, NaN, infinity, or a token
+    beyond the vocabulary.
     """
     tokens = cs.integer() & cs.ends_with("token")
     wrong = table.select(
@@ -79,23 +74,22 @@ def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
 
 
 def refuse_part(atlas: Atlas) -> None:
-    """Raises AtlasUnfinished for a part of an atlas, which has no table that a question could be asked of."""
+    """Raises AtlasUnfinished for a part of an atlas, which has no table that a question can use."""
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then ask")
 
 
 def plan_seed(atlas: Atlas) -> int:
-    """The seed of the plan; draws of the answers follow it."""
+    """The plan's seed, used for all random draws of the answers."""
     return int(atlas.manifest.plan.get("seed", 0))
 
 
 def model_layers(atlas: Atlas) -> int:
-    """Layers of the model, mined or not."""
     return len(atlas.manifest.model.sizes.memories)
 
 
 def projection(atlas: Atlas, *names: str) -> dict[str, str]:
-    """Which projection the manifest says was used for values, votes or streams (definitions.md section 2)."""
+    """The projection recorded for values, votes or streams (definitions.md section 2)."""
     usual = {"values": "gain", "votes": "gain", "streams": "lens"}
     return {name: atlas.manifest.projections.get(name, usual[name]) for name in names}
 
@@ -105,7 +99,7 @@ def values(atlas: Atlas) -> pl.DataFrame:
 
     Columns: layer, memory, top (the token that the value ranks first), target, target_rank (null without target),
     agrees (top is the target), max_probability, working_probability (null where unknown), value_norm, log_probability
-    (the mean of the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
+    (mean over the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
     """
     frames = [
         require_table(atlas, "values", layer=layer).select(
@@ -125,7 +119,7 @@ def values(atlas: Atlas) -> pl.DataFrame:
 
 
 def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
-    """The positive triggers of a layer (the `best` ones of each memory): memory, next_token (null at an end)."""
+    """The next token of each positive trigger of a layer (of each memory's `best` ones); null at the end of a text."""
     rows = require_table(atlas, "triggers", layer=layer).filter(pl.col("sign") == 1)
     if best is not None:
         rows = rows.filter(pl.col("rank") < best)
@@ -134,15 +128,12 @@ def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.Data
 
 @dataclass(frozen=True)
 class ResampledValue(Estimate):
-    """A share or mean with its value in every resample, by which it can be compared with others."""
-
     draws: NDArray[np.float64] = field(kw_only=True)
 
 
 def contrast(*terms: tuple[float, ResampledValue]) -> Estimate:
-    """The weighted sum of estimates, such as a difference, each resample of the documents being one of all of them.
-
-    It has the count of the first. Sums are rounded to 1e-12, so that equal estimates differ by exactly 0.
+    """The weighted sum of estimates, such as a difference, taken resample by resample; the count is that of the first.
+    Sums are rounded to 1e-12, so equal estimates differ by exactly 0.
     """
     parts = [weight * one.value for weight, one in terms if one.value is not None]
     if len(parts) < len(terms):
@@ -152,13 +143,12 @@ def contrast(*terms: tuple[float, ResampledValue]) -> Estimate:
 
 
 class Predictions:
-    """The rows of `predictions` with those of `prefixes` beside them; `rows["residual_top"]` is an array.
-
-    `beside` names another table with a row for each prefix and layer; what is null there is not a number.
+    """The rows of `predictions` joined with `prefixes`; `rows["residual_top"]` is an array. `beside` names another
+    table with one row per prefix and layer; its nulls become NaN.
     """
 
     def __init__(self, atlas: Atlas, *, beside: str | None = None) -> None:
-        """Raises AtlasUnfinished where one of the tables is missing or was switched off, AtlasDamaged."""
+        """Raises AtlasUnfinished if a table is missing or was switched off, AtlasDamaged."""
         self.layers = atlas.layers
         predictions, prefixes = require_table(atlas, "predictions"), require_table(atlas, "prefixes").sort("prefix")
         rows = predictions.join(prefixes, on="prefix").sort("layer", "prefix")
@@ -169,31 +159,28 @@ class Predictions:
         self._columns = {name: rows[name].to_numpy() for name in rows.columns}
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
-        """Of every row, the place of its layer among `layers`."""
+        """For every row, the index of its layer in `layers`."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
 
     def get(self, name: str, otherwise: NDArray[Any]) -> NDArray[Any]:
-        """A column that only some atlases have."""
         return self._columns.get(name, otherwise)
 
     def once(self) -> NDArray[np.bool_]:
-        """Marks one row of every prefix."""
+        """A mask with one row per prefix."""
         first = np.zeros(len(self.place), bool)
         first[np.unique(self["prefix"], return_index=True)[1]] = True
         return first
 
     def documents(self) -> Estimate:
-        """How many documents the prefixes are from: what the intervals resample."""
         count = self._resamples.clusters
         return Estimate(float(count), count) if count else NOTHING
 
     def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, ResampledValue]:
-        """Per layer and over all: the mean of `hits` (True or False, or any number) over the rows that are `among`.
-
-        Fewer than two documents have no resamples.
+        """Per layer and over all: the mean of `hits` (booleans or numbers) over the rows where `among` holds. No
+        interval for fewer than two documents.
         """
         values = np.asarray(hits, np.float64)
         cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
@@ -201,10 +188,9 @@ class Predictions:
         return self._ratios(self._sums(np.where(cases, values, 0.0)), counted, counted.sum(0))
 
     def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, ResampledValue]:
-        """Per layer and over all: the sum of one number over that of another, over the rows that are `among`.
-
-        `below` is the same in all rows of a prefix, and over all layers each prefix has it once: the layers' ratios add
-        up to the total. It may be negative; a resample where its sum has another sign than in all does not count.
+        """Per layer and over all: the ratio of two sums over the rows where `among` holds. `below` is the same in all
+        rows of a prefix and counts once per prefix over all layers, so the layers' ratios add up to the total. It may
+        be negative; a resample in which its sum changes sign is left out.
         """
         cases = np.asarray(among, bool)
         tops, bottoms = (self._sums(np.where(cases, np.asarray(each, np.float64), 0.0)) for each in (above, below))
@@ -219,7 +205,7 @@ class Predictions:
     def _ratios(
         self, above: NDArray[np.float64], below: NDArray[np.float64], counts: NDArray[np.float64]
     ) -> dict[int | None, ResampledValue]:
-        """The ratios of sums `[document, layer]`, whose last column is over all layers."""
+        """The ratios of sums `[document, layer]`; the last column is over all layers."""
         draws = self._resamples.ratio_draws(above, below)
         parts = zip([*self.layers, None], above.sum(0), below.sum(0), counts, draws.T, strict=True)
         return {
@@ -228,23 +214,22 @@ class Predictions:
         }
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums `[document, layer]` of one number per row, and a last column over all layers."""
+        """Sums `[document, layer]` of one number per row; the last column is over all layers."""
         shape = self._resamples.clusters, len(self.layers)
         place = self._codes * shape[1] + self.place
         sums = np.bincount(place, weights=values, minlength=shape[0] * shape[1]).reshape(shape)
         return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
 
     def quantiles(self, name: str, levels: tuple[float, ...]) -> dict[int, list[Estimate]]:
-        """Per layer, the quantiles of a column (linear between values)."""
+        """Per layer, quantiles of a column, interpolated linearly."""
         here = [self.place == place for place in range(len(self.layers))]
         sets = [(self[name][rows].astype(np.float64), self._codes[rows]) for rows in here]
         return dict(zip(self.layers, self._resamples.quantiles(sets, levels), strict=True))
 
 
 def may_be_least(estimates: Mapping[int | None, ResampledValue]) -> list[int]:
-    """The layers that may be the one with the smallest number: those not clearly above the one where it is seen.
-
-    Differences are taken resample by resample, and corrected for the others that the true least one is compared with.
+    """The layers whose number may be the smallest: those not clearly above the observed minimum. Differences are taken
+    resample by resample and corrected for the number of other layers.
     """
     least, _ = least_layer(estimates)
     layers = [layer for layer, one in estimates.items() if layer is not None and one.value is not None]

@@ -1,12 +1,11 @@
-"""Yes, no, or undecided: what a 95 % interval says about a claim, and the tests that rules are made of.
+"""Yes, no or undecided: the verdict of a 95 % interval on a claim, and the tests that rules are made of.
 
-Yes only if the whole interval lies on the claim's side, no only if all of it lies on the other; in between, and where
-there is no interval, the numbers do not decide. So a claim that is false is called shown in at most 5 % of cases, as
-far as intervals hold. Where a claim is about many layers, the interval of each is corrected for their number first, so
-that all of them hold at once (Bonferroni).
+Yes if the whole interval lies on the claim's side, no if all of it lies on the other; otherwise, and without an
+interval, undecided. A false claim is thus called shown in at most 5 % of cases, as far as the intervals hold. For a
+claim about many layers, each layer's interval is first corrected for their number (Bonferroni).
 
-Every claim about the paper's layers 11-16 is asked of the upper layers, `layer >= ceil(10 L / 16)`, and of the others
-where it speaks of layers 1-10. The rules themselves stand beside the claims, in the questions.
+Claims about the paper's layers 11-16 are tested on the upper layers, `layer >= ceil(10 L / 16)`, those about layers
+1-10 on the others. The rules themselves stand beside the claims, in the questions.
 """
 
 import math
@@ -20,17 +19,16 @@ from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
 NOTHING_FOUND: Outcome = (DASH, "", None)
 
 FEWEST_DOCUMENTS = 10
-"""Documents of which a bootstrap says how sure a number is; with fewer, its interval is too short to decide by."""
+"""With fewer documents, a bootstrap interval is too short to decide by."""
 
 UNTRAINED = "an untrained model may answer yes"
-"""What is said of a comparison that credits nothing to training."""
+"""The note on a comparison that an untrained model may pass, too."""
 
 Test = Callable[[Answer, Row], Verdict | None]
-"""What an answer says of a claim, by the row of the number tested; None where that cannot be asked of it."""
+"""The verdict of an answer on a claim, by the row of the number tested; None if the test does not apply."""
 
 
 def is_between(row: Row, *, least: float = -math.inf, most: float = math.inf) -> Verdict:
-    """Whether the number lies between the two, ends included."""
     if row.low is None or row.high is None:
         return "undecided"
     if row.low >= least and row.high <= most:
@@ -39,54 +37,49 @@ def is_between(row: Row, *, least: float = -math.inf, most: float = math.inf) ->
 
 
 def is_above(row: Row, bound: float) -> Verdict:
-    """Whether the number is greater than the bound; equal is not."""
     if row.low is None or row.high is None:
         return "undecided"
     return "yes" if row.low > bound else "no" if row.high <= bound else "undecided"
 
 
 def between(least: float, most: float) -> Test:
-    """The number lies between the two, ends included."""
     return lambda answer, row: is_between(row, least=least, most=most)
 
 
 def at_least(bound: float) -> Test:
-    """The number is the bound or more."""
     return between(bound, math.inf)
 
 
 def at_most(bound: float) -> Test:
-    """The number is the bound or less."""
     return between(-math.inf, bound)
 
 
 def above(bound: float) -> Test:
-    """The number is more than the bound."""
     return lambda answer, row: is_above(row, bound)
 
 
 def each_layer_between(name: str, least: float, most: float) -> Test:
-    """The number of that name lies between the two in every layer; each interval corrected for their number."""
+    """The intervals are corrected for the number of layers."""
     return lambda answer, row: every(
         is_between(one, least=least, most=most) for one in correct_intervals(answer.rows(name))
     )
 
 
 def every(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Yes if all say yes, no if one says no; None if there are none."""
-    found = list(verdicts)
-    if not found:
+    """No if one says no, yes if all say yes, else undecided; None if there are none."""
+    known = list(verdicts)
+    if not known:
         return None
-    return "no" if "no" in found else "undecided" if "undecided" in found else "yes"
+    return "no" if "no" in known else "undecided" if "undecided" in known else "yes"
 
 
 def correct_intervals(rows: Sequence[Row], looks: int | None = None) -> list[Row]:
-    """The rows with intervals that all hold at once; `looks` if more is looked at than they."""
+    """The rows with intervals that hold at once; `looks` if the comparison covers more than these rows."""
     return [widen(row, len(rows) if looks is None else looks) for row in rows]
 
 
 def difference(of: Row, from_: Row) -> Row:
-    """The first number minus the second, of other cases; its interval is made of both (Newcombe 1998)."""
+    """The difference of two numbers of independent samples, with an interval from both (Newcombe 1998)."""
     low = high = None
     value = of.value - from_.value
     if of.low is not None and of.high is not None and from_.low is not None and from_.high is not None:
@@ -96,6 +89,5 @@ def difference(of: Row, from_: Row) -> Row:
 
 
 def of_few_documents(answer: Answer) -> bool:
-    """Whether the prefixes of the answer are from too few documents to decide anything."""
     documents = answer.total("documents")
     return documents is not None and documents.value < FEWEST_DOCUMENTS

@@ -1,7 +1,6 @@
-"""Search: which memories have a text in their triggers, values, patterns or annotations, and which know a token.
+"""Full-text search for memories by triggers, values, patterns or annotations, and lookup of memories by token.
 
-An SQLite FTS5 index lies beside the atlas (`search/index.sqlite`) and is made from its tables when it is first needed.
-Needs no torch.
+An SQLite FTS5 index beside the atlas (`search/index.sqlite`) is built from its tables on first use. Needs no torch.
 """
 
 from mnemoscope.search.fields import FIELDS, Hit, check_fields

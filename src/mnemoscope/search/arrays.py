@@ -1,7 +1,7 @@
-"""Numbers of the index that are read many at a time, as blobs: whole arrays, and the rows of one token.
+"""Stores numeric arrays of the index as blobs: whole arrays, and the rows of one token.
 
-SQLite takes three times as much for a row of a few numbers as the numbers themselves take. Every number is stored in as
-few bytes as all of its kind need; what the types are stands beside them. Knows nothing of what the numbers mean.
+A row of a few numbers takes SQLite three times the bytes of the numbers. Each array uses the smallest type that holds
+it; the types are stored beside them. Knows nothing of what the numbers mean.
 """
 
 import json
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PIECE = 1 << 26
-"""Bytes of an array in one row of the table `arrays`."""
 
 
 def narrow_type(numbers: NDArray[Any]) -> np.dtype[Any]:
-    """The smallest type, little end first, that holds exactly these numbers: none below zero, or all fractions."""
+    """The smallest little-endian type that holds these numbers exactly: unsigned integers, or floats."""
     if numbers.dtype.kind == "f":
         with np.errstate(over="ignore"):
             short = numbers.astype("<f4")
@@ -27,7 +26,7 @@ def narrow_type(numbers: NDArray[Any]) -> np.dtype[Any]:
 
 
 def write_arrays(database: sqlite3.Connection, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Puts whole arrays into the table `arrays`, each in pieces with their checksums."""
+    """Writes whole arrays into the table `arrays`, in pieces with checksums."""
     for name, numbers in arrays.items():
         data = numbers.astype(kind := narrow_type(numbers)).tobytes()
         for piece, begin in enumerate(range(0, max(1, len(data)), _PIECE)):
@@ -37,20 +36,20 @@ def write_arrays(database: sqlite3.Connection, arrays: Mapping[str, NDArray[Any]
 
 
 def read_arrays(database: sqlite3.Connection) -> dict[str, NDArray[Any]]:
-    """All arrays by name; raises sqlite3.DatabaseError for bytes that are not those that were written."""
-    found: dict[str, tuple[str, list[bytes]]] = {}
+    """All arrays by name. Raises sqlite3.DatabaseError if a checksum differs."""
+    pieces_of: dict[str, tuple[str, list[bytes]]] = {}
     rows: Iterable[Any] = database.execute("SELECT name, type, data, checksum FROM arrays ORDER BY name, piece")
     for name, kind, data, checksum in rows:
         if zlib.crc32(data) != checksum:
             raise sqlite3.DatabaseError(f"array {name!r} is damaged")
-        found.setdefault(name, (kind, []))[1].append(data)
-    return {name: np.frombuffer(b"".join(pieces), kind) for name, (kind, pieces) in found.items()}
+        pieces_of.setdefault(name, (kind, []))[1].append(data)
+    return {name: np.frombuffer(b"".join(pieces), kind) for name, (kind, pieces) in pieces_of.items()}
 
 
 def write_rows(
     database: sqlite3.Connection, table: str, tokens: NDArray[Any], columns: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Puts rows into `table`, all of a token in one blob, in their order; `tokens` are sorted, one for every row."""
+    """Writes rows into `table`, one blob per token; `tokens` are sorted, one for every row."""
     kind = np.dtype([(name, narrow_type(numbers)) for name, numbers in columns.items()])
     rows = np.empty(len(tokens), kind)
     for name, numbers in columns.items():
@@ -63,13 +62,13 @@ def write_rows(
 
 
 def read_rows(database: sqlite3.Connection, table: str, which: str, parameters: Iterable[Any]) -> NDArray[Any]:
-    """The rows of the tokens that the SQL `which` names, by token; raises sqlite3.DatabaseError."""
-    said = database.execute("SELECT said FROM about WHERE name = ?", (table,)).fetchone()
-    if said is None:
+    """The rows of the tokens that the SQL `which` selects, by token. Raises sqlite3.DatabaseError."""
+    types = database.execute("SELECT said FROM about WHERE name = ?", (table,)).fetchone()
+    if types is None:
         return np.empty(0, [("memory", "<u1"), ("rank", "<u1"), ("probability", "<f8"), ("score", "<f4")])
-    found = database.execute(f"SELECT rows FROM {table} WHERE token IN ({which}) ORDER BY token", list(parameters))
-    data = b"".join([rows for (rows,) in found])
-    kind = np.dtype([(name, type) for name, type in json.loads(said[0])])
+    blobs = database.execute(f"SELECT rows FROM {table} WHERE token IN ({which}) ORDER BY token", list(parameters))
+    data = b"".join([rows for (rows,) in blobs])
+    kind = np.dtype([(name, type) for name, type in json.loads(types[0])])
     if len(data) % kind.itemsize:
         raise sqlite3.DatabaseError(f"table {table!r} is damaged")
     return np.frombuffer(data, kind)

@@ -1,7 +1,7 @@
-"""The index made from an atlas's tables, in one file that the caller puts in its place.
+"""Builds the index from an atlas's tables, in one file that the caller moves into place.
 
-Reads what mining and `analyze` wrote; annotations, which change all the time, are not in it. Sentences are read some at
-a time; memory holds a few numbers for every trigger and for every word of their sentences.
+Reads tables of mining and `analyze`; annotations, which change all the time, are not indexed. Sentences are read in
+batches; a few numbers for every trigger and for every word of their sentences are held in memory.
 """
 
 import sqlite3
@@ -26,20 +26,19 @@ from mnemoscope.search.tokens import sort_keys
 
 _PRAGMAS = (
     "page_size=8192",
-    "journal_mode=OFF",  # a build that stops is thrown away
+    "journal_mode=OFF",  # an interrupted build is discarded
     "synchronous=OFF",
     "locking_mode=EXCLUSIVE",
     "cache_size=-65536",
     "temp_store=FILE",
 )
 _SENTENCES = 20_000
-"""How many are handled at a time."""
 _SIDES = ("top", "bottom")
-"""The names of the sides TOP and BOTTOM."""
+"""Column prefixes of the sides TOP and BOTTOM."""
 
 
 def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
-    """Writes the whole index into the new file `path`; raises sqlite3.Error, and what reading the atlas raises."""
+    """Writes the whole index into the new file `path`. Raises sqlite3.Error, and what reading the atlas raises."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for pragma in _PRAGMAS:
             database.execute(f"PRAGMA {pragma}")
@@ -53,8 +52,8 @@ def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Pr
         _write_fires(database, atlas, first)
         lacking = [] if _write_values(database, atlas, first) else ["values", "bottom"]
         lacking += [] if _write_patterns(database, atlas, first) else ["patterns"]
-        said = {**about, "spaced": str(int(spaced)), "lacking": ",".join(lacking)}
-        database.executemany("INSERT INTO about VALUES (?, ?)", said.items())
+        facts = {**about, "spaced": str(int(spaced)), "lacking": ",".join(lacking)}
+        database.executemany("INSERT INTO about VALUES (?, ?)", facts.items())
         database.execute("COMMIT")
         for table in FULL_TEXT:
             database.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
@@ -71,7 +70,6 @@ def _write_layers(database: sqlite3.Connection, atlas: Atlas) -> dict[int, int]:
 
 
 def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
-    """The tokens and their words."""
     texts = atlas.vocabulary.texts
     counts = dict(atlas.table("tokens").select("token", "count").iter_rows())
     database.executemany(
@@ -87,10 +85,10 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 
 
 def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], progress: Progress) -> bool:
-    """Prefixes, their words and their sentences; returns whether tokens bring the spaces between words along."""
-    found = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
-    trigger = pl.int_range(found.height, dtype=pl.Int64).alias("trigger")
-    by_place = found.select("sentence", "position", trigger).sort("sentence", "position", "trigger")
+    """Writes prefixes, their words and sentences; returns whether tokens include the spaces between words."""
+    prefixes = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
+    trigger = pl.int_range(prefixes.height, dtype=pl.Int64).alias("trigger")
+    by_place = prefixes.select("sentence", "position", trigger).sort("sentence", "position", "trigger")
     ids, sizes = np.unique(by_place["sentence"].to_numpy(), return_counts=True)
     positions, trigger_of = (by_place[name].to_numpy() for name in ("position", "trigger"))
     rows, spaced, done = None, True, 0
@@ -105,17 +103,16 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
             rows = WordRows(atlas.vocabulary.raw, spaced=spaced)
         made.append(rows.add(tokens, starts, np.repeat(np.arange(some.height), own), ends_at))
         done += len(ends_at)
-        progress("index", done, found.height, "prefixes")
+        progress("index", done, prefixes.height, "prefixes")
     if rows is not None:
         first_places, last_places = (np.concatenate(pieces) for pieces in zip(*made, strict=True))
-        _write_words(database, rows.finish(), found, trigger_of, first_places, last_places)
+        _write_words(database, rows.finish(), prefixes, trigger_of, first_places, last_places)
     return spaced
 
 
 def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
-    """The different positive prefixes of a layer: rank, memory (its number), sentence, position.
-
-    Of the triggers with the same prefix only the best is taken, since the paper counts a prefix once.
+    """The distinct positive prefixes of a layer: rank, memory (its number), sentence, position. Of the triggers with
+    the same prefix only the best is kept, since the paper counts a prefix once.
     """
     columns = ["memory", "rank", "prefix_group", "sentence", "position"]
     best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
@@ -124,7 +121,7 @@ def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
 
 
 def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
-    """The memories of a layer as numbers counted over all layers; raises AtlasDamaged."""
+    """The memories of a layer as numbers counted over all layers. Raises AtlasDamaged."""
     if not memories.is_between(0, atlas.memories(layer) - 1).all():
         raise AtlasDamaged(f"{atlas.path}: a table names a memory that layer {layer} does not have")
     return memories.cast(pl.Int64) + first
@@ -133,9 +130,8 @@ def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) ->
 def _write_sentences(
     database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Writes the tokens of these sentences' prefixes; `sizes` says how many of those at `positions` each one has.
-
-    Returns the tokens of each up to its last prefix, and where each one's begin.
+    """Writes the tokens of these sentences' prefixes; `sizes` is the number of `positions` per sentence. Returns the
+    tokens of each sentence up to its last prefix, and where each sentence starts.
     """
     raw = len(atlas.vocabulary.raw)
     tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()
@@ -161,16 +157,16 @@ def _write_sentences(
 def _write_words(
     database: sqlite3.Connection,
     stretches: Stretches,
-    found: pl.DataFrame,
+    prefixes: pl.DataFrame,
     trigger: NDArray[Any],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
 ) -> None:
-    """The arrays of trigger_words.py; `trigger`, `first` and `last` are of every prefix."""
+    """Writes the arrays of trigger_words.py; `trigger`, `first` and `last` are per prefix."""
     numbers = range(len(stretches.words))
     database.executemany("INSERT INTO words VALUES (?, ?)", zip(stretches.words, numbers, strict=True))
     packed, ends = pack(stretches.pairs, len(stretches.words))
-    del stretches  # the largest thing that there is
+    del stretches  # the largest object of the build
     write_arrays(database, {"packed": packed, "bytes": np.diff(ends, prepend=0)})
     del packed
     order = np.argsort(last, kind="stable")
@@ -178,16 +174,15 @@ def _write_words(
         "last": last[order],
         "words": (last - first + 1)[order],
         "trigger": trigger[order],
-        "memory": found["memory"].to_numpy(),
-        "rank": found["rank"].to_numpy(),
-        "sentence": found["sentence"].to_numpy(),
-        "position": found["position"].to_numpy(),
+        "memory": prefixes["memory"].to_numpy(),
+        "rank": prefixes["rank"].to_numpy(),
+        "sentence": prefixes["sentence"].to_numpy(),
+        "position": prefixes["position"].to_numpy(),
     }
     write_arrays(database, arrays)
 
 
 def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> None:
-    """How many positive triggers of each memory end in each token."""
     columns = ["memory", "rank", "token"]
     pieces = []
     for layer in atlas.layers:
@@ -199,17 +194,16 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, in
 
 
 def _write_sorted(database: sqlite3.Connection, kind: str, columns: dict[str, NDArray[Any]]) -> None:
-    """Rows of what memories have to do with a token, those of a token in the order in which they are asked for."""
     order = np.lexsort((*sort_keys(kind, columns), columns["token"]))
     write_rows(database, kind, columns["token"][order], {n: c[order] for n, c in columns.items() if n != "token"})
 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """The tokens that every value raises and lowers most; False in a part, which has no values yet."""
+    """Writes the tokens that every value raises and lowers most; False for a part, which has no values yet."""
     if atlas.manifest.part is not None:
         return False
     texts = [prepare(text) for text in atlas.vocabulary.texts]
-    said: dict[str, list[pl.DataFrame]] = {PROMOTES: [], DEMOTES: []}
+    rows_of: dict[str, list[pl.DataFrame]] = {PROMOTES: [], DEMOTES: []}
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer)
         memories = _count_through(atlas, layer, values["memory"], first[layer])
@@ -231,21 +225,20 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
                 "rank": np.tile(np.arange(tokens[side].shape[1]), len(memories)),
                 "score": scores[side].reshape(-1),
             } | ({"probability": likely[side].reshape(-1)} if side in likely else {})
-            said[kind].append(pl.DataFrame(every).unique(["token", "memory"], keep="first", maintain_order=True))
-    for kind, pieces in said.items():
+            rows_of[kind].append(pl.DataFrame(every).unique(["token", "memory"], keep="first", maintain_order=True))
+    for kind, pieces in rows_of.items():
         rows = pl.concat(pieces)
         _write_sorted(database, kind, {name: rows[name].to_numpy() for name in rows.columns})
     return True
 
 
 def _steady(values: Any) -> Any:
-    """The numbers to six digits, so that those that differ by float32's noise rank as equal."""
+    """The numbers rounded to 20 bits of mantissa, so that values differing by float32 noise rank as equal."""
     fraction, power = np.frexp(values)
     return np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
 
 
 def _matrix(column: pl.Series, kind: Any) -> Any:
-    """A column of lists of one length as an array of two axes."""
     flat = column.explode().to_numpy().astype(kind)
     if len(column) == 0 or flat.size % len(column):
         raise AtlasDamaged("the values' lists of tokens are not all of one length; run `mnemoscope verify`")
@@ -253,7 +246,7 @@ def _matrix(column: pl.Series, kind: Any) -> Any:
 
 
 def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """The automatic patterns' descriptions; False where there are none yet."""
+    """Writes the descriptions of automatic patterns; False if there are none yet."""
     if not atlas.has("patterns"):
         return False
     table = atlas.table("patterns").select("layer", "memory", "kind", "description", "triggers")

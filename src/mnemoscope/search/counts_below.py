@@ -1,7 +1,7 @@
-"""How many of ascending numbers lie below another one, told for many at once without a search.
+"""Counts how many of ascending numbers lie below each of many others, without bisection.
 
-A bit says of every number whether it occurs, and one count stands for every 64 of them: two looks and a count of bits,
-where a bisection among millions would look at twenty places of memory. Pure: knows nothing of words or files.
+One bit per number marks whether it occurs, with one running count per 64 bits: two memory accesses and a popcount per
+query, where a bisection among millions takes about twenty accesses.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _SHIFT, _WITHIN, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 
 @dataclass(frozen=True)
 class CountsBelow:
-    """`bits` say which numbers occur; `before` how many different ones stand before each 64 bits; `rows` where the
-    first of every different number stands, and behind all how many numbers there are.
+    """`bits` mark the numbers that occur; `before` counts the distinct ones before each 64 bits; `rows` holds the index
+    of the first of every distinct number and, last, the number of all.
     """
 
     bits: NDArray[np.uint64]
@@ -25,7 +25,7 @@ class CountsBelow:
 
     @staticmethod
     def of(numbers: NDArray[Any]) -> "CountsBelow":
-        """Of numbers below 2 ** 32 that ascend; the same one may stand there several times."""
+        """For ascending numbers below 2 ** 32; they may repeat."""
         first = _first_of_each(numbers)
         different = numbers[first].astype(np.uint64)
         word = different >> _SHIFT
@@ -37,9 +37,9 @@ class CountsBelow:
         before = np.cumsum(counts, dtype=np.uint32) - counts
         return CountsBelow(bits, before, np.append(first, len(numbers)).astype(np.uint32))
 
-    def below(self, asked: NDArray[Any]) -> NDArray[np.int64]:
-        """How many of the numbers are smaller than each that is asked for, none of which is below zero."""
-        within = np.minimum(asked.astype(np.uint64), np.uint64((len(self.bits) << 6) - 1))
+    def below(self, queries: NDArray[Any]) -> NDArray[np.int64]:
+        """The count of numbers smaller than each query; queries are not negative."""
+        within = np.minimum(queries.astype(np.uint64), np.uint64((len(self.bits) << 6) - 1))
         word = (within >> _SHIFT).astype(np.int64)
         lower = self.bits[word] & ((_ONE << (within & _WITHIN)) - _ONE)
         counted: NDArray[np.int64] = self.rows[self.before[word] + np.bitwise_count(lower)].astype(np.int64)
@@ -47,7 +47,7 @@ class CountsBelow:
 
 
 def _first_of_each(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Where in ascending numbers the first of every different one stands."""
+    """The indices where a new value starts in ascending numbers."""
     fresh = np.ones(len(numbers), np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=fresh[1:])
     return np.flatnonzero(fresh)

@@ -1,10 +1,10 @@
-"""The file index.sqlite: its tables, its numbers for memories, and the connections that read it.
+"""The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
-A memory is one number, counted over all layers of the model. The words of the triggers' prefixes are `words` and
-`arrays` (trigger_words.py); the full-text tables of all else hold no text (contentless). What is shown is put together
-from `vocabulary` and `sentences`: of each the tokens of its prefixes, from the position `first` on. The rows of one
-token in `fires`, `promotes` and `demotes` are one blob, since SQLite takes three times as much for them; `about` says
-of what types they are.
+A memory is one number, counted over all layers. Words of the triggers' prefixes are in `words` and `arrays`
+(trigger_words.py); the full-text tables of the other fields hold no text (contentless). Displayed text is rebuilt from
+`vocabulary` and `sentences`: of each sentence the tokens of its prefixes, from the position `first` on. The rows of a
+token in `fires`, `promotes` and `demotes` are one blob, a third of the size of SQLite's rows; their types are in
+`about`.
 """
 
 import os
@@ -29,27 +29,25 @@ CONTEXT = 24
 """Tokens of a prefix that are indexed and shown, counted back from the trigger token."""
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
-"""Triggers that a search counts at most: the strongest of every memory come first."""
+"""Triggers that a search counts at most, the strongest of every memory first."""
 TOP, BOTTOM = 0, 1
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
-"""The tables of what memories have to do with a token."""
+"""The tables of memories by token."""
 _MOST_FREE = 8
-"""Connections that are kept for the next who ask."""
 
 Ranges = tuple[tuple[int, int], ...]
-"""Numbers of memories from and to, both included."""
+"""Inclusive ranges of memories' numbers."""
 EVERYWHERE: Ranges = ((0, _EVERY_MEMORY),)
 
 
 def token_type(vocabulary: int) -> np.dtype[Any]:
-    """How the tokens of a sentence are stored: two bytes each where they fit."""
+    """The stored type of a sentence's tokens: two bytes if they fit."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<i4")
 
 
 def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
-    """The text of a prefix's last tokens; where the prefix is `cut`, from a whole word on if a space is near.
-
-    `raw` are the bytes of every token; `spaced` says whether they bring the spaces between words along.
+    """The text of a prefix's last tokens; if the prefix is `cut`, from a whole word on if a space is near. `raw` are
+    the bytes of every token; `spaced` tells whether they include the spaces between words.
     """
     text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
     space = text.find(" ", 0, 24) if cut and spaced else 0
@@ -57,7 +55,7 @@ def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool)
 
 
 FULL_TEXT = {"value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
-"""The tables in which words are found, and their columns."""
+"""The full-text tables and their columns."""
 _WORDS = f"tokenize=\"{TOKENIZER}\", prefix='2'"
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
@@ -86,33 +84,32 @@ PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
 
 
 class MemoryNumbering:
-    """Memories as numbers counted over all layers, and back."""
+    """Maps memories to numbers counted over all layers, and back."""
 
     def __init__(self, layers: Sequence[tuple[int, int, int]], within: Callable[[int], Numbering]) -> None:
-        """`layers`: layer, its first number, its count; `within` is how a layer's own are numbered."""
+        """`layers`: layer, its first number, its count; `within` returns the numbering of one layer."""
         self._within = within
         self._layers = {layer: (first, count) for layer, first, count in layers}
         self._firsts = sorted((first, layer) for layer, first, _ in layers)
 
     def id(self, number: int) -> MemoryId:
-        """The memory of that number."""
         first, layer = self._firsts[bisect_right(self._firsts, (number, 1 << 62)) - 1]
         return self._within(layer).name(layer, number - first)
 
     def number(self, memory: MemoryId) -> int | None:
-        """The number of the memory, or None where the atlas has no such memory."""
+        """The number of the memory, or None if the atlas has no such memory."""
         if memory.layer not in self._layers:
             return None
         own = self._within(memory.layer).number(memory)
         return None if own is None else self.number_of(memory.layer, own)
 
     def number_of(self, layer: int, memory: int) -> int | None:
-        """The number of a memory that is counted through its layer."""
+        """The number of the memory with a number within its layer, or None."""
         first, count = self._layers.get(layer, (0, 0))
         return first + memory if memory < count else None
 
     def ranges(self, layers: Sequence[int] | None) -> Ranges:
-        """The numbers of these layers, neighbours joined; of all where None; KeyError for a layer that is not there."""
+        """The numbers of these layers (None: all), adjacent ranges joined. Raises KeyError for an unknown layer."""
         if layers is None:
             return EVERYWHERE
         joined: list[tuple[int, int]] = []
@@ -123,7 +120,7 @@ class MemoryNumbering:
 
 
 def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
-    """SQL that keeps the rows whose `column` lies within, and its parameters; `column` is never a user's."""
+    """SQL that keeps the rows whose `column` lies within, and its parameters; `column` is never user input."""
     if within == EVERYWHERE:
         return "1", []
     either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
@@ -131,7 +128,6 @@ def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
 
 
 def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
-    """Which of the memories lie within."""
     if within == EVERYWHERE:
         return np.ones(len(memories), np.bool_)
     inside = [(memories >= low) & (memories <= high) for low, high in within]
@@ -139,9 +135,8 @@ def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
 
 
 class Connections:
-    """A few open connections to one file: one for every thread that asks at the same time, kept for the next.
-
-    A forked process opens its own: those of its parent share their place in the file with the parent's.
+    """A pool of connections to one file, one per thread at a time. A forked process opens its own: connections of the
+    parent share their file offset with it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,7 +148,6 @@ class Connections:
 
     @contextmanager
     def one(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
         with self._lock:
             if self._closed:
                 raise ValueError("the index is closed")
@@ -172,11 +166,10 @@ class Connections:
 
     @property
     def in_a_fork(self) -> bool:
-        """Whether this process was forked from that which made them."""
         return self._made_in != os.getpid()
 
     def close(self) -> None:
-        """Closes what is free now, and the others when they come back."""
+        """Closes idle connections now, the others when they are returned."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []
@@ -185,7 +178,7 @@ class Connections:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that reads only; the file it opens never changes, since a new index is another file."""
+    """A read-only connection. The file never changes: a new index is another file."""
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA query_only=1")
@@ -194,11 +187,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def is_fresh(path: Path, about: dict[str, str]) -> bool:
-    """Whether `path` is a whole index that says `about`; False for whatever else lies there."""
+    """Whether `path` is a complete index with the facts `about`; False for any other file."""
     try:
         size = path.stat().st_size
         with closing(connect(path)) as database:
-            said = dict(database.execute("SELECT name, said FROM about").fetchall())
+            stored = dict(database.execute("SELECT name, said FROM about").fetchall())
             pages, page = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
             for table in PLAIN_TABLES:
                 database.execute(f"SELECT * FROM {table} LIMIT 1").fetchall()
@@ -206,4 +199,4 @@ def is_fresh(path: Path, about: dict[str, str]) -> bool:
                 database.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT 1", ('"a"',)).fetchall()
     except (OSError, sqlite3.Error, UnicodeError):
         return False
-    return pages * page == size and all(said.get(name) == value for name, value in about.items())
+    return pages * page == size and all(stored.get(name) == value for name, value in about.items())

@@ -1,6 +1,6 @@
-"""The fields that can be searched: which memories match in each, in which order, and what of them to show.
+"""The searchable fields: which memories match in each, their order, and the text shown of each.
 
-Annotations, which people change all the time, are in no file of ours; the other fields are in the index.
+Annotations change all the time and are searched in memory; the other fields are in the index.
 """
 
 import json
@@ -31,12 +31,11 @@ from mnemoscope.search.text import Part, Query, find_matches, highlight
 from mnemoscope.search.trigger_words import TriggerWords
 
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
-"""Where one can search. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
+"""The searchable fields. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
 
 
 def check_fields(fields: Sequence[str]) -> None:
-    """Raises OptionError for a field that cannot be searched."""
     if unknown := [field for field in fields if field not in FIELDS]:
         raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
 
@@ -44,17 +43,17 @@ def check_fields(fields: Sequence[str]) -> None:
 _SHOWN_TOKENS = 10
 _TOKENS_WITH = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32
-"""Behind every rank."""
+"""Larger than every rank."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One memory that has the text in one field.
+    """One memory whose field matches the text.
 
-    `score` orders the hits of a field, highest first: different prefixes that match (triggers), the probability that
-    the value gives to the tokens that match (values), their summed scores under the negated value (bottom), triggers
-    explained by the patterns that match (patterns), judgements that match (annotations).
-    `count` is how many prefixes, tokens, patterns or judgements match; `rank` is that of the best trigger or token.
+    `score` orders the hits of a field, highest first: the number of distinct matching prefixes (triggers), the
+    probability that the value gives to the matching tokens (values), their summed scores under the negated value
+    (bottom), triggers explained by the matching patterns (patterns), matching judgements (annotations). `count` is the
+    number of matching prefixes, tokens, patterns or judgements; `rank` is that of the best trigger or token.
     """
 
     memory: MemoryId
@@ -64,12 +63,12 @@ class Hit:
     count: int
     rank: int | None
     detail: str
-    """What was found, in a few words, such as `12 prefixes, best rank 0`."""
+    """A short description of the match, such as `12 prefixes, best rank 0`."""
 
 
 @dataclass(frozen=True)
 class MatchingRow:
-    """A memory that matches; `best` names the trigger, pattern or judgement to show."""
+    """A memory that matches; `best` is the number of the trigger, pattern or judgement to show."""
 
     memory: int
     score: float
@@ -80,7 +79,7 @@ class MatchingRow:
 
 @dataclass(frozen=True)
 class FieldRanking:
-    """The first rows of a field, how many there are, and whether all triggers were counted."""
+    """The first rows of a field, their total, and whether all triggers were counted."""
 
     rows: list[MatchingRow]
     total: int
@@ -88,12 +87,14 @@ class FieldRanking:
 
 
 Shown = tuple[tuple[Part, ...], str]
-"""The text of a row in pieces, matched or not, and what was found in a few words."""
+"""The text of a row in pieces, each with whether it matched, and a short description."""
 
 
 @dataclass(frozen=True)
 class TriggerField:
-    """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced` whether they hold spaces."""
+    """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced` tells whether they hold
+    spaces.
+    """
 
     database: sqlite3.Connection
     words: TriggerWords
@@ -101,29 +102,27 @@ class TriggerField:
     spaced: bool
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By how many different prefixes match, then by the strongest of them."""
-        found = self.words.find(self.database, query, within)
-        counts = np.bincount(found.memories)
+        """By the number of distinct matching prefixes, then by the strongest of them."""
+        matches = self.words.find(self.database, query, within)
+        counts = np.bincount(matches.memories)
         best = np.empty(len(counts), np.int64)
-        best[found.memories[::-1]] = found.triggers[::-1]  # of a memory's the first, which is written last
+        best[matches.memories[::-1]] = matches.triggers[::-1]  # each memory's first trigger is written last
         memories = np.flatnonzero(counts)
         total = len(memories)
-        # Matches, downwards, and the best trigger in one number: triggers are fewer than 2 ** 32.
+        # One sort key of the descending count and the best trigger: there are fewer than 2 ** 32 triggers.
         order = np.argsort(-(counts[memories] << 32) + best[memories])[:most]
         memories, triggers = memories[order], best[memories[order]]
         columns = (memories, counts[memories], self.words.rank[triggers], triggers)
         each = zip(*(numbers.tolist() for numbers in columns), strict=True)
         rows = [MatchingRow(memory, count, count, rank, trigger) for memory, count, rank, trigger in each]
-        return FieldRanking(rows, total, exact=found.exact)
+        return FieldRanking(rows, total, exact=matches.exact)
 
     def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
-        """The end of the best prefix."""
         texts = highlight(self._texts([row.best for row in rows]), query)
         details = [f"{_several(row.count, 'prefix', 'prefixes')}, best rank {row.rank}" for row in rows]
         return list(zip(texts, details, strict=True))
 
     def _texts(self, triggers: Sequence[int]) -> list[str]:
-        """The indexed text of these triggers."""
         places = [(int(self.words.sentence[one]), int(self.words.position[one])) for one in triggers]
         sentences = sorted({sentence for sentence, _ in places})
         stored = _rows_by_key(self.database, "sentences", "sentence", "first, tokens", sentences)
@@ -138,13 +137,11 @@ class TriggerField:
 
 @dataclass(frozen=True)
 class Values:
-    """The top or bottom tokens of the values."""
-
     database: sqlite3.Connection
     side: int
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By the probability of the tokens that match."""
+        """By the probability of the matching tokens."""
         where, parameters = condition("rowid", within)
         column, table, weight = ("top", PROMOTES, "probability") if self.side == TOP else ("bottom", DEMOTES, "score")
         matched = self.database.execute(
@@ -154,27 +151,26 @@ class Values:
         if not matched:
             return FieldRanking([], 0)
         memories = np.array(matched).reshape(-1)
-        said = read_rows(self.database, table, _TOKENS_WITH, [query.any])
-        every = max(int(memories[-1]), int(said["memory"].max(initial=0))) + 1
-        score = np.bincount(said["memory"], np.nan_to_num(said[weight]), every)[memories]
-        tokens = np.bincount(said["memory"], minlength=every)[memories]
+        token_rows = read_rows(self.database, table, _TOKENS_WITH, [query.any])
+        every = max(int(memories[-1]), int(token_rows["memory"].max(initial=0))) + 1
+        score = np.bincount(token_rows["memory"], np.nan_to_num(token_rows[weight]), every)[memories]
+        tokens = np.bincount(token_rows["memory"], minlength=every)[memories]
         rank = np.full(every, _NO_RANK, np.int64)
-        np.minimum.at(rank, said["memory"], said["rank"].astype(np.int64))
+        np.minimum.at(rank, token_rows["memory"], token_rows["rank"].astype(np.int64))
         rank = rank[memories]
         order = np.lexsort((memories, rank, -score))[:most]
         columns = zip(*(numbers[order].tolist() for numbers in (memories, score, tokens, rank)), strict=True)
-        found = [MatchingRow(m, s, count, None if best == _NO_RANK else best, m) for m, s, count, best in columns]
-        return FieldRanking(found, len(memories))
+        ranked = [MatchingRow(m, s, count, None if best == _NO_RANK else best, m) for m, s, count, best in columns]
+        return FieldRanking(ranked, len(memories))
 
     def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
-        """The first tokens of each value, and those that match, wherever they stand."""
         column = "top" if self.side == TOP else "bottom"
         lists = _rows_by_key(self.database, "value_tokens", "memory", column, [row.memory for row in rows])
-        tokens = {memory: np.frombuffer(found[0], "<i4").tolist() for memory, found in lists.items()}
+        tokens = {memory: np.frombuffer(shown[0], "<i4").tolist() for memory, shown in lists.items()}
         every = sorted({token for ids in tokens.values() for token in ids})
         texts = _rows_by_key(self.database, "vocabulary", "token", "text", every)
         hit = {token for (token,) in self.database.execute(_TOKENS_WITH, [query.any])}
-        found: list[Shown] = []
+        shown: list[Shown] = []
         for row in rows:
             kept = [(i, t) for i, t in enumerate(tokens[row.memory]) if i < _SHOWN_TOKENS or t in hit]
             parts: list[Part] = []
@@ -183,18 +179,16 @@ class Values:
                     parts.append((" " if kept[at - 1][0] == place - 1 else " ... ", False))
                 parts.append((show_token(texts[token][0]), token in hit))
             best = "no single token" if row.rank is None else f"{column} rank {row.rank}"
-            found.append((tuple(parts), f"{best}, probability {row.score:.3g}" if self.side == TOP else best))
-        return found
+            shown.append((tuple(parts), f"{best}, probability {row.score:.3g}" if self.side == TOP else best))
+        return shown
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """The descriptions of the automatic patterns."""
-
     database: sqlite3.Connection
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By how many triggers the matching patterns explain."""
+        """By the number of triggers that the matching patterns explain."""
         where, parameters = condition("memory", within)
         rows = self.database.execute(
             "WITH found AS MATERIALIZED (SELECT memory, sum(explained) AS explained, count(*) AS matches,"
@@ -204,20 +198,18 @@ class Patterns:
             " ORDER BY explained DESC, memory LIMIT ?",
             [query.every, *parameters, most],
         ).fetchall()
-        found = [MatchingRow(memory, explained, count, None, best) for memory, explained, count, best, _ in rows]
-        return FieldRanking(found, rows[0][4] if rows else 0)
+        ranked = [MatchingRow(memory, explained, count, None, best) for memory, explained, count, best, _ in rows]
+        return FieldRanking(ranked, rows[0][4] if rows else 0)
 
     def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
-        """The description of the first pattern."""
         columns = "kind, description, explained"
-        found = _rows_by_key(self.database, "patterns", "pattern", columns, [row.best for row in rows])
-        return _show_descriptions([found[row.best] for row in rows], query)
+        patterns = _rows_by_key(self.database, "patterns", "pattern", columns, [row.best for row in rows])
+        return _show_descriptions([patterns[row.best] for row in rows], query)
 
 
 class Annotations:
-    """The patterns that people described: those of `judgements`, in the form of `read_judgements`, that count.
-
-    Controls are no memories and judgements of kind `none` describe nothing; both are left out. Authors are not shown.
+    """The patterns that people described: the final `judgements`, in the form of `read_judgements`. Controls and
+    judgements of kind `none` are left out. Authors are not shown.
     """
 
     def __init__(self, judgements: pl.DataFrame | None, numbering: MemoryNumbering) -> None:
@@ -229,7 +221,6 @@ class Annotations:
             self._described = rows.select("kind", "description", pl.col("triggers").list.len()).rows()
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By how many judgements match."""
         by_memory: dict[int, list[int]] = {}
         for number in find_matches([description for _, description, _ in self._described], query):
             memory = self._memories[number]
@@ -241,16 +232,14 @@ class Annotations:
         return FieldRanking(sorted(rows, key=lambda row: (-row.score, row.memory))[:most], len(rows))
 
     def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
-        """The description of the first judgement."""
         return _show_descriptions([self._described[row.best] for row in rows], query)
 
 
 Field = TriggerField | Values | Patterns | Annotations
-"""One field of an index: `rank` gives the first `most` memories that match, best first, `show` what to show of each."""
+"""One field of an index: `rank` returns the first `most` matching memories, best first; `show` their texts."""
 
 
 def _show_descriptions(described: Sequence[tuple[Any, ...]], query: Query) -> list[Shown]:
-    """What to show of patterns: kind, description, and how many triggers they explain."""
     texts = highlight([description for _, description, _ in described], query)
     details = [f"{kind}, {_several(explained, 'trigger', 'triggers')}" for kind, _, explained in described]
     return list(zip(texts, details, strict=True))
@@ -263,6 +252,5 @@ def _several(count: int, one: str, many: str) -> str:
 def _rows_by_key(
     database: sqlite3.Connection, table: str, key: str, columns: str, keys: Sequence[int]
 ) -> dict[int, tuple[Any, ...]]:
-    """Rows of a table of ours by their key."""
     sql = f"SELECT {key}, {columns} FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
     return {row[0]: row[1:] for row in database.execute(sql, (json.dumps(list(keys)),))}

@@ -1,7 +1,7 @@
-"""Searching: text in any field, and the memories that know a token. Safe for any number of threads.
+"""Searches text in any field, and memories by token. Thread-safe.
 
-Every field ranks and shows its own hits (fields.py). Nothing that a user types becomes SQL: what is typed is a
-parameter, made of quoted strings alone (text.py).
+Every field ranks and shows its own hits (fields.py). User input never becomes SQL: it is a parameter made of quoted
+strings only (text.py).
 """
 
 import shutil
@@ -38,27 +38,24 @@ from mnemoscope.search.trigger_words import TriggerWords
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
 ReadJudgements = Callable[[], pl.DataFrame | None]
-"""Gives the judgements that count now, as `read_judgements` does."""
+"""Returns the final judgements, like `read_judgements`."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """One page of hits, and how many there are.
-
-    The hits of all fields are interleaved: the best of every field, then the second of every field, and so on.
+    """One page of hits and their total. Hits of all fields are interleaved: the best of every field, then the second
+    ones.
     """
 
     hits: tuple[Hit, ...]
     total: int
     totals: dict[str, int]
-    """By field that was searched: how many memories match."""
+    """The number of matching memories by searched field."""
     exact: bool
-    """False where the text is so common that only the strongest triggers of every memory were counted."""
+    """False if the text is so common that only the strongest triggers of every memory were counted."""
 
 
 class Index:
-    """The opened index of one atlas. Made by `open_index`."""
-
     def __init__(
         self,
         atlas: Atlas,
@@ -85,7 +82,7 @@ class Index:
         self._numbering = MemoryNumbering(layers, self.atlas.numbering)
         self._spaced = about["spaced"] == "1"
         self.missing_fields = tuple(name for name in about["lacking"].split(",") if name)
-        """Fields of which the atlas has nothing to search yet, such as patterns before `analyze`."""
+        """Fields that the atlas has no table for yet, such as patterns before `analyze`."""
 
     def __enter__(self) -> "Index":
         return self
@@ -94,7 +91,7 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Gives back files; a temporary index is removed by the process that made it."""
+        """Closes the files; the process that made a temporary index removes it."""
         self._connections.close()
         if self._temporary is not None and not self._connections.in_a_fork:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -108,29 +105,29 @@ class Index:
         limit: int = 50,
         offset: int = 0,
     ) -> SearchResult:
-        """Hits number `offset` to `offset + limit` for `text`, the best of every field first.
+        """Hits `offset` to `offset + limit` for `text`, the best of every field first.
 
         All words must be in the same prefix (triggers), among the same memory's tokens (values, bottom) or in the same
-        description; "quotes" keep words together, `par*` is the beginning of a word. Case and accents do not matter.
+        description; "quotes" make a phrase, `par*` matches the beginning of a word. Case and accents are ignored.
 
-        Raises SearchError for a text without words, OptionError for a field that is none or an impossible page,
+        Raises SearchError for a text without words, OptionError for an unknown field or an impossible page,
         MemoryIdError for a layer that was not mined.
         """
         query = parse_query(text)
-        wanted = tuple(dict.fromkeys(fields))
-        check_fields(wanted)
+        names = tuple(dict.fromkeys(fields))
+        check_fields(names)
         self._check_page(limit, offset)
         within = self._within(layers)
-        judgements = self._read_judgements() if "annotations" in wanted else None
+        judgements = self._read_judgements() if "annotations" in names else None
 
         def ask(database: sqlite3.Connection) -> SearchResult:
-            every = {name: self._field(name, database, judgements) for name in wanted}
-            rankings = {name: every[name].rank(query, within, most=limit + offset) for name in wanted}
+            every = {name: self._field(name, database, judgements) for name in names}
+            rankings = {name: every[name].rank(query, within, most=limit + offset) for name in names}
             best_first = zip_longest(*(ranking.rows for ranking in rankings.values()))
-            ranked = [(name, row) for rows in best_first for name, row in zip(wanted, rows, strict=True) if row]
+            ranked = [(name, row) for rows in best_first for name, row in zip(names, rows, strict=True) if row]
             page = ranked[offset : offset + limit]
             hits: dict[tuple[str, MatchingRow], Hit] = {}
-            for name in wanted:
+            for name in names:
                 rows = [row for other, row in page if other == name]
                 for row, (parts, detail) in zip(rows, every[name].show(rows, query) if rows else (), strict=True):
                     memory = self._numbering.id(row.memory)
@@ -151,22 +148,22 @@ class Index:
         return Values(database, TOP if name == "values" else BOTTOM)
 
     def _words(self, database: sqlite3.Connection) -> TriggerWords:
-        """The words of all triggers, which are read by the first who search them."""
+        """The words of all triggers, read on the first search."""
         with self._reading:
             if self._trigger_words is None:
                 self._trigger_words = TriggerWords.read(database)
             return self._trigger_words
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:
-        """The tokens that read like `text`: those that are it first, then those that begin with it, then hold it.
+        """The tokens that resemble `text`: equal ones first, then those that start with it, then those that contain it.
 
-        White space may be typed as it is or as it is shown (`·Paris`). Case and outer space do not matter unless shown.
+        White space matches as it is or as it is shown (`·Paris`). Case and outer space are ignored unless shown.
         """
         self._check_page(limit, 0)
         return self._ask(lambda database: tokens.like(database, text, limit=limit))
 
     def token(self, token: str | int) -> tuple[VocabularyToken, ...]:
-        """The tokens with exactly this text or this id, mostly one; raises SearchError where there is none."""
+        """The tokens with exactly this text, or this id, usually one. Raises SearchError if there is none."""
         return self._ask(lambda database: tokens.exactly(database, token))
 
     def promoting(
@@ -180,14 +177,15 @@ class Index:
     ) -> tuple[Promotion, ...]:
         """The memories with the token among their value's 20 top tokens, most probable first.
 
-        With `bottom`, those with it among the 20 bottom tokens, most opposed first. Raises SearchError for no token.
+        With `bottom`, those with it among the 20 bottom tokens, most opposed first. Raises SearchError for an unknown
+        token.
         """
         return self._find_memories(token, "demotes" if bottom else "promotes", layers, limit, offset)
 
     def firing_on(
         self, token: str | int, *, layers: Sequence[int] | None = None, limit: int = 50, offset: int = 0
     ) -> tuple[Firing, ...]:
-        """The memories with highest triggers that end in the token, those with most such triggers first."""
+        """The memories whose highest triggers end in the token, by the number of these triggers."""
         return self._find_memories(token, "fires", layers, limit, offset)
 
     def _find_memories(
@@ -198,12 +196,11 @@ class Index:
         return self._ask(lambda database: tokens.find_memories(database, self._numbering, token, kind, within, page))
 
     def count(self, token: str | int, *, kind: str, layers: Sequence[int] | None = None) -> int:
-        """How many memories promote, oppose (`demotes`) or fire on (`fires`) the token."""
+        """The number of memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
         within = self._within(layers)
         return self._ask(lambda database: tokens.count(database, token, kind, within))
 
     def _within(self, layers: Sequence[int] | None) -> Ranges:
-        """The ranges of memories' numbers that belong to the layers."""
         try:
             return self._numbering.ranges(layers)
         except KeyError as missing:
@@ -218,7 +215,7 @@ class Index:
             )
 
     def _ask(self, ask: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """What `ask` returns; where the file turns out to be damaged it is made again, once."""
+        """The result of `ask`; a damaged file is rebuilt once."""
         connections = self._connections
         try:
             with connections.one() as database:

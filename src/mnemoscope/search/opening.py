@@ -1,8 +1,7 @@
-"""The index of an atlas, opened; made first where it is missing, damaged or older than the atlas.
+"""Opens the index of an atlas, and builds it first if it is missing, damaged or older than the atlas.
 
-It is written under a temporary name, flushed and renamed, under a lock of its own folder: of two processes that want it
-at once one builds and the other waits. In a folder that cannot be written it is made in a temporary folder for as long
-as it is open.
+It is written under a temporary name, flushed and renamed, under a lock of its folder: of two processes, one builds and
+the other waits. If the folder is read-only, the index lives in a temporary folder while it is open.
 """
 
 import errno
@@ -31,47 +30,45 @@ _RETRY_AFTER_SECONDS = 0.1
 def open_index(
     atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: ReadJudgements | None = None
 ) -> Index:
-    """The index of the atlas, ready for any number of threads; close it, or use it as a context.
+    """The index of the atlas, for use by any number of threads; close it, or use it as a context.
 
-    `annotations` gives the judgements that count, as `read_judgements` does, which is asked where it is left out.
-    Raises StoreFailed where it cannot be written for other reasons than permission, and what opening an atlas raises.
+    `annotations` returns the final judgements, by default through `read_judgements`. Raises StoreFailed if it cannot be
+    written for other reasons than permission, and what opening an atlas raises.
     """
-    seen = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     say = progress or ignore_progress
     try:
-        path, temporary = build_index(seen, progress=say), None
+        path, temporary = build_index(opened, progress=say), None
     except StoreFailed as refused:
         cause = refused.__cause__
         if not isinstance(cause, OSError) or cause.errno not in _REFUSED:
             raise
-        say("index", 0, None, f"{seen.path} cannot be written; the index is made for this time only")
+        say("index", 0, None, f"{opened.path} cannot be written; the index is made for this time only")
         temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
         try:
-            path = _write(seen, temporary / NAME, say)
+            path = _write(opened, temporary / NAME, say)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
     def rebuild() -> Path:
-        """A new index in the place of a damaged one."""
-        return build_index(seen, anew=True) if temporary is None else _write(seen, path, ignore_progress)
+        return build_index(opened, anew=True) if temporary is None else _write(opened, path, ignore_progress)
 
-    return Index(seen, path, rebuild=rebuild, temporary=temporary, annotations=annotations)
+    return Index(opened, path, rebuild=rebuild, temporary=temporary, annotations=annotations)
 
 
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
-    """The path of the atlas's index, which is made where it is missing, damaged or stale, or `anew` is said.
-
-    Waits while another process builds it. Raises StoreFailed, AtlasDamaged for a folder that is a symbolic link.
+    """The path of the atlas's index, built if it is missing, damaged or stale, or if `anew`. Waits while another
+    process builds it. Raises StoreFailed, AtlasDamaged for a folder that is a symbolic link.
     """
     refuse_links(atlas.path)
     say = progress or ignore_progress
     path = atlas.path / FOLDER / NAME
     about = expected_facts(atlas)
     before = _identity(path) if anew else None
-    told = False
+    reported = False
     while True:
-        # A sound index is used while somebody builds another; one that we distrust only after it was replaced.
+        # A sound index is used even while another process builds; with `anew`, only one that has been replaced.
         if (not anew or _identity(path) != before) and is_fresh(path, about):
             return path
         try:
@@ -80,14 +77,13 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
                     _write(atlas, path, say)
                 return path
         except AtlasBusy:
-            if not told:
+            if not reported:
                 say("index", 0, None, "another process builds it; waiting")
-            told = True
+            reported = True
             time.sleep(_RETRY_AFTER_SECONDS)
 
 
 def expected_facts(atlas: Atlas) -> dict[str, str]:
-    """What an index of the atlas as it is now says about itself."""
     patterns = atlas.path / TABLES["patterns"].path()
     return {
         "version": str(VERSION),
@@ -97,7 +93,7 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
 
 
 def _write(atlas: Atlas, path: Path, progress: Progress) -> Path:
-    """Makes the index at `path`, whole or not at all; the caller holds the folder."""
+    """Builds the index at `path`, whole or not at all; the caller holds the folder's lock."""
     temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
     with storing(path):
         try:
@@ -114,7 +110,7 @@ def _write(atlas: Atlas, path: Path, progress: Progress) -> Path:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns

@@ -1,7 +1,7 @@
-"""Ascending numbers in few bytes: where every word of the triggers' text stands, as steps of seven bits to a byte.
+"""Packs ascending numbers as byte-encoded differences, seven bits per byte: the positions of every word.
 
-Pure: knows nothing of words, files or SQLite. All lists lie one after the other in one array of bytes; `ends` says
-where each ends. A list's first step leads from zero, so that neighbouring lists can be read at once.
+All lists lie in one array of bytes; `ends` holds where each ends. A list's first difference is from zero, so that
+adjacent lists can be decoded together. Knows nothing of words, files or SQLite.
 """
 
 import numpy as np
@@ -11,7 +11,6 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.uint32]
 _GOES_ON, _BITS = 0x80, 7
 _SOME = 1 << 20
-"""Numbers that are packed at a time."""
 
 
 def pack(pairs: NDArray[np.uint64], count: int) -> tuple[Bytes, NDArray[np.int64]]:
@@ -42,7 +41,7 @@ def pack(pairs: NDArray[np.uint64], count: int) -> tuple[Bytes, NDArray[np.int64
 
 
 def unpack(packed: Bytes, ends: NDArray[np.int64], first: int, last: int) -> Numbers:
-    """The numbers of the lists `first` to `last` (included), list after list; ascending within each."""
+    """The numbers of the lists `first` to `last` (included), ascending within each."""
     begin = int(ends[first - 1]) if first else 0
     some = packed[begin : int(ends[last])]
     if not some.size:
@@ -61,7 +60,7 @@ def unpack(packed: Bytes, ends: NDArray[np.int64], first: int, last: int) -> Num
             steps[longer] |= piece.astype(np.uint32) << np.uint32(_BITS * at)
     numbers = np.cumsum(steps, dtype=np.uint32)
     if first < last:
-        own = np.searchsorted(stops, np.asarray(ends[first:last]) - begin)  # where every list but the first begins
+        own = np.searchsorted(stops, np.asarray(ends[first:last]) - begin)  # the start of every list but the first
         before = np.concatenate([np.zeros(1, np.uint32), numbers])[np.concatenate([[0], own])]
         numbers -= np.repeat(before, np.diff(np.concatenate([[0], own, [len(numbers)]])))
     return numbers

@@ -1,10 +1,9 @@
-"""The words of the triggers' prefixes as stretches of numbered places: every sentence's words stand in a row, once.
+"""Numbers the words of all triggers' prefixes by position: every sentence's words form one row.
 
-A prefix's last tokens are mostly a stretch of their sentence's words, so a prefix is two places: its first and its
-last word. Where they are not (the prefix ends within a word, or begins in one), the words of its own text are put in a
-row of their own. A place is free before and after every row, so that no phrase goes across. What of a sentence is in
-no prefix is left out. Words are those that FTS5 finds in the prefix's text, which is put together from tokens; the rim
-(building.py) writes what is made here.
+A prefix's last tokens usually are a range of its sentence's words, so a prefix is two positions: its first and its last
+word. If a prefix ends or begins within a word, its own words form a row of their own. One position before and after
+every row is left free, so that no phrase crosses rows. Words of a sentence outside all prefixes are left out. Words are
+those that FTS5 finds in the prefix's text, which is joined from tokens; building.py writes the result.
 """
 
 from array import array
@@ -20,24 +19,24 @@ from mnemoscope.search.text import prepare, split_words
 
 Ints = NDArray[np.int64]
 _NEAR = 24
-"""Characters in which `window_text` looks for a space."""
+"""Characters within which `window_text` looks for a space."""
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """What was put in rows: of each the word (its number in `words`) and the place, in one number, sorted."""
+    """The rows as sorted pairs of a word (its number in `words`) and a position."""
 
     words: list[str]
     """In the order of their UTF-8 bytes."""
     pairs: NDArray[np.uint64]
-    """`word << 32 | place`."""
+    """`word << 32 | position`."""
 
 
 class WordRows:
-    """Rows of words that grow, batch of sentences after batch."""
+    """Rows of words, extended by batches of sentences."""
 
     def __init__(self, raw: list[bytes], *, spaced: bool) -> None:
-        """`raw` are the bytes of every token; `spaced` says whether they bring the spaces between words along."""
+        """`raw` are the bytes of every token; `spaced` tells whether they include the spaces between words."""
         self._raw, self._spaced = raw, spaced
         self._begins = np.array([bool(token) and _parts(token[0]) for token in raw], np.bool_)
         self._ends = np.array([bool(token) and _parts(token[-1]) for token in raw], np.bool_)
@@ -52,13 +51,12 @@ class WordRows:
         self._add_runs([token.decode("utf-8", "replace") for token in raw])
         self._made: list[tuple[NDArray[np.uint32], NDArray[np.uint32]]] = []
         self._free = 1
-        """Not 0: a prefix without words ends one place before it begins."""
+        """Not 0: a prefix without words ends one position before it begins."""
 
     def add(self, tokens: NDArray[Any], starts: Ints, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        """Puts the words of some sentences in rows; returns the places of each prefix's first and last word.
-
-        `tokens` are those of all these sentences, which begin at `starts`, up to the last prefix of each. A prefix is
-        the number of its sentence in `rows` and a position, sorted by both. One without words ends before it begins.
+        """Adds the words of some sentences; returns the positions of each prefix's first and last word. `tokens` are
+        those of all these sentences, which begin at `starts`, up to the last prefix of each. A prefix is the number of
+        its sentence in `rows` and a position, sorted by both. One without words ends before it begins.
         """
         fresh = np.zeros(len(tokens), np.bool_)
         fresh[1:] = self._ends[tokens[:-1]] | self._begins[tokens[1:]] if self._spaced else True
@@ -81,19 +79,21 @@ class WordRows:
             start, sound = np.where(cut, start, begin), sound & (~cut | (near & (start <= last)))
         start = np.minimum(start, last)
         run, own = run_of[start], run_of[last]
-        found = before[run] + shift[run], (before + counts + shift)[own] - 1
-        # Words before the first prefix of a sentence are in none.
+        ends_of = before[run] + shift[run], (before + counts + shift)[own] - 1
+        # Words before a sentence's first prefix belong to no prefix.
         earliest = np.full(len(starts), np.iinfo(np.int64).max)
-        np.minimum.at(earliest, rows[sound], found[0][sound])
+        np.minimum.at(earliest, rows[sound], ends_of[0][sound])
         where = np.arange(int(counts.sum())) - np.repeat(before, counts)
         places = where + np.repeat(before + shift, counts)
         kept = places >= np.repeat(earliest[sentence_of], counts)
         self._put(words[where + np.repeat(ends[runs], counts)][kept], places[kept])
         self._free += int(counts.sum()) + len(starts)
-        return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), found)
+        return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), ends_of)
 
     def _find_spaces(self, tokens: NDArray[Any], begin: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """The first token with a space from each `begin` on, and whether it starts so and is surely near enough."""
+        """The first token with a space from each `begin` on, and whether it starts with it and is certainly near
+        enough.
+        """
         held = np.where(self._with_space[tokens], np.arange(len(tokens)), len(tokens))
         following = np.append(np.minimum.accumulate(held[::-1])[::-1], len(tokens))[begin]
         bytes_before = np.concatenate([[0], np.cumsum(self._bytes[tokens])])
@@ -108,11 +108,11 @@ class WordRows:
         last: Ints,
         cut: NDArray[np.bool_],
         which: Ints,
-        found: tuple[Ints, Ints],
+        places: tuple[Ints, Ints],
     ) -> tuple[Ints, Ints]:
-        """Rows of their own for the prefixes `which`, one for equal ones; returns `found` with their places."""
+        """Adds rows for the prefixes `which`, one for equal ones; returns `places` with their positions filled in."""
         if not len(which):
-            return found
+            return places
         ends, first_of, same = np.unique(last[which], return_index=True, return_inverse=True)
         some = which[first_of]
         texts = [
@@ -125,11 +125,10 @@ class WordRows:
         where = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
         self._put(np.array([word for row in rows for word in row], np.uint32), where)
         self._free += int(counts.sum()) + len(rows)
-        found[0][which], found[1][which] = firsts[same], (firsts + counts - 1)[same]
-        return found
+        places[0][which], places[1][which] = firsts[same], (firsts + counts - 1)[same]
+        return places
 
     def finish(self) -> Stretches:
-        """All rows; the words sorted, and their numbers with them."""
         used = np.zeros(len(self._numbers), np.bool_)
         for word, _ in self._made:
             used[word] = True
@@ -151,7 +150,7 @@ class WordRows:
         self._made.append((words.astype(np.uint32), places.astype(np.uint32)))
 
     def _number_runs(self, tokens: NDArray[Any], begins: Ints, lasts: Ints) -> Ints:
-        """The number of every run of tokens that no word's end parts; of a single token it is the token."""
+        """The number of every run of tokens without a word boundary; that of a single token is its id."""
         runs = tokens[begins].astype(np.int64)
         longer = np.flatnonzero(lasts > begins)
         size, data = tokens.itemsize, np.ascontiguousarray(tokens).tobytes()
@@ -171,7 +170,7 @@ class WordRows:
             self._run_ends.append(len(self._run_words))
 
     def _number_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The words of prepared texts; white space parts words, so each piece between is looked up once."""
+        """The words of prepared texts; white space ends words, so each piece between is split once."""
         pieces = [text.split() for text in texts]
         new = [piece for piece in dict.fromkeys(piece for row in pieces for piece in row) if piece not in self._chunks]
         self._chunks.update(
@@ -184,5 +183,5 @@ class WordRows:
 
 
 def _parts(byte: int) -> bool:
-    """Whether no word goes across this byte: ASCII that is neither letter nor digit."""
+    """Whether this byte is a word boundary: ASCII that is neither letter nor digit."""
     return byte < 0x80 and not bytes([byte]).isalnum()

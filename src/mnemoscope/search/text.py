@@ -1,9 +1,9 @@
-"""Text as the index sees it, and what somebody typed as a query that cannot fail.
+"""Prepares text for the index, and parses user input into a query that cannot fail.
 
-FTS5's unicode61 finds words: runs of letters and digits of any script, without case and accents. Two things are added:
-in scripts without spaces between words every character is a word, and so is every symbol such as an emoji. A query is
-words that must all be there, phrases in quotes, and beginnings of words (`par*`); everything else is plain text, so no
-query is an FTS5 expression or SQL.
+FTS5's unicode61 finds words: runs of letters and digits of any script, without case and accents. Two additions: in
+scripts without spaces every character is a word, and so is every symbol such as an emoji. A query consists of required
+words, phrases in quotes, and prefixes of words (`par*`); everything else is plain text, so no query is an FTS5
+expression or SQL.
 """
 
 import re
@@ -23,9 +23,8 @@ Part = tuple[str, bool]
 
 TOKENIZER = "unicode61 remove_diacritics 2"
 CUT = "\u200b"
-"""Stands between the characters that are words; nothing to see, and no letter to FTS5."""
+"""Separates characters that are words; invisible, and no letter to FTS5."""
 OPEN, CLOSE = "\x02", "\x03"
-"""Around what matched, in what FTS5 marks."""
 MOST_CHARACTERS, MOST_TERMS, MOST_BEGINNINGS, LEAST_BEGINNING = 1_000, 64, 4, 2
 
 _ALONE = re.compile(f"[{SCRIPTS_WITHOUT_SPACES}]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
@@ -34,23 +33,23 @@ _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
 
 def prepare(text: str) -> str:
-    """The text for FTS5: of every character the same number or, with CUT left out, exactly one."""
+    """The text for FTS5. Without CUT, every character maps to exactly one."""
     return text if text.isascii() else _ALONE.sub(lambda found: _piece(found.group()), text.translate(_SPACE))
 
 
 @cache
 def _piece(character: str) -> str:
-    """The character as a word of its own where it is one, as itself otherwise."""
+    """The character, between CUTs if it is a word of its own."""
     kind = unicodedata.category(character)
     if kind == "So":
-        # unicode61 knows the symbols of 2012 and makes none of them a word. A private character is one always.
+        # unicode61 knows the symbols of 2012 and makes none of them a word. A private-use character always is one.
         return f"{CUT}{chr(0xF0000 + (ord(character) & 0xFFFF))}{CUT}"
     alone = kind[0] == "L" and is_without_spaces(character)
     return f"{CUT}{character}{CUT}" if alone else character
 
 
 def _split(text: str, marked: str) -> tuple[Part, ...]:
-    """The text in pieces, matched or not, after FTS5 has marked its prepared form."""
+    """The text in pieces, from FTS5's highlighting of its prepared form."""
     pieces: list[Part] = []
     at = 0
     for index, stretch in enumerate(re.split(f"[{OPEN}{CLOSE}]", marked)):
@@ -63,36 +62,36 @@ def _split(text: str, marked: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Query:
-    """What was asked, as FTS5 expressions made of quoted strings alone."""
+    """A query as FTS5 expressions made of quoted strings only."""
 
     every: str
     """All words and phrases."""
     any: str
     """At least one of them."""
     terms: tuple[tuple[str, bool], ...]
-    """The words and phrases, prepared; and of each whether its last word is a beginning."""
+    """The words and phrases, prepared; and for each whether its last word is a prefix."""
 
 
 def parse_query(text: str) -> Query:
-    """The query that `text` stands for; raises SearchError where there is no word in it, or far too much."""
+    """Parses `text`. Raises SearchError if it has no word, or is too long."""
     if len(text) > MOST_CHARACTERS:
         raise SearchError(f"the search text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be searched")
     terms: list[tuple[str, bool]] = []
     beginnings = 0
-    # A lone surrogate (undecodable bytes of a command line) cannot be handed to SQLite.
+    # SQLite rejects lone surrogates (undecodable bytes of a command line).
     readable = text.encode("utf-8", "replace").decode().translate(_SPACE)
     for phrase, star, word in _TERM.findall(readable):
         beginning = bool(star) or (len(word) > 1 and word.endswith("*"))
-        said = prepare((phrase or word).rstrip("*") if beginning else phrase or word)
-        letters = sum(unicodedata.category(character)[0] in "LN" or character >= "\U000f0000" for character in said)
+        term = prepare((phrase or word).rstrip("*") if beginning else phrase or word)
+        letters = sum(unicodedata.category(character)[0] in "LN" or character >= "\U000f0000" for character in term)
         if not letters:
             continue
-        if beginning and said.isascii() and letters < LEAST_BEGINNING:
+        if beginning and term.isascii() and letters < LEAST_BEGINNING:
             raise SearchError(
-                f"{said + '*'!r} begins too many words; give at least {LEAST_BEGINNING} letters before the *"
+                f"{term + '*'!r} begins too many words; give at least {LEAST_BEGINNING} letters before the *"
             )
         beginnings += beginning
-        terms.append((said, beginning))
+        terms.append((term, beginning))
     terms = list(dict.fromkeys(terms))
     if not terms:
         shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -104,7 +103,7 @@ def parse_query(text: str) -> Query:
         raise SearchError(f"the search text has {len(terms)} words; at most {MOST_TERMS} can be searched")
     if beginnings > MOST_BEGINNINGS:
         raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
-    quoted = ['"' + said.replace('"', '""') + '"' + (" *" if beginning else "") for said, beginning in terms]
+    quoted = ['"' + term.replace('"', '""') + '"' + (" *" if beginning else "") for term, beginning in terms]
     return Query(every=" AND ".join(quoted), any=" OR ".join(quoted), terms=tuple(terms))
 
 
@@ -116,30 +115,27 @@ def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
 
 
 def find_matches(texts: Sequence[str], query: Query) -> list[int]:
-    """The numbers of the texts that have all of the query."""
     sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
     return [number for (number,) in _ask_texts(texts, sql, query.every)]
 
 
 def split_words(texts: Sequence[str]) -> list[list[str]]:
-    """The words that FTS5 finds in prepared texts, in their order."""
-    found: list[list[str]] = [[] for _ in texts]
+    words: list[list[str]] = [[] for _ in texts]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"CREATE VIRTUAL TABLE given USING fts5(text, content='', tokenize=\"{TOKENIZER}\")")
         database.execute("CREATE VIRTUAL TABLE words USING fts5vocab(given, instance)")
         database.execute("BEGIN")
         database.executemany("INSERT INTO given (rowid, text) VALUES (?, ?)", enumerate(texts))
         for place, word in sorted(database.execute("SELECT doc << 32 | offset, term FROM words")):
-            found[place >> 32].append(word)
-    return found
+            words[place >> 32].append(word)
+    return words
 
 
 def _ask_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:
-    """What FTS5 itself says of a few texts, from a table in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f'CREATE VIRTUAL TABLE shown USING fts5(text, tokenize="{TOKENIZER}")')
         database.execute("BEGIN")
-        # OPEN, CLOSE and CUT can only be ours.
+        # Only `prepare` and `highlight` may insert OPEN, CLOSE and CUT.
         prepared = ((i, prepare(text.translate(_SPACE))) for i, text in enumerate(texts))
         database.executemany("INSERT INTO shown (rowid, text) VALUES (?, ?)", prepared)
         return database.execute(sql, parameters).fetchall()

@@ -1,4 +1,4 @@
-"""Tokens by how they read, and the memories that promote them, oppose them, or fire on them."""
+"""Finds tokens by their text, and the memories that promote them, oppose them, or fire on them."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, Mem
 from mnemoscope.search.text import MOST_CHARACTERS
 
 TOKEN_ROLES = (PROMOTES, DEMOTES, FIRES)
-"""What a memory can have to do with a token."""
 _COLUMNS = "token, text, shown, count"
 _LIKE = f"""
 SELECT {_COLUMNS} FROM vocabulary WHERE text != ''
@@ -35,7 +34,7 @@ class VocabularyToken:
     text: str
     shown: str
     count: int
-    """How often it occurs in the distinct mined sentences."""
+    """Occurrences in the distinct mined sentences."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,14 @@ class Promotion:
     token: int
     rank: int
     probability: float | None
-    """Of the token under the softmax of the value's scores; None among the bottom tokens."""
+    """Under the softmax of the value's scores; None for bottom tokens."""
     score: float
-    """Of the token under the value; among the bottom tokens under the negated value."""
+    """Under the value; for bottom tokens under the negated value."""
 
 
 @dataclass(frozen=True)
 class Firing:
-    """A memory whose key fires on a token: how many of its highest triggers end in it, and the best one's rank."""
+    """A memory that fires on a token: the number of its highest triggers that end in it, and the best one's rank."""
 
     memory: MemoryId
     triggers: int
@@ -61,14 +60,14 @@ class Firing:
 
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
-    """The tokens that read like `text`, the same text first."""
+    """The tokens that resemble `text`, equal ones first."""
     text = _check_text(text)
     rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
     return tuple(VocabularyToken(*row) for row in rows)
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
-    """The tokens of this text, written plainly or as shown, or the one of this id; raises SearchError."""
+    """The tokens of this text, plain or as shown, or the one with this id. Raises SearchError."""
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
         if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
@@ -125,7 +124,6 @@ def find_memories(
 
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
-    """How many memories promote, oppose or fire on the token."""
     if kind not in TOKEN_ROLES:
         raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(TOKEN_ROLES)}")
     return len(np.unique(_rows(database, token, kind, within).found["memory"]))
@@ -133,15 +131,12 @@ def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ran
 
 @dataclass(frozen=True)
 class _TokenRows:
-    """The rows of some tokens, by token; those of one token in the order of the answer."""
-
     tokens: list[int]
     found: NDArray[Any]
     token_of: NDArray[Any]
 
 
 def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> _TokenRows:
-    """The rows of the token's ids in these layers."""
     tokens = sorted(found.id for found in exactly(database, token))
     pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
@@ -152,7 +147,7 @@ def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ran
 
 
 def _join(rows: _TokenRows) -> NDArray[Any]:
-    """A memory's rows under several tokens as one: all triggers, the best rank."""
+    """Joins a memory's rows of several tokens: all triggers, the best rank."""
     memories, own = np.unique(rows.found["memory"], return_inverse=True)
     joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])
     joined["memory"], joined["rank"] = memories, np.iinfo(np.int64).max
@@ -162,7 +157,7 @@ def _join(rows: _TokenRows) -> NDArray[Any]:
 
 
 def sort_keys(kind: str, rows: Mapping[str, NDArray[Any]] | NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """What the rows of a token are sorted by, the last of these first; unknown probabilities come last."""
+    """Sort keys for `lexsort` (the last is primary); unknown probabilities come last."""
     if kind == FIRES:
         return rows["memory"], rows["rank"], -rows["triggers"].astype(np.int64)
     if kind == PROMOTES:

@@ -1,1 +1,1 @@
-"""What people see: figures, pages, the report."""
+"""Figures, pages and the report."""

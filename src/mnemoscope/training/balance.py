@@ -1,7 +1,8 @@
-"""What keeps the experts of a layer in use: a term beside the loss that is least where all are used alike.
+"""A load-balancing term added to the loss of a mixture of experts (Fedus et al. 2022, Switch Transformers, section
+2.2).
 
-Of Fedus et al. 2022 (Switch Transformers, section 2.2): the number of experts times the sum over experts of the share
-of choices that went to it, and the mean probability that the router gave it; 1 where both are even.
+The number of experts times the sum over experts of the share of tokens routed to it and the router's mean probability
+for it; 1 if both are uniform.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 
 class BalanceTerm:
-    """Sees every forward of `model` that is to have a gradient, and keeps what its routers said."""
+    """Records the routers' outputs of every forward of `model` with gradients."""
 
     def __init__(self, model: Any, weight: float) -> None:
         self._weight = weight
@@ -25,7 +26,7 @@ class BalanceTerm:
             self._given.append((scores, chosen))
 
     def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
-        """What the last forward adds to the loss; the other terms are none of a mixture's."""
+        """The term of the last forward. A mixture has no sparsity or revival."""
         total = torch.zeros((), device=text.device)
         for scores, chosen in self._given:
             experts = scores.shape[-1]

@@ -1,4 +1,4 @@
-"""How good a model is: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
+"""Measures a model: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean negative log-likelihood over `tokens` targets."""
+    """Negative log-likelihood over `tokens` targets."""
 
     nats: float
     tokens: int
@@ -31,21 +31,18 @@ class Loss:
 
     @property
     def per_token(self) -> float:
-        """Nats per token."""
         return self.nats / max(1, self.tokens)
 
     @property
     def per_byte(self) -> float:
-        """Nats per byte of UTF-8 text."""
         return self.nats / max(1, self.text_bytes)
 
 
 @torch.inference_mode()
 def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = None, batch: int = 32) -> Loss:
-    """The loss over the documents of `text`, each in windows of `context` tokens without overlap.
-
-    A window begins with the beginning token; what stands before it is not seen. `most` looks at the first documents
-    only, whose bytes are then taken in proportion to their tokens.
+    """The loss over the documents of `text`, each in windows of `context` tokens without overlap. A window starts with
+    the beginning token and has no earlier context. `most` limits it to the first documents, whose bytes are then taken
+    in proportion to their tokens.
     """
     ends = np.append(text.documents[1:], len(text.tokens))
     windows = [
@@ -87,7 +84,7 @@ def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> l
 
 
 def _dead_in_experts(model: Any, sentences: list[list[int]], batch: int) -> list[float]:
-    """`dead_shares` of a mixture, whose coefficients are weighed by the router."""
+    """`dead_shares` of a mixture, whose coefficients include the router's weight."""
     routed = [found[1] for block in model.base_model.layers if (found := find_routed(block)) is not None]
     alive = [torch.zeros(one.count, one.width, dtype=torch.bool) for one in routed]
     for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
@@ -108,7 +105,9 @@ def _dead_in_experts(model: Any, sentences: list[list[int]], batch: int) -> list
 
 
 def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches `[batch, 1 + position]` of pieces by length, each after the beginning token; and which tokens are own."""
+    """Batches `[batch, 1 + position]` of pieces by length, each after the beginning token; and a mask of their own
+    tokens.
+    """
     ordered = sorted(pieces, key=len)
     for start in range(0, len(ordered), batch):
         group = [torch.from_numpy(piece) for piece in ordered[start : start + batch]]
@@ -119,9 +118,8 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one length, each by its number: `totals` and `kinds` are those of what follows an (n-1)-gram.
-
-    The last entry of every array but `keys` is 0: what was never seen has the number -1.
+    """The numbered n-grams of one length; `totals` and `kinds` count the continuations of an (n-1)-gram. The last entry
+    of every array but `keys` is 0: an unseen n-gram has the number -1.
     """
 
     keys: Ids
@@ -133,11 +131,11 @@ class _Order:
 
 
 class NgramModel:
-    """An n-gram model over the same tokens: what counting alone reaches on the held-out text.
+    """An n-gram model over the same tokens: the baseline of counting on the held-out text.
 
     Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6): the
-    highest order uses counts, the lower ones the number of different tokens that come before. An n-gram's number is
-    found from its first n-1 tokens' number.
+    highest order uses counts, the lower ones the number of distinct preceding tokens. An n-gram's number is looked up
+    from the number of its first n-1 tokens.
     """
 
     def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:
@@ -149,7 +147,7 @@ class NgramModel:
         for n in range(1, order + 1):
             grams = numbers[:-1] * vocabulary + stream[n - 1 :]
             distinct, first_at, inverse = np.unique(grams, return_index=True, return_inverse=True)
-            if n > 1:  # as many tokens come before an (n-1)-gram as there are n-grams that end in it
+            if n > 1:  # the distinct tokens before an (n-1)-gram are the n-grams that end in it
                 counts.append(np.bincount(numbers[first_at + 1], minlength=len(keys[-1])))
             keys.append(distinct)
             numbers = inverse
@@ -162,14 +160,14 @@ class NgramModel:
             self._orders.append(_Order(own, counted[0], counted[1], counted[2], _discount(count)))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
-        """The negative log-likelihood of `tokens` as one stream, leaving out the positions `skip` as targets."""
+        """The negative log-likelihood of `tokens` as one stream, without the targets at positions `skip`."""
         stream = tokens.astype(np.int64)
         probability = np.full(len(stream), 1.0 / self.vocabulary)
         context = np.zeros(len(stream), np.int64)  # of the (n-1)-gram that ends before each token
         for order in self._orders:
-            wanted = context * self.vocabulary + stream
-            place = np.minimum(np.searchsorted(order.keys, wanted), len(order.keys) - 1)
-            number = np.where(order.keys[place] == wanted, place, -1)
+            keys = context * self.vocabulary + stream
+            place = np.minimum(np.searchsorted(order.keys, keys), len(order.keys) - 1)
+            number = np.where(order.keys[place] == keys, place, -1)
             discounted = np.maximum(order.counts[number] - order.discount, 0.0)
             total = order.totals[context]
             mixed = (discounted + order.discount * order.kinds[context] * probability) / np.maximum(total, 1)
@@ -181,6 +179,6 @@ class NgramModel:
 
 
 def _discount(counts: Ids) -> float:
-    """What every count gives up: n1 / (n1 + 2 n2); a half where nothing occurs once, or the unseen were impossible."""
+    """The absolute discount n1 / (n1 + 2 n2); a half if nothing occurs once, so that unseen n-grams stay possible."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once else 0.5

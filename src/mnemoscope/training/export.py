@@ -1,4 +1,4 @@
-"""A trained model as a folder that `transformers` loads alone, with its model card."""
+"""Exports a trained model as a folder that `transformers` loads without Mnemoscope, with its model card."""
 
 import copy
 import json
@@ -16,9 +16,8 @@ from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 
 
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
-    """The folder `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card.
-
-    The card's figures are taken from the weights as stored.
+    """Writes `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card. The card's figures are
+    measured on the weights as stored.
     """
     folder = directory / "model"
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +41,9 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
 
 
 def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
-    """The figures of the model card: losses, the 5-gram model's on the same text, dead memories on sentences alone."""
+    """The figures of the model card: losses, the 5-gram model's on the same text, dead memories on sentences read
+    alone.
+    """
     baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
 
     def losses(of: Text) -> dict[str, Any]:
@@ -69,7 +70,6 @@ def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
 
 
 def card(recipe: Recipe, wanted: TextSource, figures: dict[str, Any]) -> str:
-    """The model card in Markdown."""
     dead = ", ".join(f"{100 * share:.1f} %" for share in figures["dead_share_by_layer"])
     alone = "the demo's text (standard library and language reference)"
     if wanted.corpora:
@@ -133,34 +133,34 @@ def _architecture(recipe: Recipe) -> str:
   of {recipe.vocabulary} tokens; {kind}; bfloat16."""
 
 
-def _data(wanted: TextSource) -> str:
-    if not wanted.corpora:
+def _data(source: TextSource) -> str:
+    if not source.corpora:
         return """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
   standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped"""
-    names = ", then ".join(f"`{spec}`" for spec in wanted.corpora)
-    return names + (f", the first {wanted.max_bytes:,} bytes" if wanted.max_bytes is not None else "")
+    names = ", then ".join(f"`{spec}`" for spec in source.corpora)
+    return names + (f", the first {source.max_bytes:,} bytes" if source.max_bytes is not None else "")
 
 
 def _terms(recipe: Recipe) -> str:
-    """What stands beside the loss: said in the card, since it shapes what the memories are."""
-    found = ""
+    """The terms added to the loss; on the card because they shape the memories."""
+    text = ""
     if recipe.experts:
-        found += f"""\
+        text += f"""\
 * **Balance**: beside the loss stands {recipe.balance:g} times a term that is least where all experts are used alike.
 """
     if recipe.sparsity:
-        found += f"""\
+        text += f"""\
 * **Sparsity**: beside the loss stands the log of each layer's effective number of memories at a token (of its
   coefficients times the values' norms) over {recipe.free_memories:g}, where that is above 0, with a weight that grows
   linearly from 0 in the first layer to {recipe.sparsity:g} in the last: in upper layers few memories speak at a time.
   In a model trained without it each says less.
 """
     if recipe.revival:
-        found += f"""\
+        text += f"""\
 * **Revival**: {recipe.revival:g} times how far a memory's best match with the sentences of a batch lies below zero, so
   that none stays silent.
 """
-    return found
+    return text
 
 
 def _losses(figures: dict[str, Any]) -> str:
@@ -171,9 +171,9 @@ def _losses(figures: dict[str, Any]) -> str:
     )
 
 
-def _validation(wanted: TextSource, figures: dict[str, Any]) -> str:
-    if wanted.validation is None:
+def _validation(source: TextSource, figures: dict[str, Any]) -> str:
+    if source.validation is None:
         return ""
     own = figures["validation"]
-    head = f"| on `{wanted.validation}` ({own['held_out_tokens']:,} tokens) | nats per token | nats per byte |"
+    head = f"| on `{source.validation}` ({own['held_out_tokens']:,} tokens) | nats per token | nats per byte |"
     return f"\n{head}\n|---|---|---|\n{_losses(own)}\n"

@@ -1,7 +1,7 @@
-"""Which held-out documents are independent of the training text: those that share no run of tokens with it.
+"""Selects the held-out documents that are independent of the training text: those that share no run of tokens with it.
 
-A document that shares one goes back to training, and so do those that share one with it, until nothing moves. Knows
-token streams only, no text and no hash rule.
+A document that shares one returns to training, and so do those that share one with it, until none moves. Works on token
+streams; the hash rule is elsewhere.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RUN = 50
-"""Tokens in a run that a held-out document may not share with training text."""
+"""Length in tokens of a run that a held-out document may not share with training text."""
 
 Tokens = NDArray[np.uint16]
 
 
 def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which candidates share no run of `RUN` tokens with any document that is not held out in the end.
-
-    Holds the runs of the candidates alone: memory depends on these, not on the training text.
+    """The candidates that share no run of `RUN` tokens with any document that ends up in training. Stores only the
+    candidates' runs, so memory does not grow with the training text.
     """
     held = candidates.copy()
     runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
@@ -29,8 +28,8 @@ def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.boo
     taken = np.zeros(len(known), bool)  # which runs occur in training text
     for i in map(int, np.flatnonzero(~candidates)):
         own = _runs(streams[i])
-        found = np.minimum(np.searchsorted(known, own), len(known) - 1)
-        taken[found[known[found] == own]] = True
+        index = np.minimum(np.searchsorted(known, own), len(known) - 1)
+        taken[index[known[index] == own]] = True
     while moved := [k for k in places if held[k] and taken[places[k]].any()]:
         for k in moved:
             held[k] = False

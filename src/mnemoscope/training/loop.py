@@ -1,7 +1,7 @@
-"""The training loop: resumable at any step, checkpointed, on a CPU or a GPU, in bfloat16 where that is faster.
+"""The training loop: resumable at any step, on a CPU or a GPU, in bfloat16 where that is faster.
 
-Windows depend on the seed and the step alone, so a run that was killed goes on as if it had not been. Beside the loss
-(step.py) stand the two terms of sparsity.py.
+Windows depend only on the seed and the step, so a killed run continues as if undisturbed. The loss is in step.py, the
+terms added to it in sparsity.py and balance.py.
 """
 
 import json
@@ -29,7 +29,7 @@ from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_lo
 from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
-"""Tokens of each held-out text that a line of the log looks at, about; never more than 400 documents."""
+"""Approximate tokens of each held-out text per line of the log; at most 400 documents."""
 
 
 def train(
@@ -43,15 +43,15 @@ def train(
     say: Callable[[str], None] = print,
     progress: Progress = ignore_progress,
 ) -> Path:
-    """The folder of the trained model; goes on from the last checkpoint in `out` if there is one.
+    """Trains a model and returns its folder; continues from the last checkpoint in `out`.
 
-    `wanted` names the text; left out, it is the documentation on this machine. Raises TrainingError if `out` was begun
-    with another recipe or text, OptionError for a device that is not here, CorpusError if a text cannot be read,
-    Interrupted after Ctrl-C with the state saved.
+    `wanted` names the text, by default the documentation on this machine. Raises TrainingError if `out` was begun with
+    another recipe or text, OptionError for an unavailable device, CorpusError for an unreadable text, Interrupted after
+    Ctrl-C with the state saved.
     """
     recipe = recipe or Recipe()
     directory = Path(out)
-    # Otherwise every step asks the system for its megabytes anew: on two cores 1.7 times the time (LOG.md).
+    # Otherwise every step requests its megabytes from the system again: 1.7 times the time on two cores (LOG.md).
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = _TrainingState(recipe, device)
@@ -77,8 +77,6 @@ def train(
 
 
 class _TrainingState:
-    """Model, optimisers and step: all that a checkpoint holds."""
-
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe = recipe
         self.device = device_of(device)
@@ -89,7 +87,7 @@ class _TrainingState:
         self.workers = Workers(self.model, recipe.batch, balance=recipe.balance)
         parameters: dict[str, list[Tensor]] = {"matrices": [], "tables": [], "vectors": []}
         for name, parameter in self.model.named_parameters():
-            if parameter.ndim >= 2 and "embed" not in name:  # an expert's are stacked
+            if parameter.ndim >= 2 and "embed" not in name:  # experts' matrices are stacked
                 parameters["matrices"].append(parameter)
             else:
                 parameters["tables" if parameter.ndim >= 2 else "vectors"].append(parameter)
@@ -110,7 +108,7 @@ class _TrainingState:
         self.step = 0
 
     def advance(self, text: TrainingData) -> float:
-        """One step; the mean loss of its batch in nats per token."""
+        """One step; returns the mean loss of its batch in nats per token."""
         batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
         between = torch.tensor(text.between_sentences, device=self.device)
@@ -137,7 +135,7 @@ class _TrainingState:
         return value
 
     def save(self, path: Path) -> None:
-        """Writes the checkpoint whole or not at all; raises StoreFailed."""
+        """Writes the checkpoint atomically. Raises StoreFailed."""
         state = {
             "recipe": asdict(self.recipe),
             "step": self.step,
@@ -148,13 +146,13 @@ class _TrainingState:
             torch.save(state, file)
 
     def load(self, path: Path) -> None:
-        """Takes up the checkpoint at `path`, if there is one."""
+        """Loads the checkpoint at `path` if there is one. Raises TrainingError for a damaged one or another recipe."""
         if not path.is_file():
             return
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             begun, self.step = Recipe(**state["recipe"]), int(state["step"])
-        except Exception as error:  # whatever is wrong with the file, the answer is the same
+        except Exception as error:  # the remedy is the same for any damage
             raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
         if not self.recipe.same_run(begun):
             raise TrainingError(

@@ -1,7 +1,7 @@
-"""Strings planted into the training text, each so often as its group says: the ground truth of `mnemoscope audit`.
+"""Plants strings into the training text, each repeated as often as its group: the ground truth of `mnemoscope audit`.
 
-A repetition is a sentence of its own, at a seeded place of a document that cannot be held out. Which strings are held
-by which group follows from the seed and the order of the file alone (Carlini et al. 2019, The Secret Sharer).
+A repetition is a sentence of its own, at a seeded position of a document that cannot be held out. The groups follow
+from the seed and the order of the file only (Carlini et al. 2019, The Secret Sharer).
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,11 @@ from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.errors import OptionError, TrainingError
 
 Plants = tuple[tuple[str, int], ...]
-"""Every planted string with its repetitions, in the order of the file."""
 
 
 def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
-    """The strings of a file, dealt to groups of equal size at random, one for each number of `times`.
-
-    Raises OptionError for impossible repetitions and what `read_secrets` raises.
+    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError for
+    impossible repetitions and what `read_secrets` raises.
     """
     if not times or min(times) < 1 or len(set(times)) < len(times):
         raise OptionError(f"--plant-times {','.join(map(str, times))} is impossible; give different numbers from 1 on")
@@ -29,7 +27,6 @@ def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
 
 
 def parse_times(text: str) -> tuple[int, ...]:
-    """The numbers of `1,4,16,64`; raises OptionError."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -37,7 +34,9 @@ def parse_times(text: str) -> tuple[int, ...]:
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
-    """Puts every repetition between two sentences of a random document of `usable`, in place; raises TrainingError."""
+    """Inserts every repetition between two sentences of a random document of `usable`, in place. Raises
+    TrainingError.
+    """
     if plants and not len(usable):
         raise TrainingError("no document is left to plant strings into; give a text of more documents")
     generator = np.random.default_rng((seed, 6))

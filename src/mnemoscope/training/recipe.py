@@ -1,9 +1,9 @@
 """Every number that a training run depends on, and the untrained model that they describe.
 
-The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a
-tied head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone;
-rotary positions because they learn faster than a position table at this size. With experts it is a Mixtral: gated
-feed-forward layers, of which a router chooses some for every token.
+The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a tied
+head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone; rotary
+positions learn faster than a position table at this size. With experts it is a Mixtral: gated feed-forward layers, with
+a router that selects some of them for every token.
 """
 
 from dataclasses import asdict, dataclass
@@ -14,9 +14,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig, Mixtr
 from mnemoscope.errors import OptionError
 
 BEGINNING = "<|endoftext|>"
-"""The one special token: it begins every document, and ends the one before it."""
 SPARSITY_RAMP = 300
-"""Steps over which the sparsity comes in."""
+"""Steps over which the sparsity reaches its weight."""
 
 
 @dataclass(frozen=True)
@@ -26,39 +25,38 @@ class Recipe:
     layers: int = 6
     hidden: int = 128
     memories: int = 512
-    """Of a layer, or with experts of each of them."""
+    """Per layer, or with experts per expert."""
     experts: int = 0
-    """Experts of each layer; 0 for a dense model."""
+    """Per layer; 0 for a dense model."""
     top_experts: int = 2
-    """Experts that a token is routed to."""
     balance: float = 0.02
-    """Weight of the push for experts that are used alike; only with experts."""
+    """Weight of the load-balancing term; only with experts."""
     heads: int = 4
     vocabulary: int = 1024
     context: int = 256
     batch: int = 16
-    """Windows of `context` tokens in one step."""
+    """Windows of `context` tokens per step."""
     steps: int = 6_700
     warmup: int = 100
     decay: float = 0.35
-    """Share of the steps, the last ones, in which the learning rate falls linearly to zero."""
+    """The last share of the steps, in which the learning rate falls linearly to zero."""
     learning_rate: float = 2e-3
-    """Of the matrices inside the blocks."""
+    """For the matrices inside the blocks."""
     embedding_rate: float = 4e-3
-    """Of the embedding, norms and biases (AdamW)."""
+    """For the embedding, norms and biases (AdamW)."""
     optimiser: str = "adamw"
-    """What updates the matrices inside the blocks: `adamw`, or `muon` (scaled to match the update size of AdamW), which
-    learns faster and spreads every prediction over all memories."""
+    """For the matrices inside the blocks: `adamw`, or `muon` (scaled to AdamW's update size), which learns faster but
+    spreads every prediction over all memories."""
     sparsity: float = 0.05
-    """Weight of the log of the last layer's effective number of memories (sparsity.py), beside the loss in nats per
-    token, reached linearly over the first 300 steps; from the first layer, which has none, it grows linearly."""
+    """Weight in the last layer of the log of the effective number of memories (sparsity.py), added to the loss in nats
+    per token and reached linearly over the first 300 steps. It grows linearly with depth from 0 in the first layer."""
     free_memories: float = 1.5
-    """The effective number of memories at a token that costs nothing."""
+    """The effective number of memories at a token without a penalty."""
     revival: float = 0.1
     """Weight of the push for memories that fire nowhere in a batch."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
-    """Share of the windows that are the beginning token and then text from the start of a sentence."""
+    """The share of windows that are the beginning token followed by text from the start of a sentence."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -85,24 +83,22 @@ class Recipe:
 
     @property
     def tokens(self) -> int:
-        """Tokens seen in all steps together."""
         return self.steps * self.batch * self.context
 
     def rate(self, step: int) -> float:
-        """The factor on both learning rates at `step`: warm-up, a plateau, a linear fall to zero."""
+        """The factor on both learning rates: warm-up, a plateau, a linear fall to zero."""
         falling = self.decay * self.steps
         return min((step + 1) / self.warmup, 1.0, max(0.0, self.steps - step) / falling if falling else 1.0)
 
     def sparsity_at(self, step: int) -> float:
-        """The weight of the sparsity at `step`."""
         return self.sparsity * min(1.0, step / SPARSITY_RAMP)
 
     def same_run(self, other: "Recipe") -> bool:
-        """Whether a checkpoint of `other` may go on as this one: only the number of steps may differ."""
+        """Whether a checkpoint of `other` can be continued: only the number of steps may differ."""
         return {**asdict(self), "steps": 0} == {**asdict(other), "steps": 0}
 
     def model(self) -> torch.nn.Module:
-        """The model with its initial weights, float32; the same for the same seed."""
+        """The untrained float32 model; deterministic in the seed."""
         torch.manual_seed(self.seed)
         if self.experts:
             return self._mixture()

@@ -1,14 +1,13 @@
-"""What keeps memories few at a time, and every one of them in use: two terms beside the loss.
+"""Two terms added to the loss: one keeps few memories active at a time, the other keeps every memory in use.
 
-Sparsity: the log of the effective number of memories behind a layer's output, (sum c)^2 / sum c^2 with c = coefficient
-times norm of the value (definitions.md section 4, Figure 7), above a number that is free. It does not depend on how
-large coefficients are, so it cannot be had cheaply by making them small and the values long, as a penalty on the
-coefficients' size can; nor does it change under ReLU's own symmetry. Without a free number it is least where nothing
-fires, and layers fall silent (LOG.md). Its weight grows with depth, from nothing in the first layer: lower layers need
-many memories at a time, and it is in the upper ones that values are to say what follows. Revival: a memory that fires
-nowhere in a batch gets no gradient from the loss; its key is pushed until its best match in the batch is above zero.
-Tokens between sentences do not count there: their inputs are unlike all others, so keys find them first, and a memory
-that fires at nothing else never fires when a sentence is read alone (LOG.md).
+Sparsity: the log of the effective number of memories of a layer, (sum c)^2 / sum c^2 with c = coefficient times norm of
+the value (definitions.md section 4, Figure 7), above a free number. Unlike a penalty on the coefficients' size, it
+cannot be met by shrinking them and growing the values, nor does it change under ReLU's rescaling symmetry. Without a
+free number its minimum is a layer where nothing fires, and layers fall silent (LOG.md). Its weight grows with depth
+from 0 in the first layer: lower layers need many memories at a time, and upper values should predict what follows.
+Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its key is pushed until its best match
+in the batch is above zero. Tokens between sentences do not count: their inputs differ from all others, so keys match
+them first, and a memory that fires only there never fires on a sentence read alone (LOG.md).
 """
 
 import math
@@ -19,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 _TINY = 1e-9
-"""Beside sums of squares: a token at which no memory fires has the effective number 1."""
+"""Added to sums of squares: a token at which no memory fires has the effective number 1."""
 
 
 class MemoryTerms:
-    """Sees every forward of `model` that is to have a gradient, and keeps what the two terms need of it."""
+    """Records, in every forward of `model` with gradients, the inputs of the two terms."""
 
     def __init__(self, model: Any) -> None:
         self._values: list[nn.Linear] = []
@@ -35,10 +34,8 @@ class MemoryTerms:
             block.mlp.dense_4h_to_h.register_forward_pre_hook(_keep(self._coefficients, layer))
 
     def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
-        """What the last forward adds to the loss; what was kept of it is let go.
-
-        `text [batch, position]` says which positions hold a sentence's own tokens. `sparsity` is the last layer's; an
-        effective number of `free` memories or fewer costs nothing.
+        """The terms of the last forward, whose recorded tensors are then released. `text [batch, position]` is True at
+        a sentence's own tokens. `sparsity` is the last layer's weight; an effective number up to `free` costs nothing.
         """
         total, text = torch.zeros((), device=self._values[0].weight.device), text.flatten()
         shares = torch.linspace(0, 1, len(self._values)).tolist() if len(self._values) > 1 else [1.0]
@@ -53,7 +50,7 @@ class MemoryTerms:
 
 
 def _keep(kept: dict[int, Tensor], layer: int) -> Callable[..., None]:
-    """A hook that keeps what a module gives out, or, set before it runs, what it takes in."""
+    """A hook that records a module's output or, as a pre-hook, its input."""
 
     def note(_: nn.Module, inputs: tuple[Tensor, ...], *outputs: Tensor) -> None:
         if torch.is_grad_enabled():
@@ -65,12 +62,12 @@ def _keep(kept: dict[int, Tensor], layer: int) -> Callable[..., None]:
 def log_effective(coefficients: Tensor, norms: Tensor) -> Tensor:
     """The log of the effective number of memories `[...]` for `coefficients [..., memory]` and the values' `norms`."""
     rows = coefficients.float().flatten(0, -2)
-    found: Tensor = _LogEffective.apply(rows, norms)  # type: ignore[no-untyped-call]
-    return found.view(coefficients.shape[:-1])
+    logs: Tensor = _LogEffective.apply(rows, norms)  # type: ignore[no-untyped-call]
+    return logs.view(coefficients.shape[:-1])
 
 
 class _LogEffective(torch.autograd.Function):
-    """The same for `[row, memory]`, in as few sweeps over the coefficients as there can be."""
+    """The same for `[row, memory]`, with few passes over the coefficients."""
 
     @staticmethod
     def forward(ctx: Any, coefficients: Tensor, norms: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""What a step of training computes, and how a processor does it fast: the loss, its gradient, and who takes what part.
+"""One training step: the loss, its gradient, and the division of a batch among threads.
 
-The loss is computed in chunks whose gradient is taken at once, so logits of the whole batch never exist. On a CPU a
-batch is shared out among threads, products are taken in the faster precision, and attention always in float32 (the
-gradient of torch's bfloat16 attention takes twice as long there, which more than pays for the conversions). Figures are
-in LOG.md. What is saved does not know of this.
+The loss is computed in chunks whose gradient is taken at once, so the logits of a whole batch never exist together. On
+a CPU the batch is divided among threads, products use the faster precision, and attention always float32 (the gradient
+of torch's bfloat16 attention takes twice as long there, more than the conversions). Figures are in LOG.md. Checkpoints
+do not depend on any of this.
 """
 
 import copy
@@ -20,16 +20,14 @@ from mnemoscope.training.balance import BalanceTerm
 from mnemoscope.training.sparsity import MemoryTerms
 
 Terms = MemoryTerms | BalanceTerm
-"""What stands beside the loss."""
 CHUNK = 256
-"""Positions whose logits exist at one time: few enough that they stay in a processor's cache."""
+"""Positions whose logits exist at one time; they fit into a processor's cache."""
 
 
 class Workers:
-    """Equal parts of a batch, each on a thread and a replica of its own; the replicas share the model's weights.
-
-    On a processor with few cores this is faster than several threads at one product, which at these sizes wait for one
-    another (LOG.md). A GPU has one worker. The gradients' mean is taken in the order of the parts.
+    """Equal parts of a batch, each on its own thread and replica; the replicas share the model's weights. On few cores
+    this is faster than several threads per product, which at these sizes wait for one another (LOG.md). A GPU has one
+    worker. Gradients are averaged in the order of the parts, so the result is deterministic.
     """
 
     def __init__(self, model: Any, batch: int, *, balance: float = 0.0) -> None:
@@ -40,17 +38,12 @@ class Workers:
             for own, shared in zip(replica.parameters(), model.parameters(), strict=True):
                 own.data = shared.data
         mixture = model.config.model_type == "mixtral"
-        self._terms: list[Terms] = [
-            BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models
-        ]
-        # OpenMP's number of threads is each thread's own.
+        self._terms: list[Terms] = [BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models]
+        # OpenMP's number of threads is set per thread.
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) if count > 1 else None
 
     def share_out(self, take: Callable[[Any, Terms, Tensor], float], batch: Tensor) -> float:
-        """Takes each part of the batch, which leaves its gradient; the mean of what is given back.
-
-        The model's gradients are then the mean of the parts'.
-        """
+        """Runs `take` on each part of the batch, averages the gradients, and returns the mean of the results."""
         if self._pool is None:
             return take(self._models[0], self._terms[0], batch)
         parts = batch.chunk(len(self._models))
@@ -64,7 +57,7 @@ class Workers:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ head.T`, gradients taken chunk by chunk in the forward pass."""
+    """Mean cross-entropy of `hidden @ head.T`; its gradient is computed chunk by chunk in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -107,16 +100,15 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype
 
 
 def faster_dtype(device: torch.device) -> torch.dtype:
-    """What matrices are multiplied in: bfloat16 on a GPU and on a CPU with tiles for it (AMX), else float32.
-
-    Told by what the processor has, never by timing: a run that goes on must multiply as it did.
+    """The dtype of matrix products: bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Decided by the
+    hardware, never by timing: a continued run must multiply as before.
     """
     has_tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if device.type != "cpu" or has_tiles else torch.float32
 
 
 def attend_in_float32(model: Any) -> None:
-    """Lets `model` compute its attention in float32; its inputs must come without padding on the left."""
+    """Makes `model` compute attention in float32; its inputs must have no padding on the left."""
     AttentionInterface.register("mnemoscope_float32", _attend)
     model.set_attn_implementation("mnemoscope_float32")
 
@@ -130,7 +122,7 @@ def _attend(
     scaling: float,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of `query`, `key` and `value`, each `[batch, head, position, hidden]`; no mask is ever given."""
+    """Causal attention; `query`, `key` and `value` are `[batch, head, position, hidden]`. Masks are not supported."""
     with torch.autocast(query.device.type, enabled=False):
         mixed = torch.nn.functional.scaled_dot_product_attention(
             query.float(), key.float(), value.float(), is_causal=True, scale=scaling

@@ -1,10 +1,10 @@
-"""Documents to token streams: the tokenizer, what is held out, and the windows of every step.
+"""Turns documents into token streams: the tokenizer, what is held out, and the windows of every step.
 
 A document becomes the beginning token and then its sentences, each encoded alone and followed by a line feed, so a
-sentence is tokenised in training exactly as it is when it is mined alone.
+sentence has the same tokens in training and in mining.
 
-Held out (definitions.md section 3): documents whose hash falls under a threshold, less those that share a run of
-tokens with training text (`independence`).
+Held out (definitions.md section 3): documents whose hash is below a threshold, without those that share a run of tokens
+with training text (`independence`).
 """
 
 import json
@@ -29,29 +29,26 @@ from mnemoscope.training.planting import Plants, plant
 from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
-"""The tokenizer is trained on a random sample of about so many bytes; all of a text that is not larger."""
+"""The tokenizer is trained on a random sample of about this size, or on all of a smaller text."""
 
 READ_ALONE = 50_000
-"""Training sentences, at most, on which memories that never fire are counted."""
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Which text to train on: what `mnemoscope.corpus.open_source` takes, or the documentation on this machine."""
+    """The training text: specifications for `mnemoscope.corpus.open_source`, or the documentation on this machine."""
 
     corpora: tuple[str, ...] = ()
-    """Read one after the other; none: the documentation."""
+    """Read in order; the documentation if empty."""
     validation: str | None = None
-    """A text that is only measured on."""
+    """A text that is only used to measure the loss."""
     max_bytes: int | None = None
-    """Reading `corpora` stops before the document that would make it more; the first always fits."""
+    """Reading `corpora` stops before the document that would exceed it; the first is always read."""
     text_field: str = "text"
     split: str = "sentence"
-    """What one sentence is, and with `line` what a document is, as in mining."""
+    """The unit of a sentence, and with `line` of a document, as in mining."""
     part: str = "all"
-    """Of the documentation."""
     plants: Plants = ()
-    """Strings planted into the training text, with their repetitions."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,10 @@ class Text:
     sentences: NDArray[np.int64]
     documents: NDArray[np.int64]
     text_bytes: int
-    """Bytes of UTF-8 that the tokens after the beginning tokens stand for."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What training reads: the streams, the tokenizer, and the keys of the held-out documents."""
-
     training: Text
     held_out: Text
     tokenizer: Tokenizer
@@ -78,17 +72,15 @@ class TrainingData:
 
     @cached_property
     def between_sentences(self) -> list[int]:
-        """The beginning token and the line feed, which a sentence that is read alone does not have."""
+        """The beginning token and the line feed, which a sentence read alone does not have."""
         return [0, *self.tokenizer.encode("\n", add_special_tokens=False).ids]
 
 
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
 ) -> TrainingData:
-    """The wanted text as tokens; kept in `directory` and read from there the next time.
-
-    Raises TrainingError where `directory` holds another text or it is too little, CorpusError for a text that cannot
-    be read.
+    """The text as tokens, stored in `directory` and read from there the next time. Raises TrainingError if `directory`
+    holds another text or it is too little, CorpusError for an unreadable text.
     """
     wanted = wanted or TextSource()
     record = directory / "text.json"
@@ -113,22 +105,22 @@ def prepare_text(
     return TrainingData(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
 
 
-def _prepare(recipe: Recipe, directory: Path, wanted: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
-    """Tokenizer and streams in `directory`; what is to be known about them."""
-    say(f"reading {', '.join(wanted.corpora) or 'the documentation on this machine'}")
+def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
+    """Writes tokenizer and streams into `directory`; returns facts about them."""
+    say(f"reading {', '.join(source.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []
-    for text in _documents(wanted):
-        if sentences := split_sentences(text, wanted.split):
+    for text in _documents(source):
+        if sentences := split_sentences(text, source.split):
             split.append(sentences)
             sizes.append(len(text.encode()))
             classes.append(document_hash(text))
             keys.append(document_key(text))
     if not split:
-        raise TrainingError(f"{', '.join(wanted.corpora) or 'the documentation'} has no sentence to train on")
+        raise TrainingError(f"{', '.join(source.corpora) or 'the documentation'} has no sentence to train on")
     hashes = np.array(classes)
     threshold = held_out_threshold(hashes, np.array([len(s) for s in split]))
     candidates = hashes < threshold
-    plant(split, wanted.plants, usable=np.flatnonzero(~candidates).tolist(), seed=recipe.seed)
+    plant(split, source.plants, usable=np.flatnonzero(~candidates).tolist(), seed=recipe.seed)
     say(f"{len(split)} documents; training the tokenizer")
     learned = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
     tokenizer = train_tokenizer(
@@ -143,9 +135,9 @@ def _prepare(recipe: Recipe, directory: Path, wanted: TextSource, say: Callable[
     tokenizer.save(str(directory / "tokenizer.json"))
     for name, chosen in (("training", ~held), ("held_out", held)):
         _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
-    if wanted.validation is not None:
-        found = (split_sentences(text, wanted.split) for text in _open(wanted.validation, wanted).documents())
-        _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in found if sentences])
+    if source.validation is not None:
+        validation = (split_sentences(text, source.split) for text in _open(source.validation, source).documents())
+        _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in validation if sentences])
     return {
         "documents": len(streams),
         "bytes": sum(sizes),
@@ -161,7 +153,7 @@ def _documents(wanted: TextSource) -> Iterator[str]:
         yield from documents(wanted.part)
         return
     read = 0
-    # All are opened before any is read, so that a wrong name is refused at once.
+    # All are opened before any is read, so that a wrong name fails at once.
     for source in [_open(spec, wanted) for spec in wanted.corpora]:
         for text in source.documents():
             before, read = read, read + len(text.encode())
@@ -170,12 +162,12 @@ def _documents(wanted: TextSource) -> Iterator[str]:
             yield text
 
 
-def _open(spec: str, wanted: TextSource) -> Source:
-    return open_source(spec, text_field=wanted.text_field, split=wanted.split)
+def _open(spec: str, source: TextSource) -> Source:
+    return open_source(spec, text_field=source.text_field, split=source.split)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """What `prepare_text` stored about its text; raises TrainingError for a file of something else."""
+    """The facts that `prepare_text` stored. Raises TrainingError if the file holds something else."""
     try:
         facts = json.loads(path.read_bytes())
         _of(facts.setdefault("wanted", {}))
@@ -189,13 +181,13 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _of(begun: dict[str, Any]) -> TextSource:
-    """What `asdict` made of it; what it does not say is the default."""
+    """Rebuilds the source from its `asdict`; missing fields get their defaults."""
     plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
     return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `vocabulary` tokens whose token 0 is the beginning token."""
+    """A byte-level BPE tokenizer of at most `vocabulary` tokens; token 0 is the beginning token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -210,7 +202,7 @@ def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
 
 
 def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
-    """The windows `[batch, context + 1]` of one step; every epoch tiles the text anew, at another phase, shuffled."""
+    """The windows `[batch, context + 1]` of one step; every epoch tiles the text at another phase, in another order."""
     length = recipe.context + 1
     each = max(1, (len(text.tokens) - 2 * length) // recipe.context)
     numbers = np.arange(step * recipe.batch, (step + 1) * recipe.batch)
@@ -231,7 +223,7 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
 
 
 def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
-    """Sentences that a model of this recipe can read whole, as tokens: of the demo's text, or a sample of its own."""
+    """Sentences as tokens that fit the model's context: of the demo's text, or a sample of its own training text."""
     if text.wanted.corpora:
         stream = text.training
         sample = np.random.default_rng((recipe.seed, 2)).permutation(len(stream.sentences))[:READ_ALONE]
@@ -247,7 +239,7 @@ def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
 
 @lru_cache(maxsize=1)
 def _epoch(seed: int, epoch: int, count: int, context: int) -> tuple[int, NDArray[np.int64]]:
-    """Where an epoch's windows begin to tile the text, and in which order they are read."""
+    """The offset of an epoch's windows in the text, and their order."""
     generator = np.random.default_rng((seed, 0, epoch))
     return int(generator.integers(context)), generator.permutation(count)
 

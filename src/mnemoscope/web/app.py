@@ -1,4 +1,4 @@
-"""The application, put together: routers, error pages, style and scripts, and the security around it all."""
+"""Assembles the application: routes, error pages, style and scripts, and the security around them."""
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -16,9 +16,8 @@ from mnemoscope.web.site import Site
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application; `app.state.site` is its Site, `app.state.index` its search index.
-
-    Raises AtlasNotFound, AtlasUnfinished, AtlasDamaged, AtlasTooNew; with a model ModelError and ModelDiffers.
+    """The application; `app.state.site` is its Site, `app.state.index` its search index. Raises AtlasNotFound,
+    AtlasUnfinished, AtlasDamaged, AtlasTooNew; with a model ModelError and ModelDiffers.
     """
     site = Site(settings)
     session, index = AnnotatorSession(site), search.BackgroundIndex(site)
@@ -33,7 +32,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.site, app.state.index = site, index
     _add_assets(app)
-    # Into the application's own router: those of a router that is included are made twice.
+    # Routes of an included router would be built twice.
     routes = app.router
     browsing.add_pages(routes, site)
     search.add_pages(routes, site, index)

@@ -1,4 +1,4 @@
-"""Errors as answers: a status, one sentence, and where to go; as a page, or as JSON where JSON was asked for."""
+"""Errors as answers with a status and one sentence, as a page or as JSON."""
 
 from http import HTTPStatus
 from typing import Any
@@ -23,15 +23,13 @@ STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
     (errors.ModelError, 409),
     (errors.MnemoscopeError, 400),
 )
-"""The first that fits."""
 ANNOTATOR_ONLY = "mnemoscope.guest"
 """Set in the scope of requests that entered without the access token."""
 
 
 def status_of(problem: errors.MnemoscopeError) -> int:
-    """The HTTP status of one of our errors."""
     if isinstance(problem, errors.AnnotationError) and type(problem.__cause__).__module__.startswith("sqlalchemy."):
-        # The database itself did not answer, or not well: it may again.
+        # The database failed, perhaps temporarily.
         return 503
     return next(status for kind, status in STATUS if isinstance(problem, kind))
 
@@ -39,26 +37,24 @@ def status_of(problem: errors.MnemoscopeError) -> int:
 def problem_page(template: str, title: str, problem: errors.MnemoscopeError, extra: dict[str, Any]) -> Page:
     """The page of a form that could not be answered: its template with `problem` as one sentence, and our status."""
     status, sentence = status_of(problem), " ".join(str(problem).split())
-    said = {"status": status, "message": sentence}
-    return Page(template, title, said, lambda: extra | {"problem": sentence}, status)
+    data = {"status": status, "message": sentence}
+    return Page(template, title, data, lambda: extra | {"problem": sentence}, status)
 
 
 def error_page(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
-    """The answer with this status and one sentence; `bare` for those who may not see the site's own navigation."""
+    """The answer with this status and one sentence; `bare` hides the site's navigation from readers without access."""
     sentence = " ".join(sentence.split())
     bare = bare or ANNOTATOR_ONLY in request.scope
     if wants_json(request):
         return json_response({"status": status, "message": sentence}, status=status)
     values = {"status": status, "phrase": HTTPStatus(status).phrase, "sentence": sentence, "bare": bare}
-    # What is refused may be the atlas that lies in the folder now.
+    # The atlas now in the folder may be the cause, so the latest open one is used.
     with site.reading(site.latest):
         page = html(site, request, "refusal.html", values)
     return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def add_error_pages(app: FastAPI, site: Site) -> None:
-    """Answers errors of ours, of routing and of what was sent with pages."""
-
     @app.exception_handler(errors.MnemoscopeError)
     def ours(request: Request, problem: errors.MnemoscopeError) -> Response:
         return error_page(site, request, status_of(problem), str(problem))

@@ -1,7 +1,6 @@
-"""People's judgements behind the pages: the store of the atlas as it is now, and what of it every page may show.
+"""The judgements behind the pages: the store of the present atlas, and the judgements that every page may show.
 
-The store is opened when it is first needed, in the atlas or where `--annotations` says. Who may see more, and who may
-judge, is in annotator_session.py.
+The store is opened on first use, in the atlas or where `--annotations` says. Access rules are in annotator_session.py.
 """
 
 import threading
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RETRY_AFTER_SECONDS = 5.0
-"""For how long a database that did not answer is not tried again, so that readers of memories need not wait."""
+"""How long a database that failed is not tried again, so that readers of memories do not wait for it."""
 
 
 class SiteJudgements:
-    """The judgements of one site's atlas."""
+    """The judgements of one site's atlas. Thread-safe."""
 
     def __init__(self, settings: Settings, edition: Callable[[], Edition]) -> None:
         self._settings, self._edition = settings, edition
@@ -39,7 +38,7 @@ class SiteJudgements:
         self._published = Cache(1)
 
     def store(self) -> "Store":
-        """The store of the atlas as it is now, made where there is none; raises AnnotationError."""
+        """The store of the present atlas, created if there is none. Raises AnnotationError."""
         edition = self._edition()
         with self._lock:
             store = self._open_store_of(edition.atlas.manifest_hash)
@@ -57,44 +56,42 @@ class SiteJudgements:
                 self._failed = (edition.atlas.manifest_hash, time.monotonic(), problem)
                 raise
             if self._store is not None:
-                # Another atlas lies in the folder; whoever still reads the old one's judgements keeps a connection.
+                # The folder holds another atlas now; requests still reading the old store keep their connections.
                 self._store.close()
             self._store = store
             return store
 
     def close(self) -> None:
-        """Gives back the connections of the store; it is opened again when it is next needed."""
         with self._lock:
             if self._store is not None:
                 self._store.close()
                 self._store = None
 
     def _open_store_of(self, hash: str) -> "Store | None":
-        """The open store, if it is that of the atlas with this hash."""
         return self._store if self._store is not None and self._store.database.atlas == hash else None
 
     def existing_store(self) -> "Store | None":
-        """The store, or None where nobody ever judged this atlas: looking at a page makes no file."""
-        given, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
-        if self._open_store_of(self._edition().atlas.manifest_hash) is None and given is None and not path.exists():
+        """The store, or None if this atlas has no judgements: reading a page creates no file."""
+        address, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
+        if self._open_store_of(self._edition().atlas.manifest_hash) is None and address is None and not path.exists():
             return None
         return self.store()
 
     def version_marks(self) -> tuple[int, ...]:
-        """How many rows there are of what people said; nothing is ever taken away."""
+        """The numbers of rows in the append-only tables, which change with every judgement."""
         from sqlalchemy import func, select
 
         from mnemoscope.annotate.judgements.tables import GROWING
 
         with self.store().database.reading() as connection:
-            asked = [select(func.count()).select_from(table) for table in GROWING]
-            return tuple(int(connection.execute(one).scalar_one()) for one in asked)
+            statements = [select(func.count()).select_from(table) for table in GROWING]
+            return tuple(int(connection.execute(one).scalar_one()) for one in statements)
 
     def read_published(self) -> pl.DataFrame | None:
-        """Every judgement that may be told, for searches; None where there is none, or the database is out of reach."""
+        """Every judgement that may be shown, for searches; None without any, or if the database is out of reach."""
 
         def read(store: "Store") -> pl.DataFrame:
-            # An invitation that is withdrawn may end a campaign without a row.
+            # Withdrawing an invitation may end a campaign without adding a row.
             people, moment = len(store.annotators()), int(time.monotonic() / RETRY_AFTER_SECONDS)
             marks = (store.database.atlas, self.version_marks(), people, moment)
             return self._published.get(marks, store.read_published)
@@ -102,7 +99,7 @@ class SiteJudgements:
         return self._ask(read, None)
 
     def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
-        """What people say of a memory, for its page; nothing where the database is out of reach."""
+        """The published judgements of a memory; empty if the database is out of reach."""
 
         def read(store: "Store") -> list[dict[str, Any]]:
             rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
@@ -111,7 +108,7 @@ class SiteJudgements:
         return self._ask(read, [])
 
     def _ask(self, read: "Callable[[Store], T]", default: T) -> T:
-        """What `read` gives of the store; the default where nobody ever judged, or the database is out of reach."""
+        """The result of `read` on the store; the default without judgements, or if the database is out of reach."""
         if time.monotonic() < self._silent:
             return default
         try:

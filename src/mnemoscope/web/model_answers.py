@@ -1,7 +1,7 @@
-"""What pages ask of the model, each as plain data: traces, heat maps, before and after, continuations, checks, audits.
+"""The model's results for pages as plain data: traces, heat maps, comparisons, continuations, checks, audits.
 
-Every answer is made by `ModelWorker.answer` under a key that names all it depends on, the changes included. What the
-numbers are is for tracing to say; only the heat map's are read off here, from the same run.
+Every result goes through `ModelWorker.answer` under a key of everything it depends on, including the changes. The room
+`tracing` computes the numbers; only the heat map's are computed here, from the same run.
 """
 
 from collections.abc import Mapping
@@ -26,20 +26,19 @@ from mnemoscope.web.model_worker import Cancelled, ModelWorker
 
 Changes = tuple[str, ...]
 LINGER = 60.0
-"""Seconds for which an audit goes on without a reader: of a large model it may take longer than anybody waits."""
+"""Seconds for which an audit continues without a reader; for a large model it outlasts a reader's wait."""
 TOP = 10
-"""Tokens and memories shown of each place."""
 
 
 def parse_changes(worker: ModelWorker, texts: Changes) -> Changes:
-    """The changes as Mnemoscope writes them; raises InterventionError for one that the model does not have."""
-    found = tuple(Intervention.parse(text) for text in texts)
-    check(worker.model, found)
-    return tuple(map(str, found))
+    """The changes in Mnemoscope's notation. Raises InterventionError for one that the model does not have."""
+    changes = tuple(Intervention.parse(text) for text in texts)
+    check(worker.model, changes)
+    return tuple(map(str, changes))
 
 
 def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
-    """The trace as JSON, as `Trace.to_dict`."""
+    """As `Trace.to_dict`."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         _read_prompt(model, prompt)
@@ -49,7 +48,7 @@ def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str
 
 
 def compare_changes(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str, Any]:
-    """Before and after as JSON, as `Comparison.to_dict`, without continuations."""
+    """As `Comparison.to_dict`, without continuations."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         _read_prompt(model, prompt)
@@ -87,9 +86,8 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
 
 
 def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: int) -> dict[str, Any]:
-    """A continuation of so many tokens at most: its text, its steps, and the same joined to the prompt.
-
-    `joined` is None where the tokenizer would read prompt and text together as other tokens than those written.
+    """A continuation of at most `tokens` tokens: its text, its steps, and the text joined to the prompt. `joined` is
+    None if the tokenizer would read prompt and text together as other tokens.
     """
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: 
 
 
 def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[str | None]:
-    """For each token the text that continues the prompt by it, None where that would be read as other tokens."""
+    """For each token the prompt extended by it, None if the extended text would be read as other tokens."""
 
     def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
         own = _read_prompt(model, prompt)
@@ -119,8 +117,6 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
 
 
 def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
-    """The causal check of a memory as JSON."""
-
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         return causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict()
 
@@ -128,9 +124,8 @@ def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId,
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The audit of one string as JSON, as `Audit.to_dict`; `given` are fields of AuditOptions.
-
-    Raises PromptError for what cannot be audited, ModelDiffers for an atlas of another model, NotFinite.
+    """As `Audit.to_dict`; `given` are fields of AuditOptions. Raises PromptError for a string that cannot be audited,
+    ModelDiffers for an atlas of another model, NotFinite.
     """
     options = AuditOptions(**given)
 
@@ -146,22 +141,20 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
 
 
 def audit_script(worker: ModelWorker, atlas: Atlas, text: str, given: Mapping[str, Any]) -> str:
-    """The same audit as a Python script."""
     options = AuditOptions(**given)
     return audit_as_python(worker.spec, text, options, atlas=atlas.path, opening=worker.model.opening.for_display())
 
 
 def trace_script(worker: ModelWorker, prompt: str, changes: Changes) -> str:
-    """The trace as a Python script."""
     return as_python(worker.spec, prompt, changes, opening=worker.model.opening.for_display())
 
 
-def _count_places(found: dict[str, Any]) -> int:
-    return len(found["layers"]) * len(found["positions"])
+def _count_places(traced: dict[str, Any]) -> int:
+    return len(traced["layers"]) * len(traced["positions"])
 
 
 def _read_prompt(model: LanguageModel, prompt: str) -> list[int]:
-    """The prompt's tokens; raises PromptError where they are more than pages take."""
+    """The prompt's tokens. Raises PromptError if there are too many for a page."""
     tokens = prompt_tokens(model, prompt)
     _refuse_long("prompt", len(tokens))
     return tokens
@@ -178,6 +171,6 @@ def _join(worker: ModelWorker, prompt: str, own: list[int], ids: list[int]) -> s
         text = b"".join(worker.words.raw[id] for id in ids).decode()
     except UnicodeDecodeError:
         return None
-    # Word-level tokens carry the space that divides them.
+    # Word-level tokens include the space between words.
     whole = worker.model.encode([prompt + text])[0] if text else own
     return text if text and whole == [*own, *ids] and len(whole) <= worker.model.longest else None

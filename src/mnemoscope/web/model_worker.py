@@ -1,8 +1,8 @@
-"""A queue with a single worker in front of the model, and the loading of the model that a site names.
+"""Runs the model in a single worker with a queue, and loads the model that a site names.
 
-Requests wait for the worker in their own threads, so many at most, so long at most; browsing never waits behind them.
-Answers are kept, also for those who stopped waiting. Interventions are part of every key, so nothing leaks. The model's
-own lock is for whoever else runs it in this process; it knows no limits. Imports torch; is imported lazily.
+Requests wait for the worker in their own threads, limited in number and time; browsing never waits for it. Results are
+cached, also those whose readers stopped waiting. Interventions are part of every key. The model's own lock protects it
+from other users in this process and has no limits. Imports torch, so it is imported lazily.
 """
 
 import math
@@ -29,21 +29,19 @@ from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
 
 MAX_QUEUED = 8
-"""Requests that may be with the model or wait for it."""
 TIMEOUT = 60.0
-"""Seconds that a request waits for its answer."""
 CACHE_SIZE = 8_000
-"""The most recent answers are kept, up to so many places of traces together: some 100 MB."""
+"""Places of traces in the cached results: about 100 MB."""
 
 T = TypeVar("T")
 _NOTHING = object()
 Cancelled = Callable[[], bool]
-"""Says whether nobody waits for the answer any more, nor will."""
+"""Whether no reader waits for the result any more."""
 
 
 @final
 class ModelWorker:
-    """The model; `differs` says, in a sentence, why it is not the one that was mined (empty where it is)."""
+    """The model; `differs` is one sentence on why it is not the one that was mined, empty if it is."""
 
     def __init__(
         self, model: LanguageModel, spec: str, *, differs: str = "", max_queued: int = MAX_QUEUED,
@@ -62,11 +60,11 @@ class ModelWorker:
 
     @cached_property
     def words(self) -> Vocabulary:
-        """The model's own vocabulary, which need not be the atlas's where the model was forced."""
+        """The model's own vocabulary, which may differ from the atlas's if the model was forced."""
         return Vocabulary(*self.model.vocabulary())
 
     def warm(self, atlas: Atlas) -> None:
-        """Begins what a first trace would wait for; nobody waits for it. Kept are the words, and the atlas's votes."""
+        """Prepares in the background what a first trace needs: the words, and the atlas's votes."""
 
         def first() -> None:
             text = next((text for text in self.words.texts if text.strip().isalpha()), "a")
@@ -81,17 +79,19 @@ class ModelWorker:
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], *,
         places: Callable[[T], int] = lambda _: 10, linger: float = 0.0,
     ) -> T:  # fmt: skip
-        """What `make(model, cancelled)` gives for this key, made one at a time; `places` tells its size.
+        """The result of `make(model, cancelled)` for this key, computed one at a time; `places` returns its size in the
+        cache.
 
-        Where `cancelled()`, `make` may raise TimeoutError; it is so `linger` seconds after the last reader stopped
-        waiting, who may come again and find the answer made. Raises 503 where too many wait, or it takes too long.
+        When `cancelled()` is true, `make` may raise TimeoutError; this happens `linger` seconds after the last reader
+        stopped waiting. A reader who returns finds a finished result. Raises 503 if too many requests wait, or on a
+        timeout.
         """
         key = self.model.fingerprint, key
         with self._lock:
-            found = self._answers.find(key, _NOTHING)
-            if found is not _NOTHING:
-                return cast(T, found)
-            # Jobs that nobody waits for any more count as well.
+            cached = self._answers.find(key, _NOTHING)
+            if cached is not _NOTHING:
+                return cast(T, cached)
+            # Jobs without a waiting reader count as well.
             if max(len(self._jobs), self._waiting) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
@@ -126,8 +126,6 @@ class ModelWorker:
 
 
 class _Job:
-    """An answer that waits or is made, and until when it is wanted."""
-
     future: "Future[Any]"
     until: float = math.inf
 
@@ -136,13 +134,11 @@ class _Job:
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
-    """The model that the settings name, if it is the one that was mined, or forced and of the same shape.
-
-    Of the model that was mined, by that name, what the settings leave open is as it was mined.
-    Raises ModelError, and ModelDiffers.
+    """Loads the model of the settings, if it is the one that was mined, or forced and of the same shape. If it has the
+    mined model's name, options left open are as mined. Raises ModelError, and ModelDiffers.
     """
     assert settings.model is not None
-    # A core stays with the readers.
+    # One core is left for serving pages.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
     name = as_mined(atlas.path, "model", settings.model)
     opening = resolve_opening(atlas.path, settings.opening)
@@ -155,19 +151,19 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
 
 
 def describe_difference(settings: Settings, model: LanguageModel, atlas: Atlas) -> str:
-    """Why this is not the model that was mined, in a sentence; empty where it is. Raises ModelDiffers unless forced."""
+    """One sentence on why this is not the model that was mined; empty if it is. Raises ModelDiffers unless forced."""
     mined = atlas.manifest.model
     if model.is_model_of(atlas.manifest["model"]):
         return ""
     name = model.spec
-    said = f"{name} is not the model that {atlas.path} was mined from ({mined.spec}):"
+    text = f"{name} is not the model that {atlas.path} was mined from ({mined.spec}):"
     shape = list(model.sizes.memories)
     if shape != list(mined.sizes.memories):
         sizes = " or ".join(f"{len(shape)} times {size:,}" for size in sorted(set(shape)))
-        raise ModelDiffers(f"{said} its layers have {sizes} memories; name the model that was mined")
+        raise ModelDiffers(f"{text} its layers have {sizes} memories; name the model that was mined")
     if model.sizes.vocabulary != mined.sizes.vocabulary:
-        raise ModelDiffers(f"{said} it has {model.sizes.vocabulary:,} tokens; name the model that was mined")
+        raise ModelDiffers(f"{text} it has {model.sizes.vocabulary:,} tokens; name the model that was mined")
     if not settings.force_model:
         prints = f"fingerprint {model.fingerprint[:12]}, not {mined.fingerprint[:12]}"
-        raise ModelDiffers(f"{said} {prints}; name that one, or use this one all the same with --force-model")
+        raise ModelDiffers(f"{text} {prints}; name that one, or use this one all the same with --force-model")
     return f"{name} is not the model that was mined."

@@ -3,9 +3,9 @@
     @both(router, site, "/layers/{layer}", name="layers_layer")
     def layer(request: Request, layer: int, sort: str = "memory") -> Page: ...
 
-The function's parameters are FastAPI's. It returns a Page (or a Response, passed on as it is). Pages made from the
-atlas alone are kept and carry an ETag; give `kept=False` for what depends on more than the address, and `stored=False`
-for large pages of which there are many: they carry an ETag, and are made again when asked for.
+The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages made from the
+atlas alone are cached and have an ETag. Use `kept=False` for pages that depend on more than the address, and
+`stored=False` for many large pages: they have an ETag, but are made for each request.
 """
 
 import hashlib
@@ -38,7 +38,6 @@ PROBLEM = {
     },
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
-"""What every route may answer besides its page."""
 REVALIDATED = "private, no-cache"
 
 PageFunction = Callable[..., Page | Response]
@@ -53,10 +52,8 @@ def both(
     router: APIRouter, site: Site, path: str, *, name: str, kept: bool = True, stored: bool = True,
     mark: Callable[..., object] = lambda **_: None,
 ) -> Callable[[PageFunction], PageFunction]:  # fmt: skip
-    """A decorator that answers at `path` and at its twin; returns the function as it was.
-
-    Programs know the page by its `name`, in the document of all addresses. A page that is kept is made again when
-    `mark` gives something else for the same parameters.
+    """A decorator that answers at `path` and at its twin; returns the function unchanged. `name` is the operation id in
+    the OpenAPI document. A cached page is made again when `mark` changes for the same parameters.
     """
 
     def decorate(function: PageFunction) -> PageFunction:
@@ -66,7 +63,7 @@ def both(
                 def answer() -> Response:
                     page = function(request, **parameters)
                     if isinstance(page, Response):
-                        # A redirection leads to the twin from the twin.
+                        # A twin redirects to a twin.
                         return _to_twin(page) if as_json and "location" in page.headers else page
                     return _response(site, request, page, as_json=as_json, kept=kept)
 
@@ -95,9 +92,9 @@ def both(
 def _revalidate(
     site: Site, request: Request, answer: Callable[[], Response], mark: object, stored: bool
 ) -> Response:
-    """The page with its ETag, kept where it is to be stored; for a browser that has it, the ETag alone."""
+    """The page with its ETag, cached if `stored`; only the ETag if the browser has the page."""
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
-    # With a model pages have links to traces.
+    # With a model, pages link to traces.
     model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
@@ -130,7 +127,7 @@ def _response(site: Site, request: Request, page: Page, *, as_json: bool, kept: 
 
 
 def form_page(site: Site, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
-    """A page that is never kept, with the token that this browser's forms must carry."""
+    """A page that is never cached, with the token that this browser's forms must carry."""
     token = csrf_token(site, request)
     text = html(site, request, template, values | {"csrf": token})
     answer = Response(text, status, media_type="text/html", headers={"Cache-Control": "no-store"})

@@ -1,8 +1,8 @@
-"""The path under which a proxy puts the server: taken off what comes in, put before every address that goes out.
+"""The path prefix of a proxy: removed from incoming requests, prepended to every outgoing address.
 
-jupyter-server-proxy, code-server and nginx show a server as `/user/me/proxy/8765/`; some pass that path on, some take
-it off. Pages are written as if there were none, so they are kept once; their links, forms and files, where redirects
-lead and cookies go is changed here. Wraps the whole application, its security included.
+jupyter-server-proxy, code-server and nginx show a server as `/user/me/proxy/8765/`; some keep that path in requests,
+some strip it. Pages are written without it, so they are cached once; links, forms, files, redirects and cookies are
+rewritten here. Wraps the whole application, including its security.
 """
 
 import re
@@ -14,17 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mnemoscope.web.settings import Settings, is_prefix
 
 _ADDRESS = re.compile(rb'([ :](?:href|src|action|formaction)=")/(?!/)')
-"""An address on this server, in a page of ours: values are escaped, so no text of a stranger's has such quotes."""
+"""A local address in one of our pages: values are escaped, so user text cannot contain such quotes."""
 
 
 class AddressPrefix:
-    """The outermost layer of the application; passes everything on where there is no prefix, and no https."""
+    """The outermost layer of the application; passes requests through if there is neither a prefix nor https."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app, self._settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
         prefix = self._prefix(Headers(scope=scope)) if scope["type"] == "http" else ""
         if scope["type"] != "http" or not (prefix or self._settings.secure):
             await self._app(scope, receive, send)
@@ -45,7 +44,7 @@ class AddressPrefix:
                 whole = bytes(body)
                 if headers.get("content-type", "").startswith("text/html"):
                     whole = _ADDRESS.sub(rb"\1" + prefix.encode() + b"/", whole)
-                    if whole:  # of HEAD, the length is that of the body which is not sent
+                    if whole:  # for HEAD, keep the length of the omitted body
                         headers["content-length"] = str(len(whole))
                 self._change(headers, prefix)
                 await send(started[0])
@@ -55,11 +54,10 @@ class AddressPrefix:
         await self._app(below, receive, send_below)
 
     def _prefix(self, headers: Headers) -> str:
-        told = headers.get("x-forwarded-prefix", "").rstrip("/") if self._settings.trust_proxy else ""
-        return told if told and is_prefix(told) else self._settings.root_path
+        forwarded = headers.get("x-forwarded-prefix", "").rstrip("/") if self._settings.trust_proxy else ""
+        return forwarded if forwarded and is_prefix(forwarded) else self._settings.root_path
 
     def _change(self, headers: MutableHeaders, prefix: str) -> None:
-        """Where redirects lead and cookies go."""
         to = headers.get("location", "")
         if to.startswith("/") and not to.startswith("//"):
             headers["location"] = prefix + to

@@ -1,8 +1,7 @@
-"""Pages as HTML and JSON for a request, and the files that pages load: read once, looked up by name, never by path.
+"""Renders pages as HTML and JSON for a request, and serves the files that pages load, by name, never by path.
 
-What a request asks for is read from its request line, and from nothing else: `request.url` is made with the Host
-header, which whoever asks writes as they like; old versions of Starlette let such a header give another path. What may
-be seen is therefore never decided by `request.url`.
+The path is read only from the request line: `request.url` is built from the Host header, which the client controls; in
+old versions of Starlette such a header could change the path. So access is never decided by `request.url`.
 """
 
 import hashlib
@@ -30,28 +29,27 @@ ASSETS = {
 
 @cache
 def asset_bytes(name: str) -> bytes:
-    """The bytes of one of ASSETS."""
     return files("mnemoscope.web").joinpath("static", name).read_bytes()
 
 
 @cache
 def asset_address(name: str) -> str:
-    """Where a page finds the file; another content has another address, so browsers may keep it for ever."""
+    """The file's address, which depends on its content, so browsers may cache it for ever."""
     return f"/static/{hashlib.sha256(asset_bytes(name)).hexdigest()[:12]}/{name}"
 
 
 def path_of(request: Request) -> str:
-    """The path, percent signs decoded, by which the request is routed."""
+    """The decoded path by which the request is routed."""
     return str(request.scope["path"])
 
 
 def query_of(request: Request) -> str:
-    """The query as it was sent, without the question mark; empty for none."""
+    """The raw query without the question mark."""
     return bytes(request.scope.get("query_string", b"")).decode("latin-1")
 
 
 def link_to(path: str, query: str = "") -> str:
-    """Path and query as a link on this server; never one to another, which two slashes at the start would be."""
+    """A link on this server; leading slashes are merged, since two would lead to another server."""
     return f"/{quote(path.lstrip('/'))}" + (f"?{query}" if query else "")
 
 
@@ -63,14 +61,14 @@ def html(site: Site, request: Request, template: str, values: dict[str, Any]) ->
 
 
 def json_response(value: object, *, status: int = 200) -> Response:
-    """A JSON document; numbers that are not finite are null."""
+    """A JSON document; numbers that are not finite become null."""
     text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
-    # Lone surrogates of a damaged text cannot be UTF-8.
+    # Lone surrogates of a damaged text have no UTF-8 encoding.
     body = text.encode("utf-8", "backslashreplace")
     return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the answer is to be JSON: an address that ends so, or a program that asks for it."""
+    """Whether the address ends in `.json`, or the client accepts JSON but not HTML."""
     accept = request.headers.get("accept", "")
     return path_of(request).endswith(".json") or ("application/json" in accept and "text/html" not in accept)

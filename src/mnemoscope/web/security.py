@@ -1,12 +1,12 @@
-"""Who may ask, and what a browser may do with the answer. Wraps the whole application, so that no page is outside.
+"""Access control and browser policies. Wraps the whole application, so that every page is covered.
 
-* Host: a server on this machine answers to this machine's names only (and to that of --public-url), so that no foreign
+* Host: a server on this machine answers only to this machine's names (and to that of --public-url), so that no foreign
   name can be pointed at it.
-* Access token: with one, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
-* Other sites: their pages may link to ours, and no more: what they load by themselves (pictures, frames, scripts,
-  prefetches) is refused, so that no foreign page makes the model work (Sec-Fetch-Site, Sec-Fetch-Dest).
+* Access token: if set, `?token=` once (then a cookie) or `Authorization: Bearer`; compared in constant time.
+* Other sites may link to our pages but not load them (as pictures, frames, scripts or prefetches), so that no foreign
+  page makes the model work (Sec-Fetch-Site, Sec-Fetch-Dest).
 * Posts: refused from another site (Sec-Fetch-Site, Origin), and every form carries a token (`check_form`).
-* Bodies: at most BODY bytes. Answers: a content policy without inline script or style, and no exception gets out.
+* Bodies: at most BODY bytes. Answers: a content policy without inline script or style, and no exception text.
 """
 
 import hmac
@@ -29,7 +29,6 @@ from mnemoscope.web.site import Site
 
 BODY = 1_000_000
 ADDRESS = 16_000
-"""The longest path with its query that is read."""
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -49,7 +48,7 @@ _log = logging.getLogger("mnemoscope.web")
 
 
 class Security:
-    """The outermost layer of the application; `admits` lets requests in without the access token: invitations."""
+    """The outermost layer of the application; `admits` lets requests in without the access token (invitations)."""
 
     def __init__(self, app: ASGIApp, *, site: Site, admits: Callable[[Request], bool]) -> None:
         self._app = app
@@ -57,7 +56,6 @@ class Security:
         self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request: refused, or passed on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -76,14 +74,14 @@ class Security:
         try:
             answer = self._refuse(request) or self._admit(request)
             if answer is None:
-                # Our routes answer GET; the server sends no body for HEAD.
+                # Routes answer GET only; the server omits the body for HEAD.
                 passed = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
                 await self._app(passed, _limit_body(receive), send_safely)
                 return
         except HTTPException as problem:
             answer = error_page(self._site, request, problem.status_code, str(problem.detail))
         except Exception:
-            # Whoever asks writes the path; the terminal must not obey it.
+            # The client controls the path, which must not control the terminal.
             _log.exception("%s %s", scope["method"], show_text(scope["path"]))
             if begun:
                 raise
@@ -92,7 +90,7 @@ class Security:
         await answer(scope, receive, send_safely)
 
     def _refuse(self, request: Request) -> Response | None:
-        """The answer to what is not to be read at all."""
+        """The answer to a request that is rejected unread."""
         headers = request.headers
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > BODY:
@@ -112,7 +110,7 @@ class Security:
         return _name(host) in NAMES or (public is not None and _name(host) == _name(public))
 
     def _is_same_site(self, headers: Headers) -> bool:
-        """Whether a post comes from a page of ours, or from no browser at all."""
+        """Whether a post comes from one of our pages, or from no browser."""
         if not came_from_here(headers):
             return False
         settings, origin = self._site.settings, headers.get("origin")
@@ -121,7 +119,7 @@ class Security:
         return origin.lower() == f"{urlsplit(settings.public_url).scheme}://{settings.public_host}"
 
     def _admit(self, request: Request) -> Response | None:
-        """None for whoever may enter; those who show the token get its cookie."""
+        """None if the request may enter; a request with the token gets its cookie."""
         token = self._site.settings.token
         if token is None:
             return None
@@ -143,7 +141,7 @@ class Security:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """The same body, refused once it grows too large; the length that a client states need not be true."""
+    """The same body, rejected once it grows too large, whatever length the client states."""
     read = 0
 
     async def receive_limited() -> Message:
@@ -158,22 +156,20 @@ def _limit_body(receive: Receive) -> Receive:
 
 
 def _name(host: str) -> str:
-    """The host's name without its port."""
     if host.startswith("["):
         return host.split("]")[0].lower() + "]"
     return host.rsplit(":", 1)[0].lower()
 
 
 def came_from_here(headers: Headers) -> bool:
-    """Whether a page of ours asks, somebody who typed the address or kept it, or no browser: all but another site.
-
-    Browsers say where they come from to this machine and over TLS alone; without that nothing is known.
+    """Whether the request does not come from another site's page. Browsers send this header only to this machine and
+    over TLS; without it the origin is unknown.
     """
     return headers.get("sec-fetch-site") in (None, "same-origin", "none")
 
 
 def _is_followed_link(headers: Headers) -> bool:
-    """Whether somebody followed a link to a page, which is not loaded into another, nor before it is wanted."""
+    """Whether a user followed a link to a page, neither embedded in another one nor prefetched."""
     return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
 
 
@@ -182,7 +178,7 @@ def _is_same(shown: str, token: str) -> bool:
 
 
 def has_token(site: Site, request: Request) -> bool:
-    """Whether the request shows the access token, in its cookie or as a program does."""
+    """Whether the request has the access token, in its cookie or as a program does."""
     token = site.settings.token
     shown = [request.cookies.get(cookie_name(site, "token"), "")]
     shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))
@@ -190,23 +186,22 @@ def has_token(site: Site, request: Request) -> bool:
 
 
 def cookie_name(site: Site, what: str) -> str:
-    """The name of a cookie of this server; ports share a browser's cookies."""
+    """The name of a cookie of this server; a browser shares cookies among ports."""
     return f"mnemoscope_{what}_{site.settings.port}"
 
 
 def csrf_token(site: Site, request: Request) -> str:
     """The token that this browser's forms must carry: that of its cookie, or a new one (`give_csrf` sends it)."""
-    found = request.cookies.get(cookie_name(site, "csrf"), "")
-    return found if re.fullmatch(r"[\w-]{43}", found, re.ASCII) else secrets.token_urlsafe(32)
+    token = request.cookies.get(cookie_name(site, "csrf"), "")
+    return token if re.fullmatch(r"[\w-]{43}", token, re.ASCII) else secrets.token_urlsafe(32)
 
 
 def give_csrf(site: Site, response: Response, token: str) -> None:
-    """Lets the browser keep the token of its forms."""
     response.set_cookie(cookie_name(site, "csrf"), token, httponly=True, samesite="strict")
 
 
 async def check_form(site: Site, request: Request) -> None:
-    """Raises 403 unless the form (field `csrf`) or the header X-CSRF-Token carries the token of the cookie."""
+    """Raises 403 unless the form (field `csrf`) or the header X-CSRF-Token has the cookie's token."""
     kept = request.cookies.get(cookie_name(site, "csrf"), "")
     shown = request.headers.get(HEADER)
     if shown is None:

@@ -1,4 +1,4 @@
-"""The server as a process: an address, the application behind it, until Ctrl-C."""
+"""The server process: binds an address and runs the application until Ctrl-C."""
 
 import asyncio
 import errno
@@ -34,17 +34,16 @@ _log = logging.getLogger("mnemoscope.web")
 
 
 def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
-    """Serves until Ctrl-C; calls `ready` with the final address and token once connections are taken.
-
-    Raises ServeError for an address that cannot be used, and what `create_app` raises; at the end KeyboardInterrupt,
-    or what the handler of SIGTERM or SIGUSR1 raises.
+    """Serves until Ctrl-C; calls `ready` with the final address and token once connections are accepted. Raises
+    ServeError for an unusable address, and what `create_app` raises; at the end KeyboardInterrupt, or what the handler
+    of SIGTERM or SIGUSR1 raises.
     """
     import uvicorn
     from starlette.concurrency import run_in_threadpool
 
     from mnemoscope.web.app import create_app
 
-    if settings.model is None:  # a model asks for the same large pieces again and again
+    if settings.model is None:  # a model reuses its large allocations
         give_back_freed_memory()
     settings = with_token(settings)
     with listen(settings) as sock:
@@ -53,10 +52,10 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", server_header=False, use_colors=False
         )
-        # What the first reader would wait for.
+        # The first reader would wait for these.
         config.load()
         asyncio.run(run_in_threadpool(environment))
-        # From here on the system takes connections; they wait for the loop below.
+        # From here on the system accepts connections, which wait for the loop below.
         sock.listen(128)
         ready(settings)
         state = app.state
@@ -68,9 +67,8 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
 
 @contextmanager
 def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
-    """Inside, SIGUSR1 ends the server as SIGTERM does, and its own handler is called when that is done.
-
-    What a handler raises in the midst of a request is taken for the request's own error, and the server would go on.
+    """Inside the block, SIGUSR1 ends the server like SIGTERM; its own handler runs afterwards. An exception of the
+    handler during a request would be taken for the request's own, and the server would continue.
     """
     own = None if EARLY is None else signal.getsignal(EARLY)
     if EARLY is None or not callable(own) or threading.current_thread() is not threading.main_thread():
@@ -92,21 +90,18 @@ def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
 
 
 _AFTER, _LOOK_AGAIN = 1.0, 0.05
-"""Seconds after the start in which nothing is made ahead, and between looks whether somebody waits for a page."""
+"""Seconds before prewarming starts, and between checks for waiting requests."""
 
 
 @contextmanager
 def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AFTER) -> Iterator[None]:
-    """Inside the block a thread makes what the first reader would have to wait for: the index, and the slowest pages.
-
-    Drawing the first figure takes a second or two, which so no reader waits for unless they come at once. Who comes at
-    once is not to wait for that thread: it begins when a little time has passed, and a page is made while nobody waits
-    for another. What goes wrong with a page, its reader will see.
+    """Inside the block, a thread builds the index and the slowest pages in advance. Drawing the first figure takes a
+    second or two. The thread waits a moment and yields to requests. A page's errors appear when it is requested.
     """
     stopped = threading.Event()
 
     def is_stopped() -> bool:
-        """Whether to end, once nobody waits for a page."""
+        """Waits until no request is in progress; returns whether to end."""
         while site.busy and not stopped.wait(_LOOK_AGAIN):
             pass
         return stopped.is_set()
@@ -136,7 +131,7 @@ def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AF
 
 
 def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
-    """What takes longest the first time: templates, the overview, what memories' pages read, layers, figures."""
+    """The slowest things to make first: templates, the overview, tables of memories' pages, layers, figures."""
     layers = edition.atlas.layers
     pages: tuple[Callable[[Edition], Page], ...] = (
         partial(memory_page, wanted=edition.atlas.name(layers[0], 0)),
@@ -145,7 +140,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
         questions_page,
         *(partial(question_page, question=question) for question in QUESTIONS),
     )
-    for name in environment().list_templates():  # compiling one holds up every thread
+    for name in environment().list_templates():  # compiling one blocks every thread
         yield partial(environment().get_template, name)
     yield partial(_make_whole, overview_page, edition)
     yield edition.read_ahead
@@ -158,14 +153,14 @@ def _make_whole(page: Callable[[Edition], Page], edition: Edition) -> None:
 
 
 def with_token(settings: Settings) -> Settings:
-    """The settings with a new access token where others than this machine can reach the server, by a proxy, too."""
+    """The settings with a new access token if other machines can reach the server, also through a proxy."""
     if (settings.local and settings.public_url is None) or settings.token is not None:
         return settings
     return replace(settings, token=secrets.token_urlsafe(24))
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket bound to the address; raises ServeError."""
+    """A socket bound to the address. Raises ServeError."""
     elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
@@ -175,7 +170,7 @@ def listen(settings: Settings) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(place)
-        # Binding alone does not find another server on every system; listening does.
+        # On some systems only listening detects another server.
         sock.listen(1)
     except OSError as problem:
         sock.close()

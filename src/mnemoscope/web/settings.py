@@ -1,4 +1,4 @@
-"""What a server was asked to serve, and where."""
+"""The settings of a server: what it serves, and where."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,24 +10,23 @@ from mnemoscope.foundation.mining_options import AUTO
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-"""Addresses that only this machine reaches."""
 PORT = 8765
 
 
 def is_prefix(path: str) -> bool:
-    """Whether it is a path under which a proxy may put the server; empty for none."""
+    """Whether the path is a valid proxy prefix; empty for none."""
     dots = any(part in (".", "..") for part in path.split("/"))
     return re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path) is not None and not dots
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The atlas and, perhaps, the model; the address; the access token, without which nothing is answered.
+    """The atlas and optionally the model; the address; the access token, without which no request is answered.
 
-    `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas.
-    `device` is what the model runs on, `opening` how it is opened. `root_path` is the path under which a proxy puts the
-    server, without a slash at its end; `public_url` where readers find it behind one: its path is the `root_path`.
-    `trust_proxy` says whether a proxy may tell the path (X-Forwarded-Prefix). Raises OptionError.
+    `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas. `device` is the model's,
+    `opening` its options. `root_path` is the path under which a proxy serves it, without a trailing slash; `public_url`
+    the readers' address behind a proxy: its path is the `root_path`. `trust_proxy` accepts the path from the proxy's
+    X-Forwarded-Prefix. Raises OptionError.
     """
 
     atlas: Path
@@ -58,22 +57,21 @@ class Settings:
 
     @property
     def public_host(self) -> str | None:
-        """The host, with its port, under which readers find the server behind a proxy; None where nothing is said."""
+        """The host and port in readers' addresses behind a proxy; None without `public_url`."""
         return None if self.public_url is None else urlsplit(self.public_url).netloc.lower()
 
     @property
     def secure(self) -> bool:
-        """Whether readers come by https, so that no cookie may go another way."""
+        """Whether readers use https, so that cookies must not be sent otherwise."""
         return urlsplit(self.public_url or "").scheme == "https"
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the server, a proxy on it included."""
+        """Whether only this machine can reach the server, including a proxy on it."""
         return self.host in LOCAL
 
     @property
     def url(self) -> str:
-        """The address to open, with the access token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = f"http://{host}:{self.port}{self.root_path}" if self.public_url is None else self.public_url.rstrip("/")
         return f"{place}/" + ("" if self.token is None else f"?token={self.token}")

@@ -1,9 +1,9 @@
-"""What all pages share: the atlas as it is now, what was made from it, and, where one was given, the model's side.
+"""What all pages share: the present atlas with its caches, the judgements and, if given, the model.
 
-A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again. Each
-such state of the folder is an `Edition` with caches of its own, and a page is read from one edition from its beginning
-to its end: what it reads of files is checked to be that edition's, and where it no longer is the page is made from the
-next. Never imports torch unless a model was named.
+A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again.
+Each such state of the folder is an `Edition` with its own caches. A page is read from one edition throughout: files it
+reads are checked to belong to that edition, and if they no longer do, the page is made from the next one. Imports torch
+only if a model is named.
 """
 
 import threading
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 10
-"""Editions that a page is tried to be made from: `analyze` makes nine, one after the other."""
+"""Editions from which a page is tried: `analyze` makes nine in succession."""
 
 
 class Site:
-    """One atlas being served, with what people said of it, and with the model where one was given.
-
-    Raises what opening an atlas raises; with a model ModelError and ModelDiffers.
+    """One served atlas with its judgements and, if given, the model. Thread-safe. Raises what opening an atlas raises;
+    with a model ModelError and ModelDiffers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,29 +40,26 @@ class Site:
         self._lock = threading.Lock()
         self._waiting = 0
         self.latest = self._open(None)
-        """The edition that was opened last; to be read where opening another one must not fail."""
+        """The edition opened last, to be read where opening another one must not fail."""
         if settings.model is not None:
             from mnemoscope.web.model_worker import load_worker
 
             self.model = load_worker(settings, self.latest.atlas)
 
     def close(self) -> None:
-        """Gives back the connections to people's judgements, once no page is made any more."""
         self.judgements.close()
 
     @property
     def atlas(self) -> Atlas:
-        """The atlas of the edition."""
         return self.edition().atlas
 
     def edition(self) -> Edition:
-        """The edition that is being read; outside `reading` the one that lies in the folder now.
-
-        Raises what opening an atlas raises, and ModelDiffers where another model's was mined in its place.
+        """The edition being read; outside `reading`, the one now in the folder. Raises what opening an atlas raises,
+        and ModelDiffers if an atlas of another model was mined in its place.
         """
-        held = _READ.get()
-        if held is not None and held[0] is self:
-            return held[1]
+        current = _READ.get()
+        if current is not None and current[0] is self:
+            return current[1]
         with self._lock:
             if not self.latest.is_current():
                 self.latest = self._open(self.latest)
@@ -71,7 +67,7 @@ class Site:
 
     @contextmanager
     def reading(self, edition: Edition) -> Iterator[None]:
-        """Inside the block this thread reads that edition, whatever happens to the folder meanwhile."""
+        """Inside the block, this thread reads that edition, whatever happens to the folder."""
         token = _READ.set((self, edition))
         try:
             yield
@@ -79,14 +75,14 @@ class Site:
             _READ.reset(token)
 
     def read(self, make: Callable[[], T]) -> T:
-        """What `make` gives from one edition; from the next one where the folder changed and it could not be made."""
+        """The result of `make` from one edition; from the next one if the folder changed and it failed."""
         for tries_left in reversed(range(_TRIES)):
             edition = self.edition()
             with self._busy(), self.reading(edition):
                 try:
                     return make()
                 except HTTPException:
-                    # A refusal is an answer, too.
+                    # An HTTP error is an answer.
                     raise
                 except Exception:
                     if not tries_left or edition.is_current():
@@ -95,7 +91,6 @@ class Site:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for a page."""
         return self._waiting > 0
 
     @contextmanager
@@ -109,7 +104,7 @@ class Site:
                 self._waiting -= 1
 
     def _open(self, before: Edition | None) -> Edition:
-        # Taken first: what changes meanwhile is seen next time.
+        # Taken first, so that later changes are detected.
         footprint = footprint_of(self.settings.atlas)
         atlas = open_atlas(self.settings.atlas)
         if part := atlas.manifest.part:
@@ -125,4 +120,4 @@ class Site:
 
 
 _READ: ContextVar[tuple[Site, Edition] | None] = ContextVar("read", default=None)
-"""The edition that the code that runs is reading, of which site."""
+"""The site and the edition being read in this context."""

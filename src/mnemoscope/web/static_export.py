@@ -1,7 +1,7 @@
-"""The browsing pages of an atlas as plain files, which open from a disk or from any web host: no server, no script.
+"""Writes the browsing pages of an atlas as static files, for a disk or any web host: no server, no script.
 
-They are the pages that `serve` shows, with links from file to file. A link to a page that was not written keeps its
-text alone. Search, tokens, judgements, traces and audits need a server, and are left out.
+The pages are those of `serve`, with links between files. A link to a page that was not written keeps only its text.
+Search, tokens, judgements, traces and audits need a server, and are left out.
 """
 
 import os
@@ -41,13 +41,13 @@ PER_LAYER = 5
 STRIKING = 10
 TRIES = 3
 NAMED = 1_000
-"""Memories of a layer that its own page can name; with more, the page lists the layer from its first memory on."""
+"""Most memories of a layer whose page lists exactly these; with more, the page lists the layer from its first
+memory.
+"""
 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """Where the pages lie, how many there are, of how many memories, and their size in bytes."""
-
     directory: Path
     pages: int
     memories: int
@@ -57,17 +57,17 @@ class ExportSummary:
 def write_pages(
     atlas: Path, out: Path | None = None, *, memories: str | None = None, progress: Progress = ignore_progress
 ) -> ExportSummary:
-    """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), in place of older ones.
+    """Writes the pages of the atlas into the folder `out` (default: `browse` inside the atlas), replacing older ones.
 
-    `memories` are names apart by commas, or a number of memories per layer; by default the most striking ones and the
-    best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
-    something else, AtlasBusy where the atlas or its answers change again and again meanwhile, StoreFailed.
+    `memories` are names separated by commas, or a number of memories per layer; by default the most striking ones and
+    the best of each layer. Raises what opening an atlas raises, OptionError, MemoryIdError, AtlasExists for a folder of
+    something else, AtlasBusy if the atlas or its answers keep changing meanwhile, StoreFailed.
     """
     site = Site(Settings(atlas.absolute()))
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
     _check(directory, site.atlas)
-    selection(site.edition(), memories)  # what cannot be met is refused before anything is written
-    # Begun before the pages are made, so that a folder that cannot be written is known at once.
+    selection(site.edition(), memories)  # fails before anything is written
+    # Entered before the pages are made, so that an unwritable folder fails at once.
     with _fresh(directory) as fresh:
         atlas_hash, chosen, files = _of_one_edition(site, memories, progress)
         listed = {name: len(data) for name, data in sorted(files.items())}
@@ -83,7 +83,7 @@ def write_pages(
 
 
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
-    """The memories whose pages are written, in order; raises OptionError, MemoryIdError."""
+    """The memories whose pages are written, in order. Raises OptionError, MemoryIdError."""
     atlas = edition.atlas
     if wanted is not None and not wanted.strip().isdigit():
         names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]
@@ -95,17 +95,16 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
         raise OptionError(f"--memories {wanted} writes no memory; give at least 1 per layer")
     ordered = best_examples(atlas, sum(atlas.memories(layer) for layer in atlas.layers))
     striking = ordered.select("layer", "memory").head(STRIKING)
-    found = {atlas.name(layer, memory) for layer, memory in striking.iter_rows()}
+    chosen = {atlas.name(layer, memory) for layer, memory in striking.iter_rows()}
     for layer in atlas.layers:
         best = ordered.filter(ordered["layer"] == layer)["memory"].to_list()
         rows = layer_rows(edition, layer).sort(["max_probability", "memory"], descending=[True, False])
         first = list(dict.fromkeys([*best, *rows["memory"].to_list()]))[:each]
-        found |= {atlas.name(layer, memory) for memory in first}
-    return sorted(found)
+        chosen |= {atlas.name(layer, memory) for memory in first}
+    return sorted(chosen)
 
 
 def _check(directory: Path, atlas: Atlas) -> None:
-    """Refuses a folder that holds something else, and the atlas itself."""
     place, home = directory.resolve(), atlas.path.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / SIDE):
         raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")
@@ -117,7 +116,7 @@ def _check(directory: Path, atlas: Atlas) -> None:
 def _of_one_edition(
     site: Site, memories: str | None, progress: Progress
 ) -> tuple[str, list[MemoryId], dict[str, bytes]]:
-    """The atlas's hash, the memories and the files, all made while the atlas and its answers stayed what they are."""
+    """The atlas's hash, the memories and the files, all from one unchanged edition."""
     for _ in range(TRIES):
         edition = site.edition()
         try:
@@ -135,8 +134,6 @@ def _of_one_edition(
 
 
 class _Writer:
-    """Makes every page of the selection, and the files that they load."""
-
     def __init__(
         self, edition: Edition, chosen: Sequence[MemoryId], *, people: Callable[[MemoryId], list[dict[str, Any]]]
     ) -> None:
@@ -151,7 +148,7 @@ class _Writer:
             },
             **{f"/{memory}": (f"{memory}.html", partial(self._memory, memory)) for memory in chosen},
         }
-        """The name of each page's file, and what makes the page, by the address."""
+        """By address: the page's file name, and the function that makes it."""
         self._alias: dict[str, str] = {}
         self._assets: set[str] = set()
         for layer in edition.atlas.layers:
@@ -166,7 +163,7 @@ class _Writer:
         return memory_page(edition, memory, people=self._people(memory))
 
     def _add_layer(self, layer: int, own: list[int]) -> None:
-        """The layer's page with the selection alone, in as many pieces as it takes."""
+        """Adds the layer's page with only the selected memories, in several parts if needed."""
         memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
         rows = len(own) if memories else ROWS
         for number in range(1, max(1, -(-rows // ROWS)) + 1):
@@ -178,16 +175,15 @@ class _Writer:
             self._alias[address] = f"layers/{layer}.html"
 
     def files(self, progress: Progress) -> dict[str, bytes]:
-        """Every file by its name."""
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         for done, (address, (name, make)) in enumerate(self._pages.items()):
             progress("pages", done, len(self._pages), "pages")
-            found[name] = self._page(address, name, make).encode()
+            files[name] = self._page(address, name, make).encode()
         progress("pages", len(self._pages), len(self._pages), "pages")
-        return found | {f"static/{name}": asset_bytes(name) for name in self._assets}
+        return files | {f"static/{name}": asset_bytes(name) for name in self._assets}
 
     def _page(self, address: str, name: str, make: PageMaker) -> str:
-        """The page as HTML; one that cannot be made is an error of the atlas."""
+        """The page as HTML. Raises AtlasDamaged for one that cannot be made."""
         path, root = address.partition("?")[0], "../" * name.count("/")
 
         def asset(name: str) -> str:
@@ -204,11 +200,11 @@ class _Writer:
         except MnemoscopeError as problem:
             where = f"{self._edition.atlas.path}: the page {path} cannot be made"
             raise AtlasDamaged(f"{where}: {' '.join(str(problem).split())}") from problem
-        # What a page says of the atlas's place on this machine is nothing for readers elsewhere.
+        # The atlas's path on this machine is useless to other readers.
         return text.replace(escape(str(self._edition.atlas.path)), "ATLAS")
 
     def _place(self, here: str, root: str, link: str) -> str | None:
-        """Where the link of a page leads, relative to the page's file; None where nothing was written."""
+        """The target of a link, relative to the page's file; None if it was not written."""
         if link.startswith("#"):
             return link
         parts = urlsplit(urljoin(f"http://atlas{here}", link))
@@ -220,7 +216,7 @@ class _Writer:
 
 @contextmanager
 def _fresh(directory: Path) -> Iterator[Path]:
-    """An empty folder beside the one to be written, gone at the end; raises StoreFailed."""
+    """An empty temporary folder beside the target, removed at the end. Raises StoreFailed."""
     make_folder(directory.parent)
     fresh = directory.parent / f".{directory.name}.{os.getpid()}.mnemoscope-tmp"
     try:
@@ -233,7 +229,7 @@ def _fresh(directory: Path) -> Iterator[Path]:
 
 
 def _replace(directory: Path, fresh: Path) -> None:
-    """Puts the fresh folder in the directory's place, foreign files along; the old one stays where that fails."""
+    """Swaps in the fresh folder and keeps foreign files; restores the old folder if that fails."""
     old = fresh.with_name(f"{fresh.name}-old")
     with storing(directory):
         if directory.exists():
@@ -254,7 +250,7 @@ def _replace(directory: Path, fresh: Path) -> None:
 
 
 def _foreign_files(directory: Path) -> list[str]:
-    """The files in a folder of pages that are none of them, relative to it."""
+    """Files in a folder of pages that do not belong to it, relative to the folder."""
     listed = {MANIFEST, *made_files(directory / MANIFEST, "pages")}
     files = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     return [name for path in files if (name := path.relative_to(directory).as_posix()) not in listed]

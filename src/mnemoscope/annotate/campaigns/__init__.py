@@ -1,5 +1,5 @@
-"""People judging keys: a campaign of keys and blind controls, stored for good, and what the judgements add up to.
+"""Campaigns: keys and blind controls that people judge, their storage, and the statistics of the judgements.
 
-`store.open_store` is where a page begins; each of its methods is one transaction. What a row may hold and how the final
-judgements are read is in the room `judgements`, below. The public names are those of `mnemoscope.annotations`.
+Pages start at `store.open_store`; each of its methods is one transaction. The contents of rows and the choice of final
+judgements are in `annotate.judgements`. The public names are those of `mnemoscope.annotations`.
 """

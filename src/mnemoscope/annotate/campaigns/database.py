@@ -1,7 +1,7 @@
-"""The database behind the annotations: where it is, opening it, and what it refuses as one plain line.
+"""Opens the database of annotations and turns its errors into one plain line.
 
-A SQLite file inside the atlas by default, or `postgresql://...` for a team. Knows the tables' names, not what
-they mean.
+A SQLite file inside the atlas by default, or `postgresql://...` for a team. Knows the names of the tables, not their
+meaning.
 """
 
 import re
@@ -22,58 +22,54 @@ from mnemoscope.annotate.judgements.reading import ANNOTATIONS, VERSION
 from mnemoscope.errors import AnnotationError
 
 WAIT_SECONDS = 30
-"""Seconds that a writer waits for others."""
 _REACH = 10
-"""Seconds within which a server must answer."""
 _LOCK = 6_364_136_223
-"""Number of the lock under which a PostgreSQL database gets its tables."""
+"""The PostgreSQL advisory lock held while tables are created."""
 
 
 @final
 class Database:
-    """A database of annotations: `reading()` and `writing()` give a connection inside a transaction."""
+    """A database of annotations: `reading()` and `writing()` yield a connection inside a transaction."""
 
     def __init__(self, url: URL, *, atlas: str) -> None:
-        """Makes the tables where there are none. `atlas` is the sha256 of its manifest.
-
-        Raises AnnotationError for a database that cannot be reached, is damaged, of another version or another atlas.
+        """Creates the tables if there are none. `atlas` is the sha256 of its manifest. Raises AnnotationError if the
+        database cannot be reached, is damaged, or is of another version or another atlas.
         """
         self.url = url
         self.atlas = atlas
         self.name = format_address(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.engine = _engine(url)
-        # Threads of one process take turns here: SQLite's own waiting sleeps, and does not keep to an order.
+        # Threads of one process queue on this lock: SQLite's own waiting sleeps and is unordered.
         self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         try:
             self._open()
             if self.sqlite:
-                self._keep_a_log()
+                self._enable_write_ahead_log()
         except BaseException:
             self.engine.dispose()
             raise
 
     def close(self) -> None:
-        """Closes every connection; on SQLite what lies in the log goes into the file."""
         self.engine.dispose()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database; raises AnnotationError."""
-        with self._in_plain_words("read"), self.engine.connect() as connection, connection.begin():
+        """A connection that sees one state of the database. Raises AnnotationError."""
+        with self._plain_errors("read"), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection whose changes are all stored when the block ends well, or none; raises AnnotationError."""
-        with self._in_plain_words("stored"), self._turn, self.engine.connect() as connection:
+        """A connection whose changes are stored all or not at all. Raises AnnotationError."""
+        with self._plain_errors("stored"), self._turn, self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 yield connection
 
     @contextmanager
-    def _in_plain_words(self, done: str) -> Iterator[None]:
-        """Errors become one line without a password: what the database says, and what to do."""
+    def _plain_errors(self, done: str) -> Iterator[None]:
+        """Turns database errors into one line with the reason and a remedy, without passwords."""
         try:
             yield
         except PoolTimeout as error:
@@ -101,14 +97,13 @@ class Database:
                 return
             self._check(connection, missing=ours - present)
 
-    def _keep_a_log(self) -> None:
-        """Makes SQLite write a log beside the file, so that readers and a writer need not wait for each other.
-
-        The file keeps to this for good, so it is asked for only once the file is known to be ours. SQLite does not wait
-        here for another process that opens the file too, so it is asked again.
+    def _enable_write_ahead_log(self) -> None:
+        """Sets SQLite's write-ahead log, so that readers and a writer do not block each other. The setting is
+        permanent, so it is made only once the file is known to hold annotations. SQLite does not wait here for other
+        processes that open the file, so the statement is retried.
         """
         until = time.monotonic() + WAIT_SECONDS
-        with self._in_plain_words("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
+        with self._plain_errors("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
             while True:
                 try:
                     connection.execute("PRAGMA journal_mode = WAL")
@@ -122,9 +117,9 @@ class Database:
         name, atlas = self.name, self.atlas
         if "annotations_version" in missing:
             raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
-        said = connection.execute(select(tables.version.c.version)).scalars().all()
-        if len(said) != 1 or said[0] != VERSION:
-            shown = " and ".join(str(number) for number in said) or "none"
+        versions = connection.execute(select(tables.version.c.version)).scalars().all()
+        if len(versions) != 1 or versions[0] != VERSION:
+            shown = " and ".join(str(number) for number in versions) or "none"
             raise AnnotationError(
                 f"{name} has version {shown} of the annotations, this package knows {VERSION};"
                 " use the package that wrote it, or another database"
@@ -141,14 +136,14 @@ class Database:
             )
         if self.sqlite:
             for check in ("PRAGMA quick_check(1)", "PRAGMA foreign_key_check"):
-                found = connection.exec_driver_sql(check).first()
-                if found is not None and found[0] != "ok":
-                    what = " ".join(" ".join(map(str, found)).split())
+                problem = connection.exec_driver_sql(check).first()
+                if problem is not None and problem[0] != "ok":
+                    what = " ".join(" ".join(map(str, problem)).split())
                     raise AnnotationError(f"{name} is damaged ({what}); restore it from a copy")
 
 
 _KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
-"""PostgreSQL's other way to say where a database is, which is no path and may hold a password."""
+"""PostgreSQL's keyword form of an address, which is no path and may hold a password."""
 _NO_ADDRESS = "the address of the annotations is none; write postgresql://USER@HOST/NAME"
 _ADVICE = (
     ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
@@ -163,15 +158,14 @@ _ADVICE = (
 
 
 def address(given: str | Path | None, folder: Path) -> URL:
-    """Where the annotations of the atlas in `folder` are: its own file, another file, or a server.
-
-    Raises AnnotationError for what is neither a path nor `sqlite:///...` nor `postgresql://...`, and for a link in the
-    atlas's own place; shows no password.
+    """The address of the annotations of the atlas in `folder`: its own file, another file, or a server. Raises
+    AnnotationError, without showing a password, for anything but a path, `sqlite:///...` or `postgresql://...`, and for
+    a symbolic link at the atlas's own place.
     """
     if given is None:
         given = folder / ANNOTATIONS
         if given.is_symlink():
-            # An atlas may come from a stranger, and what is written here would be written where the link leads.
+            # An atlas may come from a stranger; writing through its link would write anywhere.
             raise AnnotationError(f"{given} is a link; name the file that it leads to with --annotations")
     if isinstance(given, Path) or "://" not in given:
         if isinstance(given, str) and _KEYWORDS.search(given):
@@ -187,18 +181,17 @@ def address(given: str | Path | None, folder: Path) -> URL:
     if backend not in ("postgresql", "postgres"):
         raise AnnotationError(f"annotations cannot be kept in {backend}; give a path, or postgresql://USER@HOST/NAME")
     if "@" in (url.host or "") or "@" in (url.database or ""):
-        # The rest of a password would be taken for host or name, and told.
+        # The rest of a password would be parsed as host or name, and shown.
         raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")
     return url.set(drivername="postgresql+psycopg")
 
 
 def place_text(given: str | Path) -> str:
-    """Where annotations were said to be, without password or options; raises AnnotationError like `address`."""
+    """The address without password or options. Raises AnnotationError like `address`."""
     return format_address(address(given, Path()))
 
 
 def format_address(url: URL) -> str:
-    """The address without password or options."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     user = f"{url.username}@" if url.username else ""
@@ -207,12 +200,11 @@ def format_address(url: URL) -> str:
 
 
 def _secrets(url: URL) -> list[str]:
-    """Passwords in the address, also those among its options."""
-    found = [str(url.password or "")]
+    secrets = [str(url.password or "")]
     for name, value in url.query.items():
         if "password" in name:
-            found += [value] if isinstance(value, str) else value
-    return [secret for secret in found if secret]
+            secrets += [value] if isinstance(value, str) else value
+    return [secret for secret in secrets if secret]
 
 
 def _file(path: Path) -> URL:
@@ -251,6 +243,6 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A writer that first reads and then writes would be refused where another wrote in between.
+    # A writer that reads first would fail if another one wrote before it writes.
     writing = connection.get_execution_options().get("writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

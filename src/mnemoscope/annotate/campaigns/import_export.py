@@ -1,7 +1,7 @@
-"""Judgements out of the database and into another, as CSV or JSONL: every row, in order of time, nothing lost.
+"""Exports judgements as CSV or JSONL, every row in order of time, and imports them into another database.
 
-A file holds everything that anybody said, taken back or finished. Reading it adds what is missing and changes nothing;
-reading it twice is reading it once. What judgements add up to is in results.py.
+A file holds all judgements, also retracted and unfinished ones. An import adds missing rows and changes none; importing
+twice is importing once. Statistics are in results.py.
 """
 
 import csv
@@ -24,32 +24,30 @@ from mnemoscope.foundation.files import replacing
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
-"""How a cell begins that a spreadsheet would take for a formula, or that has been kept from it before."""
+"""The start of a cell that a spreadsheet would read as a formula, or that was escaped for this reason."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 _EXPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "judgement": lambda row: {"triggers": json.loads(row["triggers"])},
     "verdict": lambda row: {"kind": row["verdict"]},
     "finish": lambda row: {"kind": "finished" if row["finished"] else "taken up"},
 }
-"""Of each event the fields that are exported in another form than they are stored in."""
+"""For each event, the fields that are exported in another form than stored."""
 _IMPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "judgement": lambda row: {"control": int(row["item_kind"] == "control")},
     "verdict": lambda row: {"verdict": row["kind"]},
     "finish": lambda row: {"finished": int(row["kind"] == "finished")},
 }
-"""Of each event the columns that are stored in another form than the fields."""
+"""For each event, the columns that are stored in another form than exported."""
 
 
 class _BadLine(Exception):
-    """A line of a file that cannot be taken."""
-
     def __init__(self, reason: object, line: int) -> None:
         super().__init__(str(reason))
         self.line = line
 
 
 def export(store: Store, path: str | Path) -> int:
-    """Writes every row to `path` (.csv or .jsonl) and returns how many; raises AnnotationError, StoreFailed."""
+    """Writes every row to `path` (.csv or .jsonl) and returns their number. Raises AnnotationError, StoreFailed."""
     where = Path(path)
     form = _form(where)
     text = as_text(store, form)
@@ -59,38 +57,37 @@ def export(store: Store, path: str | Path) -> int:
 
 
 def as_text(store: Store, form: str) -> str:
-    """Every row as CSV (`csv`) or JSON lines (`jsonl`), for a download."""
     check_choice(form, FORMS, what="form")
-    found = rows(store)
+    exported = rows(store)
     if form == "jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in exported)
     written = io.StringIO(newline="")
     table = csv.writer(written, lineterminator="\n")
     table.writerow(FIELDS)
-    table.writerows([_cell(row[name]) for name in FIELDS] for row in found)
+    table.writerows([_cell(row[name]) for name in FIELDS] for row in exported)
     return written.getvalue()
 
 
 def rows(store: Store) -> list[Row]:
-    """Every row of every table that only grows, by time, with what it is about; the fields of rules.py."""
-    found = []
+    """Every row of the append-only tables, joined with its item, by time; the fields are in rules.py."""
+    events = []
     with store.database.reading() as connection:
         common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
         about = (items.c.layer, items.c.memory, items.c.code, items.c.kind.label("item_kind"))
         for event, table in _TABLES.items():
             own = [column for column in table.c if column.name not in ("layer", "memory")]
-            asked = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
-            for row in connection.execute(asked).mappings():
+            statement = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
+            for row in connection.execute(statement).mappings():
                 known = {name: row[name] for name in FIELDS if name in row}
-                found.append(dict.fromkeys(FIELDS) | known | common | _EXPORTED[event](dict(row)) | {"event": event})
-    return sorted(found, key=lambda row: (row["made_at"], row["author"], row["key"]))
+                events.append(dict.fromkeys(FIELDS) | known | common | _EXPORTED[event](dict(row)) | {"event": event})
+    return sorted(events, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
 def import_judgements(store: Store, path: str | Path) -> int:
-    """Adds the rows of an exported file that are not there yet, all or none, and returns how many.
+    """Adds the rows of an exported file that are missing, all or none, and returns their number.
 
-    The file's campaign is started where there is none. Authors who are not known become annotators without an
-    invitation. Raises AnnotationError, naming the line, for what cannot be, or contradicts what is there.
+    Starts the file's campaign if there is none. Unknown authors become annotators without an invitation. Raises
+    AnnotationError, naming the line, for an invalid row or one that contradicts the database.
     """
     where = Path(path)
     form = _form(where)
@@ -107,8 +104,6 @@ def import_judgements(store: Store, path: str | Path) -> int:
 
 
 class _Import:
-    """A database that takes rows, inside one transaction."""
-
     def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
         self._connection = connection
@@ -116,7 +111,7 @@ class _Import:
         self._authors = set(connection.execute(select(annotators.c.name)).scalars())
 
     def add(self, line: int, content: str | list[str]) -> bool:
-        """Adds what a line holds, and says whether it was not there yet; raises _BadLine, AtlasDamaged."""
+        """Adds one line and returns whether it was new. Raises _BadLine, AtlasDamaged."""
         try:
             row = check_row(_parse(content), self._store.database.atlas)
             self._check_campaign(row["campaign"])
@@ -137,12 +132,11 @@ class _Import:
             raise AnnotationError("it belongs to another campaign than the one in the database")
 
     def _item(self, row: Row) -> Row:
-        """The item that the row is about; a chosen memory becomes one."""
         kind, layer, memory = place = (row["item_kind"], row["layer"], row["memory"])
         item = find_item(self._connection, *place)
         if item is None and kind == "chosen":
             atlas = self._store.atlas
-            atlas.number(atlas.name(layer, memory))  # raises where there is no such memory
+            atlas.number(atlas.name(layer, memory))  # raises for an unknown memory
             store_chosen(self._connection, layer, memory, row["code"])
             item = find_item(self._connection, *place)
         if item is None:
@@ -174,13 +168,13 @@ class _Import:
 
 
 def _read_campaign(connection: Connection) -> Row | None:
-    """What it takes to draw the database's campaign again, None where there is none."""
+    """The facts that draw the database's campaign again, None without a campaign."""
     row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
     return None if row is None else dict(row)
 
 
 def _cell(value: Any) -> Any:
-    """The value as a cell of a table: text that would be a formula there begins with one apostrophe more."""
+    """Text that a spreadsheet would read as a formula is prefixed with an apostrophe."""
     if isinstance(value, str):
         return f"'{value}" if _FORMULA.match(value) else value
     return json.dumps(value) if isinstance(value, list | dict) else value
@@ -194,7 +188,9 @@ def _form(path: Path) -> str:
 
 
 def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """Number and content of every line: JSON, or the cells of a table; raises _BadLine for a file of another form."""
+    """The number and content of every line: JSON, or a table's cells. Raises _BadLine if the columns or the CSV are
+    wrong.
+    """
     if form == "jsonl":
         yield from enumerate(file, start=1)
         return
@@ -209,7 +205,6 @@ def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
 
 
 def _parse(content: str | list[str]) -> Row:
-    """The fields of a line; raises AnnotationError."""
     if isinstance(content, str):
         try:
             row = json.loads(content)
@@ -224,7 +219,7 @@ def _parse(content: str | list[str]) -> Row:
 
 
 def _value(name: str, cell: str) -> Any:
-    """What a cell says: numbers and JSON where the field has them; an empty cell is nothing."""
+    """A cell's value: numbers and JSON for the fields that have them; an empty cell is None."""
     if cell.startswith("'") and _FORMULA.match(cell):
         cell = cell[1:]
     if cell == "" or name not in ("layer", "memory", "pattern", "triggers", "campaign"):

@@ -1,10 +1,9 @@
-"""What people's judgements add up to: Figure 2 from people, false alarms, agreement, people against patterns.
+"""Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
 
-Only finished items of the campaign count. The tables have the form of every answer (layer, name, value, count, low,
-high); the numbers of Figure 2 are those of the question key_patterns, with people in place of automatic patterns.
-Agreement with the patterns of patterns.parquet: which prefixes of the judged keys both explain, and whether they call
-them alike. An author's word on a key counts as one comparison; intervals take a key, with all its prefixes and authors,
-as a cluster.
+Counts only finished items of the campaign. Tables have the form of every answer (layer, name, value, count, low, high);
+the numbers of Figure 2 are those of the question key_patterns. Agreement with patterns.parquet: which prefixes of the
+judged keys both explain, and whether they give them the same kind. Each author's judgement of a key is one comparison;
+for intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -26,9 +25,8 @@ from mnemoscope.patterns import coverage
 KEY = ("layer", "memory")
 _EVERY = pl.lit(True)
 Numbers = Iterable[tuple[int | None, str, Estimate]]
-"""Layer (None: in all), name and estimate."""
 Unit = Sequence[Hashable]
-"""The values that different people gave to one thing; missing ones are left out."""
+"""The values that different authors gave to one unit; missing ones are left out."""
 _SCHEMA = {
     "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
 }  # fmt: skip
@@ -37,7 +35,7 @@ _PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": p
 
 @dataclass(frozen=True)
 class Results:
-    """Tables of what people found; `layer` is null in totals, and a value that is not defined is null."""
+    """Tables of the statistics. `layer` is null in totals; an undefined value is null."""
 
     figure: pl.DataFrame
     """Figure 2 from people, by layer and in all: shares of prefixes by kind, keys_with_pattern, patterns_per_key."""
@@ -48,13 +46,13 @@ class Results:
     automatic: pl.DataFrame
     """People against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
     compositions: pl.DataFrame
-    """Shares of compositions that most call `related` or `distant`, or as many the one as the other (`split`)."""
+    """Shares of compositions whose majority verdict is `related` or `distant`, or a tie (`split`)."""
     authors: pl.DataFrame
     """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
 
 
 def compute_results(store: Store) -> Results:
-    """Everything that the judgements add up to so far; no rows, or nulls, where nobody has judged.
+    """All statistics of the judgements so far; tables are empty, or values null, where there are none.
 
     Raises AnnotationError, or AtlasDamaged.
     """
@@ -83,7 +81,7 @@ def compute_results(store: Store) -> Results:
 
 
 def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
-    """The top prefixes of every memory in `judged`: layer, memory, rank, group; raises AtlasDamaged."""
+    """The top prefixes of every memory in `judged`: layer, memory, rank, group. Raises AtlasDamaged."""
     frames = [pl.DataFrame(schema=_PREFIXES)]
     for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
         rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
@@ -92,40 +90,35 @@ def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
 
 
 def _control_prefixes(connection: Connection) -> pl.DataFrame:
-    """What every control shows, in the form of `_key_prefixes`; `memory` is its number."""
-    asked = text("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
-    sizes = [(row.layer, row.memory, len(json.loads(row.content))) for row in connection.execute(asked)]
+    statement = text("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
+    sizes = [(row.layer, row.memory, len(json.loads(row.content))) for row in connection.execute(statement)]
     rows = [(layer, memory, rank, rank) for layer, memory, size in sizes for rank in range(size)]
     return pl.DataFrame(rows, schema=_PREFIXES, orient="row")
 
 
 def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """What each author who judged a key makes of each of its prefixes: layer, memory, group, author, kind.
-
-    `kind` is one of coverage.KINDS; `none` where no pattern of the author names the prefix.
+    """Every author's kind for each prefix of the keys they judged: layer, memory, group, author, kind. `kind` is one of
+    coverage.KINDS; `none` if no pattern of the author names the prefix.
     """
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
         here = prefixes.filter((pl.col("layer") == layer) & pl.col("memory").is_in(rows["memory"].unique().to_list()))
-        found = coverage.kinds(here.drop("layer"), rows.filter(pl.col("kind") != "none"))
-        named = found.with_columns(pl.lit(layer, pl.Int16).alias("layer"), pl.lit(author, pl.String).alias("author"))
+        kinds = coverage.kinds(here.drop("layer"), rows.filter(pl.col("kind") != "none"))
+        named = kinds.with_columns(pl.lit(layer, pl.Int16).alias("layer"), pl.lit(author, pl.String).alias("author"))
         frames.append(named.select(*schema))
     return pl.concat(frames)
 
 
 def _classes(judged: pl.DataFrame) -> pl.DataFrame:
-    """What each author calls each key: layer, memory, author, patterns (how many), class (as a kind, or none).
-
-    A key with shallow and semantic patterns is both.
-    """
+    """Every author's class of each key: layer, memory, author, patterns (how many), class (as a kind, or none)."""
     patterns = (pl.col("kind") != "none").sum().cast(pl.Int64)
     return judged.group_by(*KEY, "author").agg(patterns.alias("patterns"), _class_of("class")).sort(*KEY, "author")
 
 
 def _table(rows: Numbers) -> pl.DataFrame:
-    found = [(layer, name, one.value, one.count, one.low, one.high) for layer, name, one in rows]
-    return pl.DataFrame(found, schema=_SCHEMA, orient="row")
+    cells = [(layer, name, one.value, one.count, one.low, one.high) for layer, name, one in rows]
+    return pl.DataFrame(cells, schema=_SCHEMA, orient="row")
 
 
 def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
@@ -152,9 +145,9 @@ def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame,
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
-        own, blind, said = (frame.filter(pl.col("author") == author) for frame in (keys, controls, cases))
+        own, blind, verdicts = (frame.filter(pl.col("author") == author) for frame in (keys, controls, cases))
         alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
-        rows.append((author, own.height, blind.height, said.height, own["patterns"].mean(), alarms))
+        rows.append((author, own.height, blind.height, verdicts.height, own["patterns"].mean(), alarms))
     schema = {
         "author": pl.String, "keys": pl.Int64, "controls": pl.Int64, "compositions": pl.Int64,
         "patterns_per_key": pl.Float64, "controls_with_pattern": pl.Float64,
@@ -163,37 +156,36 @@ def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) ->
 
 
 def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
-    """Krippendorff's alpha of all units, its count of values that could be paired, and a 95 % interval.
+    """Krippendorff's alpha, with the number of pairable values and a 95 % interval.
 
-    For nominal data: 1 - D_o / D_e over the matrix of coincidences (Krippendorff, Content Analysis, 2004, chapter 11);
-    units that one person alone judged say nothing and are left out.
-    The units come in clusters (the prefixes of one key): the interval is from a seeded bootstrap over clusters, widened
-    to hold the value. No value where fewer than two values can be paired, or all are the same: then chance alone would
-    agree as well.
+    For nominal data: 1 - D_o / D_e over the coincidence matrix (Krippendorff, Content Analysis, 2004, chapter 11).
+    Units with one value cannot be paired and are left out. Units come in clusters (the prefixes of one key): the
+    interval is from a seeded bootstrap over clusters, widened to hold the value. Undefined with fewer than two pairable
+    values, or if all are equal: then chance would agree as well.
     """
     names = {
         value: place for place, value in enumerate(dict.fromkeys(v for units in clusters for u in units for v in u))
     }
     counted = np.stack([_coincidences(units, names) for units in clusters]) if clusters else np.zeros((0, 0, 0))
     counted = counted[counted.sum((1, 2)) > 0]
-    found = _alpha(counted.sum(0)[None])[0] if len(counted) else np.nan
-    if np.isnan(found):
+    estimate = _alpha(counted.sum(0)[None])[0] if len(counted) else np.nan
+    if np.isnan(estimate):
         return NOTHING
     count = round(float(counted.sum()))
     if len(counted) < 2:
-        return Estimate(float(found), count)
+        return Estimate(float(estimate), count)
     size = len(names)
     sums = Resamples(len(counted), seed).sums(counted.reshape(len(counted), -1)).reshape(-1, size, size)
     drawn = _alpha(sums)
     drawn = np.sort(drawn[~np.isnan(drawn)])
     if not drawn.size:
-        return Estimate(float(found), count)
+        return Estimate(float(estimate), count)
     low, high = (float(drawn[max(0, int(np.ceil(level * drawn.size)) - 1)]) for level in (0.025, 0.975))
-    return Estimate(float(found), count, min(low, float(found)), max(high, float(found)))
+    return Estimate(float(estimate), count, min(low, float(estimate)), max(high, float(estimate)))
 
 
 def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[np.float64]:
-    """The matrix of coincidences `[value, value]`: every unit adds as much as it has values that can be paired."""
+    """The coincidence matrix `[value, value]`; every unit adds its number of pairable values."""
     matrix = np.zeros((len(names), len(names)))
     for unit in units:
         if len(unit) < 2:
@@ -206,41 +198,40 @@ def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[
 
 
 def _alpha(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Alpha of each matrix `[draw, value, value]`; NaN where all values are the same."""
+    """Alpha of each matrix `[draw, value, value]`; NaN if all values are equal."""
     whole = matrices.sum((1, 2))
     margins = matrices.sum(2)
     observed = whole - np.trace(matrices, axis1=1, axis2=2)
     expected = np.square(whole) - np.square(margins).sum(1)
-    # Margins are sums of thirds and the like: what should be zero may be off by rounding.
+    # Margins are sums of fractions, so a zero may be off by rounding.
     some = expected > 1e-9 * np.maximum(1.0, np.square(whole))
     ratio = np.divide((whole - 1) * observed, expected, out=np.full(len(whole), np.nan), where=some)
-    found: NDArray[np.float64] = 1 - ratio
-    return found
+    alphas: NDArray[np.float64] = 1 - ratio
+    return alphas
 
 
 def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], value: str) -> list[list[Unit]]:
-    """The values that were given to each unit, by cluster."""
-    found: dict[object, list[Unit]] = {}
+    units: dict[object, list[Unit]] = {}
     grouped = rows.group_by(*cluster, *unit, maintain_order=True).agg(pl.col(value))
     for row in grouped.iter_rows(named=True):
-        found.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
-    return list(found.values())
+        units.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
+    return list(units.values())
 
 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
     """By layer and in all, `precision`: of the prefixes that automatic patterns explain, the share that people mark;
     `recall`: of those that people mark, the share explained; `same_kind`: of those that both explain, the share with
-    the same kind; `same_class`: of keys, the share with the same class. Nothing where there are no patterns.
+    the same kind; `same_class`: of keys, the share with the same class. Yields nothing without patterns.
 
-    `people` says what authors make of `prefixes` (`_marks`), `keys` what they call keys (`_classes`).
+    `people` is from `_marks`, `keys` from `_classes`.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
     patterns = atlas.table("patterns")
     frames = []
     for (layer,), here in prefixes.group_by("layer", maintain_order=True):
-        found = coverage.kinds(here.drop("layer"), patterns.filter(pl.col("layer") == layer))
-        frames.append(found.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", automatic="kind"))
+        kinds = coverage.kinds(here.drop("layer"), patterns.filter(pl.col("layer") == layer))
+        frames.append(kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", automatic="kind"))
     both = people.join(pl.concat(frames), on=[*KEY, "group"], how="left", maintain_order="left")
     called = patterns.group_by(KEY).agg(_class_of("automatic"))
     classes = keys.join(called, on=KEY, how="left", maintain_order="left")
@@ -256,14 +247,14 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _EVERY) -> Estimate:
-    """The share of `hits` among the rows that are `cases`; a key is a cluster."""
+    """The share of `hits` among the rows in `cases`; a key is a cluster."""
     counts = rows.with_columns(hit=hits.cast(pl.Int64), case=cases.cast(pl.Int64))
     keys = counts.group_by(KEY, maintain_order=True).agg(pl.col("hit", "case").sum())
     return clustered_share(keys["hit"], keys["case"])
 
 
 def _class_of(name: str) -> pl.Expr:
-    """The class that the patterns of a key make together, by their column `kind`: shallow, semantic, both or none."""
+    """The class of a key from its patterns' column `kind`: shallow, semantic, both or none."""
     shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
     return (
         pl.when(shallow & semantic).then(pl.lit("both"))

@@ -1,7 +1,7 @@
-"""Judgements going into the database: every one a new row, stored once however often it is sent; and their undoing.
+"""Writes judgements into the database: each one a new row, stored once however often it is sent; and undoes them.
 
-Everything happens inside a writing transaction that the store begins; the rules of blindness are here, those of a
-single judgement in annotate/judgements/rules.py.
+Runs inside a writing transaction of the store. The rules of blindness are here, those of a single judgement in
+annotate/judgements/rules.py.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,11 @@ from mnemoscope.annotate.judgements.tables import annotators, finishes, judgemen
 from mnemoscope.errors import AnnotationError
 
 ALL_WORK: Row = {"id": None}
-"""In place of an item, where all work is handed in."""
 
 
 @dataclass(frozen=True)
 class SavedJudgement:
-    """A judgement that is stored: its key, time and pattern; `again` if it had been stored before."""
+    """A stored judgement; `again` if it had been stored before."""
 
     key: str
     made_at: str
@@ -39,7 +38,7 @@ class SavedJudgement:
 
 
 def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
-    """Adds a person; raises AnnotationError where the name is taken, whatever its case."""
+    """Raises AnnotationError if the name is taken, ignoring case."""
     folded = name.casefold()
     taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
     if taken is not None:
@@ -49,16 +48,13 @@ def add_annotator(connection: Connection, name: str, *, role: str = "annotator",
 
 
 def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
-    """The row that this author stored under this key, in one of the tables that only grow."""
-    asked = select(table).where(table.c.author == author, table.c.key == key)
-    return connection.execute(asked).mappings().first()
+    statement = select(table).where(table.c.author == author, table.c.key == key)
+    return connection.execute(statement).mappings().first()
 
 
 class Turn:
-    """An annotator's turn at an item (or at ALL_WORK), for one judgement with a key of its own.
-
-    Other transactions of this annotator wait meanwhile, so that what was read stays true until this one ends. Every
-    method may raise AnnotationError.
+    """One judgement of an item (or of ALL_WORK) by an annotator, with a key of its own. It locks the annotator: their
+    other transactions wait until this one ends. Every method may raise AnnotationError.
     """
 
     def __init__(self, connection: Connection, item: Row, annotator: Annotator, *, key: str) -> None:
@@ -66,12 +62,12 @@ class Turn:
         self._item = item
         self._annotator = annotator
         self._key = key
-        asked = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
-        if connection.execute(asked).scalar() is None:
+        statement = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
+        if connection.execute(statement).scalar() is None:
             raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
 
     def save(self, pattern: int | None, state: State) -> SavedJudgement:
-        """Stores a pattern (`pattern` None: a new one), or that it is taken back."""
+        """Stores a pattern (`pattern` None: a new one), or its retraction."""
         if stored := self._begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
         known = self._history().patterns
@@ -84,7 +80,7 @@ class Turn:
         return self._add_state(pattern, state)
 
     def undo(self) -> SavedJudgement:
-        """Stores what stood before the latest step that is not undone yet."""
+        """Stores the state before the latest step that is not undone."""
         if stored := self._begin(judgements):
             return stored
         steps = self._history().steps
@@ -94,7 +90,7 @@ class Turn:
         return self._add_state(pattern, before, undoes=undone)
 
     def finish(self, *, done: bool, none: bool) -> SavedJudgement:
-        """Stores that the annotator has finished the item (with `none`: found no pattern), or takes it up again."""
+        """Stores that the annotator finished the item (with `none`: found no pattern), or resumed it (`done` False)."""
         if stored := self._begin(finishes, finished=int(done)):
             return stored
         known = self._history().patterns if done else {}
@@ -107,13 +103,12 @@ class Turn:
         return self._add(finishes, finished=int(done))
 
     def judge(self, verdict: str) -> SavedJudgement:
-        """Stores a verdict on a composition."""
         return self._begin(verdicts, verdict=verdict) or self._add(verdicts, verdict=verdict)
 
     def hand_in(self) -> SavedJudgement:
-        """Stores that the annotator has handed in all work; may be sent again."""
-        asked = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
-        row = self.connection.execute(asked).mappings().first()
+        """Stores that the annotator has handed in all work; repeatable."""
+        statement = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
+        row = self.connection.execute(statement).mappings().first()
         if row is not None:
             return SavedJudgement(row["key"], row["made_at"], again=True)
         return self._add(finishes, finished=1)
@@ -122,10 +117,8 @@ class Turn:
         return read_history(self.connection, self._item["id"], self._annotator.name)
 
     def _begin(self, table: Table, **values: Any) -> SavedJudgement | None:
-        """What is stored under the key already; None where nothing is, and the annotator may judge.
-
-        Raises AnnotationError for a key of another judgement, for one that would not be blind, and for a pattern of an
-        item that is finished.
+        """The row stored under the key, or None if there is none and the annotator may judge. Raises AnnotationError if
+        the key belongs to another judgement, if the judgement would not be blind, and for a pattern of a finished item.
         """
         item, name = self._item, self._annotator.name
         row = find_row(self.connection, table, author=name, key=self._key)
@@ -148,7 +141,6 @@ class Turn:
     def _add_state(
         self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None
     ) -> SavedJudgement:
-        """Stores what stands for one pattern from now on."""
         about = {"layer": self._item["layer"], "memory": self._item["memory"], "pattern": pattern}
         control = int(self._item["kind"] == "control")
         return self._add(judgements, **about, **state._asdict(), control=control, key=key or self._key, undoes=undoes)
@@ -162,13 +154,12 @@ class Turn:
         return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
 
     def _time(self, table: Table) -> str:
-        """The time, or just after the author's latest word on the item where a clock was set back: the last must count.
-
-        After the end of time comes nothing; of rows at one time the one stored later counts.
+        """The current time, or just after the author's latest row on the item if a clock was set back: the last row
+        must win. At the maximal time the same time is used again; among rows of equal time the later id counts.
         """
         here = (table.c.item == self._item["id"], table.c.author == self._annotator.name)
-        asked = select(func.max(table.c.made_at)).where(*here)
-        latest, now = self.connection.execute(asked).scalar(), rules.current_time()
+        statement = select(func.max(table.c.made_at)).where(*here)
+        latest, now = self.connection.execute(statement).scalar(), rules.current_time()
         if latest is None or latest < now:
             return now
         last = datetime.fromisoformat(latest)

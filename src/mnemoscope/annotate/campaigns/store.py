@@ -1,7 +1,7 @@
-"""The store of one atlas's annotations: what a page asks of it, one method for each; every one its own transaction.
+"""The store of one atlas's annotations: one method for each operation of a page, each its own transaction.
 
-What is read over a connection is in views.py, what is written in saving.py. Several stores, in threads or processes,
-may be open on one database at once. Invitations are secrets of which only a hash is stored. Paper, section 3.1.
+Reading is in views.py, writing in saving.py. Several stores, in threads or processes, may use one database at once.
+Invitations are secrets; only their hash is stored. Paper, section 3.1.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ PEOPLE = select(annotators.c.name, annotators.c.role)
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
-    """The annotations of the atlas: its own annotations.sqlite, another file, or `postgresql://USER@HOST/NAME`.
+    """Opens the annotations of the atlas: its own annotations.sqlite, another file, or `postgresql://USER@HOST/NAME`.
 
-    Made where there are none. Raises AnnotationError for a database that cannot be reached, is damaged, of another
-    version or of another atlas.
+    Created if there are none. Raises AnnotationError if the database cannot be reached, is damaged, or is of another
+    version or another atlas.
     """
     return Store(atlas, Database(address(at, atlas.path), atlas=atlas.manifest_hash))
 
@@ -61,35 +61,34 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Closes the database; what was saved is saved without this."""
+        """Closes the database. Saved judgements do not depend on it."""
         self.database.close()
 
     def start_campaign(
         self, *, keys_per_layer: int = 10, controls: int | None = None, cases: int = 100, seed: int = 0
     ) -> Campaign:
-        """Draws what is to be judged, or returns the campaign that was started with the same sizes and seed.
+        """Samples the items to judge, or returns the campaign if it was started with the same sizes and seed.
 
         controls: in all; None: a fifth of the keys, at least 5. cases: compositions of those that `mnemoscope analyze`
-        listed. Raises AnnotationError where there is another campaign: a database holds one.
+        listed. Raises AnnotationError if there is another campaign: a database holds one.
         """
-        asked, sampled = items.sample(
+        sizes, sampled = items.sample(
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
         )
-        facts = {**asked, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
+        facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
         with self._exclusive_transaction() as connection:
             items.store_campaign(connection, sampled, facts)
-        found = self.campaign()
-        assert found is not None
-        if any(getattr(found, name) != value for name, value in asked.items()):
+        drawn = self.campaign()
+        assert drawn is not None
+        if any(getattr(drawn, name) != value for name, value in sizes.items()):
             raise AnnotationError(
-                f"{self.database.name} holds a campaign already (seed {found.seed}, {found.keys_per_layer} keys per"
-                f" layer, {found.controls} controls, {found.cases} cases); give another database for another campaign"
+                f"{self.database.name} holds a campaign already (seed {drawn.seed}, {drawn.keys_per_layer} keys per"
+                f" layer, {drawn.controls} controls, {drawn.cases} cases); give another database for another campaign"
             )
-        return found
+        return drawn
 
     @contextmanager
     def _exclusive_transaction(self) -> Iterator[Connection]:
-        """A writing transaction that begins a campaign or chooses a memory, as no other does meanwhile."""
         with self.database.writing() as connection:
             # SQLite has one writer anyway.
             if not self.database.sqlite:
@@ -97,16 +96,16 @@ class Store:
             yield connection
 
     def campaign(self) -> Campaign | None:
-        """The campaign, or None where none was started."""
+        """The campaign, or None."""
         with self.database.reading() as connection:
             row = connection.execute(select(tables.campaigns)).mappings().first()
-            asked = select(func.count()).select_from(tables.items).where(tables.items.c.kind == "key")
-            keys = int(connection.execute(asked).scalar_one())
+            statement = select(func.count()).select_from(tables.items).where(tables.items.c.kind == "key")
+            keys = int(connection.execute(statement).scalar_one())
         names = ("seed", "keys_per_layer", "controls", "cases", "made_at")
         return None if row is None else Campaign(**{name: row[name] for name in names}, keys=keys)
 
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
-        """A new annotator (or host) and the secret of their link, which is shown this once."""
+        """Adds an annotator (or host) and returns the secret of their link, which is shown only once."""
         rules.check_choice(role, tables.ROLES, what="role")
         annotator = Annotator(rules.check_name(name), role)
         token = secrets.token_urlsafe(24)
@@ -115,12 +114,12 @@ class Store:
         return Invitation(annotator, token)
 
     def renew(self, name: str) -> Invitation:
-        """A new secret for somebody who lost theirs; the old one is void."""
+        """A new secret for an annotator; the old one becomes void."""
         token = secrets.token_urlsafe(24)
         return Invitation(self._replace_token(name, _hash_token(token)), token)
 
     def withdraw(self, name: str) -> None:
-        """Makes somebody's secret void; what they judged stays."""
+        """Voids an annotator's secret; their judgements stay."""
         self._replace_token(name, None)
 
     def _replace_token(self, name: str, token_hash: str | None) -> Annotator:
@@ -133,23 +132,23 @@ class Store:
         return Annotator(*row)
 
     def annotator(self, token: str) -> Annotator | None:
-        """Whose invitation this is, or None."""
+        """The annotator with this invitation, or None."""
         with self.database.reading() as connection:
             row = connection.execute(PEOPLE.where(annotators.c.token_hash == _hash_token(token))).first()
         return None if row is None else Annotator(*row)
 
     def annotators(self) -> tuple[Annotator, ...]:
-        """Everybody who was invited or whose work was imported, in the order of their invitations."""
+        """All annotators, invited or imported, in the order of their invitations."""
         with self.database.reading() as connection:
             return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
 
     def places(self, annotator: Annotator) -> tuple[Place, ...]:
-        """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
+        """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
         with self.database.reading() as connection:
             return views.list_places(connection, annotator)
 
     def progress(self, annotator: Annotator) -> views.Progress:
-        """How far the annotator is."""
+        """The annotator's numbers of items and finished items."""
         with self.database.reading() as connection:
             places = views.list_places(connection, annotator)
             handed_in = views.has_submitted(connection, annotator)
@@ -157,7 +156,7 @@ class Store:
         return views.Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
 
     def view(self, code: str, annotator: Annotator) -> KeyView | CaseView:
-        """What the annotator sees of an item: its prefixes and their own judgements; never which memory it is."""
+        """An item as the annotator sees it: its prefixes and their own judgements, without the memory's name."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if item["kind"] == "case":
@@ -166,21 +165,21 @@ class Store:
             return views.key_view(connection, item, annotator, self._items.read(item), chosen)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
-        """What somebody sees of a memory outside the campaign; stores nothing, also where nobody has chosen it yet.
+        """A memory outside the campaign as an annotator sees it. Stores nothing, even if nothing was judged yet.
 
-        Its code is the memory's name until `choose` gives it another. Raises MemoryIdError.
+        Its code is the memory's name until `choose` assigns another. Raises MemoryIdError.
         """
-        found = self.atlas[memory].id
-        number = self.atlas.number(found)
+        memory_id = self.atlas[memory].id
+        number = self.atlas.number(memory_id)
         with self.database.reading() as connection:
-            item = items.find_item(connection, "chosen", found.layer, number)
+            item = items.find_item(connection, "chosen", memory_id.layer, number)
             if item is not None:
-                return views.key_view(connection, item, annotator, self._items.read(item), found)
-        prefixes = self._items.read_memory(found.layer, number).prefixes
-        return KeyView(str(found), prefixes, (), False, False, False, str(found))
+                return views.key_view(connection, item, annotator, self._items.read(item), memory_id)
+        prefixes = self._items.read_memory(memory_id.layer, number).prefixes
+        return KeyView(str(memory_id), prefixes, (), False, False, False, str(memory_id))
 
     def choose(self, memory: MemoryId) -> str:
-        """The code of a memory that somebody wants to judge, outside the campaign; raises MemoryIdError."""
+        """The code under which a memory outside the campaign is judged. Raises MemoryIdError."""
         layer, number = memory.layer, self.atlas.number(memory)
         with self._exclusive_transaction() as connection:
             stored = items.find_item(connection, "chosen", layer, number)
@@ -190,45 +189,45 @@ class Store:
         self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],
         pattern: int | None = None, key: str | None = None,
     ) -> SavedJudgement:  # fmt: skip
-        """Stores a pattern: its class, what it is, and the numbers of the prefixes that share it (at least 3).
+        """Stores a pattern: its class, its description, and the numbers of the prefixes that share it (at least 3).
 
-        pattern: which of the annotator's patterns of this item is meant; None: a new one. key: the same for every try
-        to store this judgement, which then is stored once.
+        pattern: the annotator's number of this item's pattern; None: a new one. key: the same for every attempt to send
+        this judgement, which is then stored once.
         """
-        found = rules.check_choice(kind, rules.PATTERN_KINDS, what="class"), rules.check_description(description)
+        checked = rules.check_choice(kind, rules.PATTERN_KINDS, what="class"), rules.check_description(description)
         number = None if pattern is None else rules.check_pattern(pattern)
         item = self._item(code)
         ranks = self._items.read(item).ranks
         triggers = json.dumps([ranks[mark] for mark in rules.check_marks(marks, len(ranks))])
         with self._turn(item, annotator, key) as turn:
-            return turn.save(number, views.State(*found, triggers))
+            return turn.save(number, views.State(*checked, triggers))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> SavedJudgement:
-        """Takes a pattern back: it no longer counts, and its row stays."""
+        """Retracts a pattern: it no longer counts, but its row stays."""
         number = rules.check_pattern(pattern)
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.save(number, views.NONE)
 
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
-        """Takes the latest step on this item back, then the one before it, and so on."""
+        """Undoes the latest step on this item; repeated calls undo earlier ones."""
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.undo()
 
     def finish(
         self, code: str, annotator: Annotator, *, none: bool = False, done: bool = True, key: str | None = None
     ) -> SavedJudgement:
-        """Says that the item is finished; `none`: that there is no pattern; `done=False`: that it is taken up again."""
+        """Marks the item as finished; `none`: without a pattern; `done=False`: resumes it."""
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.finish(done=done, none=none)
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
-        """Calls a composition of the last layer `related` or `distant`; `none` takes the verdict back."""
+        """Gives a composition of the last layer the verdict `related` or `distant`; `none` retracts it."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
             return turn.judge(verdict)
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
-        """Hands all work in: from then on the annotator sees what others said, and changes nothing."""
+        """Hands in all work: from then on the annotator sees others' judgements and can change nothing."""
         with self._turn(saving.ALL_WORK, annotator, key) as turn:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
@@ -236,7 +235,7 @@ class Store:
             return turn.hand_in()
 
     def others(self, code: str, annotator: Annotator) -> tuple[OthersJudgement, ...]:
-        """What others who have finished the item said of it; only for a host, or once the annotator has handed in."""
+        """The judgements of others who have finished the item; only for a host, or after handing in."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if annotator.role != "host" and not views.has_submitted(connection, annotator):
@@ -246,25 +245,24 @@ class Store:
         return tuple(one for one in others if one is not None)
 
     def read_published(self, memory: MemoryId | None = None) -> pl.DataFrame:
-        """The judgements that count and may be told, of all memories or one; columns of judgements/reading.py."""
+        """The final judgements that may be shown, of all memories or one; columns of judgements/reading.py."""
         with self.database.reading() as connection:
             place = None if memory is None else (memory.layer, self.atlas.number(memory))
             rows = views.read_judgements(connection, self.database.name, place)
             return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
-        """The ranks of the triggers that an item shows; a control's are its own numbers."""
+        """The ranks of the triggers that an item shows; a control numbers its own."""
         return () if item["kind"] == "case" else self._items.read(item).ranks
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
-        """The annotator's turn at the item, in a transaction of its own."""
         known = rules.judgement_key(key)
         with self.database.writing() as connection:
             yield Turn(connection, item, annotator, key=known)
 
     def _item(self, code: str, *, case: bool = False) -> items.Row:
-        """The item, read by itself: an item never changes, and reading the atlas must not keep others waiting."""
+        """The item, read in its own transaction: items never change, and reading the atlas must not block others."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
         if item["kind"] == "case" and not case:
@@ -275,5 +273,5 @@ class Store:
 
 
 def _hash_token(token: str) -> str:
-    # A plain hash is enough: the token is 24 random bytes, which nobody can guess.
+    # A plain hash is enough for a token of 24 random bytes.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
-"""What annotators and pages see: people, the work before them, items with their own judgements, and what others said.
+"""What annotators and pages read: people, their items with their own judgements, and the judgements of others.
 
-Values, and functions over a connection that read them; nothing here writes. A campaign's judgements stay unpublished
-while somebody who was invited has not handed in, for the pages of memories are open to all. The rules of a judgement
-are in annotate/judgements/rules.py.
+Values, and functions that read them over a connection; writes nothing. A campaign's judgements stay unpublished until
+all invited annotators have handed in, since pages of memories are open to all. The rules of a judgement are in
+annotate/judgements/rules.py.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _OF_MEMORY = "items.kind IN ('key', 'chosen') AND items.layer = :layer AND items
 
 @dataclass(frozen=True)
 class Annotator:
-    """Somebody who may judge; a host also sees everything."""
+    """A person who may judge; a host also sees all judgements."""
 
     name: str
     role: str = "annotator"
@@ -32,7 +32,7 @@ class Annotator:
 
 @dataclass(frozen=True)
 class Invitation:
-    """A new annotator and the secret of their link; only its hash is stored, so it is shown once."""
+    """A new annotator and the secret of their link, which is stored only as a hash."""
 
     annotator: Annotator
     token: str
@@ -40,7 +40,7 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is to be judged: keys per layer, blind controls in all, compositions of the last layer."""
+    """The sizes of a campaign: keys per layer, blind controls in all, compositions of the last layer."""
 
     seed: int
     keys_per_layer: int
@@ -48,12 +48,12 @@ class Campaign:
     cases: int
     made_at: str
     keys: int
-    """Keys drawn: fewer than keys_per_layer in a layer with fewer memories that ever fire."""
+    """Keys drawn; fewer than keys_per_layer in a layer where fewer memories ever fire."""
 
 
 @dataclass(frozen=True)
 class AuthoredPattern:
-    """A pattern that an author has found: `marks` are numbers of the view's prefixes."""
+    """An author's pattern; `marks` are numbers of the view's prefixes."""
 
     pattern: int
     kind: str
@@ -63,22 +63,22 @@ class AuthoredPattern:
 
 @dataclass(frozen=True)
 class KeyView:
-    """A key, or a control that looks like one: its prefixes and what this annotator has said of them."""
+    """A key, or a control that looks like one: its prefixes and this annotator's judgements."""
 
     code: str
     prefixes: tuple[ShownPrefix, ...]
     patterns: tuple[AuthoredPattern, ...]
     none: bool
-    """Whether the annotator says that there is no pattern."""
+    """Whether the annotator judged that there is no pattern."""
     finished: bool
     can_undo: bool
     memory: str | None = None
-    """The memory's name, only where the annotator chose it: a campaign's keys are judged blind."""
+    """The memory's name if the annotator chose it; None in a campaign, whose keys are judged blind."""
 
 
 @dataclass(frozen=True)
 class CaseView:
-    """A composition of the last layer: the prefix, what the residual and the feed-forward layer say, and the output."""
+    """A composition of the last layer: its prefix, and the tokens of residual, feed-forward layer and output."""
 
     code: str
     prefix: str
@@ -86,15 +86,13 @@ class CaseView:
     ffn: str
     output: str
     verdict: str | None
-    """related, distant, or None while there is none."""
+    """related, distant, or None."""
     finished: bool = False
     """Whether there is a verdict."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One item in an annotator's own order; `kind` is key (controls too) or case."""
-
     code: str
     kind: str
     finished: bool
@@ -102,7 +100,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an annotator is; what was handed in can no longer be changed."""
+    """An annotator's numbers of items; after handing in nothing can be changed."""
 
     keys: int
     keys_finished: int
@@ -112,13 +110,12 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether every item is finished."""
         return self.keys_finished == self.keys and self.cases_finished == self.cases
 
 
 @dataclass(frozen=True)
 class OthersJudgement:
-    """What somebody else said of an item, seen after handing in: an author's patterns, or verdict."""
+    """Another author's patterns of an item, or verdict, seen after handing in."""
 
     author: str
     patterns: tuple[AuthoredPattern, ...]
@@ -126,7 +123,7 @@ class OthersJudgement:
 
 
 class State(NamedTuple):
-    """What stands for a pattern, as it is stored; `triggers` are ranks as JSON."""
+    """The stored state of a pattern; `triggers` are ranks as JSON."""
 
     kind: str
     description: str
@@ -134,19 +131,19 @@ class State(NamedTuple):
 
 
 NONE = State("none", "", "[]")
-"""The state of a pattern that is not there."""
+"""The state of a pattern that does not exist."""
 
 
 @dataclass(frozen=True)
 class History:
-    """All that one author ever said of one key: the patterns that stand, and the steps that can be undone."""
+    """An author's judgements of one key: the present patterns, and the steps that can be undone."""
 
     patterns: dict[int, State]
     steps: tuple[tuple[str, int, State], ...]
-    """Of each step its key, its pattern, and what stood before."""
+    """For each step: its key, its pattern, and the state before it."""
 
     def as_patterns(self, ranks: Sequence[int]) -> tuple[AuthoredPattern, ...]:
-        """The patterns with marks on the prefixes whose triggers have these ranks."""
+        """The patterns, with marks on the prefixes whose triggers have these ranks."""
         number = {rank: mark for mark, rank in enumerate(ranks)}
         return tuple(
             AuthoredPattern(
@@ -157,11 +154,10 @@ class History:
 
 
 def read_history(connection: Connection, item: int, author: str) -> History:
-    """What the author said of the item, from the first word to the last."""
-    asked = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
+    statement = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
     standing: dict[int, State] = {}
     steps: list[tuple[str, int, State]] = []
-    for row in connection.execute(asked.order_by(judgements.c.made_at, judgements.c.id)).mappings():
+    for row in connection.execute(statement.order_by(judgements.c.made_at, judgements.c.id)).mappings():
         before = standing.get(row["pattern"], NONE)
         state = State(row["kind"], row["description"], row["triggers"])
         if row["undoes"] is not None:
@@ -173,32 +169,30 @@ def read_history(connection: Connection, item: int, author: str) -> History:
 
 
 def is_finished(connection: Connection, item: int, author: str) -> bool:
-    """Whether the author has finished the item, and not taken it up again."""
+    """Whether the author has finished the item and not resumed it."""
     return bool(_read_latest(connection, finishes.c.finished, author, item).get(item))
 
 
 def read_verdict(connection: Connection, item: int, author: str) -> str | None:
-    """The author's verdict on a composition, if there is one."""
-    found = _read_latest(connection, verdicts.c.verdict, author, item).get(item)
-    return None if found == "none" else found
+    verdict = _read_latest(connection, verdicts.c.verdict, author, item).get(item)
+    return None if verdict == "none" else verdict
 
 
 def _read_latest(connection: Connection, column: Column[Any], author: str, item: int | None = None) -> dict[int, Any]:
-    """The latest that the author said of each item, or of this one, in a table that only grows."""
+    """The author's latest value for each item, or for this one, in an append-only table."""
     table = column.table.c
-    asked = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
-    rows = connection.execute(asked if item is None else asked.where(table.item == item))
+    statement = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
+    rows = connection.execute(statement if item is None else statement.where(table.item == item))
     return dict(tuple(row) for row in rows)
 
 
 def has_submitted(connection: Connection, annotator: Annotator) -> bool:
-    """Whether the annotator has handed in all work, and may see that of others."""
-    asked = select(finishes.c.id).where(finishes.c.author == annotator.name, finishes.c.item.is_(None))
-    return connection.execute(asked).first() is not None
+    statement = select(finishes.c.id).where(finishes.c.author == annotator.name, finishes.c.item.is_(None))
+    return connection.execute(statement).first() is not None
 
 
 def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ...]:
-    """The campaign's items in this annotator's own order, keys (controls among them) first, then compositions."""
+    """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
     uid = connection.execute(select(campaigns.c.uid)).scalar()
     rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen"))
     latest = _read_latest(connection, finishes.c.finished, annotator.name)
@@ -215,7 +209,7 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
 def key_view(
     connection: Connection, item: Row, annotator: Annotator, shown: ItemPrefixes, chosen: MemoryId | None
 ) -> KeyView:
-    """What the annotator sees of an item that shows these prefixes; `chosen` is the memory where somebody chose it."""
+    """The annotator's view of an item with these prefixes; `chosen` is the memory if it was chosen."""
     known = read_history(connection, item["id"], annotator.name)
     finished = is_finished(connection, item["id"], annotator.name)
     patterns = known.as_patterns(shown.ranks)
@@ -225,13 +219,11 @@ def key_view(
 
 
 def case_view(connection: Connection, item: Row, annotator: Annotator) -> CaseView:
-    """What the annotator sees of a composition."""
     verdict = read_verdict(connection, item["id"], annotator.name)
     return CaseView(item["code"], **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
 
 
 def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[int]) -> OthersJudgement | None:
-    """What an author who has finished the item said of it; None for nothing."""
     if item["kind"] == "case":
         verdict = read_verdict(connection, item["id"], author)
         return None if verdict is None else OthersJudgement(author, (), verdict)
@@ -241,18 +233,17 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
 
 
 def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
-    """The judgements that count, of all memories or one (layer, number), with the columns of judgements/reading.py.
-
-    `name` is the database's, for the AtlasDamaged that is raised for what cannot be.
+    """The final judgements, of all memories or one (layer, number), with the columns of judgements/reading.py. `name`
+    is the database's, for the AtlasDamaged raised on an invalid row.
     """
-    asked = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
+    statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
     place = {} if memory is None else {"layer": memory[0], "memory": memory[1]}
-    rows = [tuple(row) for row in connection.execute(text(f"{asked} {BY_ID}"), place)]
+    rows = [tuple(row) for row in connection.execute(text(f"{statement} {BY_ID}"), place)]
     return final_judgements(rows, name)
 
 
 def is_over(connection: Connection) -> bool:
-    """Whether everybody whose invitation is still good has handed in, so that nobody's judgement can be swayed."""
+    """Whether all annotators with a valid invitation have handed in, so that publishing influences no judgement."""
     handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
     waiting = select(func.count()).select_from(annotators).where(
         annotators.c.role == "annotator", annotators.c.token_hash.is_not(None), annotators.c.name.not_in(handed_in)

@@ -1,4 +1,4 @@
-"""What people said of keys and compositions: the rows, their rules and tables, and which of them are final.
+"""Judgements of keys and compositions: their rows, rules and tables, and which of them are final.
 
 Knows no campaign and changes nothing.
 """

@@ -1,14 +1,15 @@
-"""The final judgements and verdicts in an atlas's annotations.sqlite, and whether they are about this atlas.
+"""Reads the final judgements and verdicts from an atlas's annotations.sqlite, and checks that they are about this
+atlas.
 
-Every judgement is a row with its author and time; nothing is overwritten, and an author's latest one about a pattern of
-a memory is final, once the author has finished with that memory. Reads only: campaigns write the file
-(docs/annotating.md). Paper, section 3.1: experts marked which triggers share a pattern, described it and called it
-shallow or semantic; section 5.2: they called the last layer's compositions related or distant.
+Every judgement is a row with its author and time; nothing is overwritten. An author's latest row about a pattern of a
+memory is final once the author has finished that memory. Campaigns write the file (docs/annotating.md). Paper, section
+3.1: experts marked the triggers that share a pattern, described it and called it shallow or semantic; section 5.2: they
+called compositions of the last layer related or distant.
 
-A file written by hand needs no more than docs/patterns.md shows. Where `annotations_version` has a column `atlas`, it
-is the sha256 of the manifest that the judgements are about, and they are read with no other; without it they are about
-the atlas that the file lies in. Where `judgements` has a column `item`, its number among the table `items` with `kind`
-(key, control, chosen), the judgements count whose author has finished the item: the latest row of `finishes`.
+A file written by hand needs only what docs/patterns.md shows. If `annotations_version` has a column `atlas`, it is the
+sha256 of the manifest that the judgements are about, and the file is refused beside any other. If `judgements` has a
+column `item`, a number in the table `items` with `kind` (key, control, chosen), only judgements of authors who finished
+the item count: the latest row of `finishes`.
 """
 
 import json
@@ -32,14 +33,13 @@ from mnemoscope.foundation.intervals import Estimate, share
 ANNOTATIONS = "annotations.sqlite"
 VERSION = 1
 WAIT_SECONDS = 5.0
-"""Seconds that a reader waits for a writer."""
 
 COLUMNS: dict[str, Any] = {
     "author": pl.String, "made_at": pl.Datetime("us", "UTC"), "layer": pl.Int16, "memory": pl.Int32,
     "control": pl.Boolean, "pattern": pl.Int16, "kind": pl.String, "description": pl.String,
     "triggers": pl.List(pl.Int16), "sampled": pl.Boolean,
 }  # fmt: skip
-"""Of every judgement that counts; `sampled` is false for a memory that its author chose, and that no campaign drew."""
+"""Of a final judgement; `sampled` is false for a memory that its author chose outside a campaign."""
 _NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
 _PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"
 _FINISHED = """
@@ -53,7 +53,7 @@ WITH_ITEMS = f"""
 SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item
 """
-"""Every judgement as `final_judgements` takes it, from a database with items; SQLite and PostgreSQL both answer it."""
+"""Every judgement in the form of `final_judgements`, from a database with items; valid in SQLite and PostgreSQL."""
 BY_ID = "ORDER BY judgements.id"
 ALL_VERDICTS = """
 SELECT items.memory, verdicts.author, verdicts.verdict
@@ -62,14 +62,14 @@ FROM verdicts JOIN items ON items.id = verdicts.item ORDER BY verdicts.made_at, 
 
 
 def read_judgements(atlas: Path) -> pl.DataFrame | None:
-    """The judgements that count in the folder of an atlas, or None where nobody could judge (no annotations.sqlite).
+    """The final judgements in an atlas's folder, or None without annotations.sqlite.
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
     Sorted by layer, memory, control, sampled, author, pattern.
 
-    Raises AnnotationError for judgements of another atlas, AtlasDamaged for a file that is no database of annotations
-    or holds what cannot be, AtlasTooNew, AtlasBusy.
+    Raises AnnotationError for judgements of another atlas, AtlasDamaged if the file is no database of annotations or a
+    row is invalid, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(path, _judgements)
@@ -82,21 +82,19 @@ def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
-    """The judgements that count, with COLUMNS: of the finished ones the latest of each author on each pattern.
-
-    Rows are as stored: id, then COLUMNS, then whether the author has finished. `name` is the database's, for the
-    AtlasDamaged that is raised for what cannot be.
+    """The final judgements, with COLUMNS: of the finished ones the latest of each author on each pattern. Rows are as
+    stored: id, COLUMNS, and whether the author has finished. `name` is the database's, for the AtlasDamaged raised on
+    an invalid row.
     """
     checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
-    found = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
+    judgements = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
     key = ["layer", "memory", "control", "sampled", "author", "pattern"]
-    return found.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
+    return judgements.sort(*key, "made_at", "id").unique(key, keep="last", maintain_order=True).drop("id")
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """The verdicts that count in the folder of an atlas, as `final_verdicts` gives them; None where nobody could judge.
-
-    Raises AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """The final verdicts in an atlas's folder, as from `final_verdicts`; None without annotations.sqlite. Raises
+    AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(path, _verdicts)
@@ -114,17 +112,16 @@ def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-    """The latest verdict of each author on each composition, if not taken back: case (its prefix), author, verdict.
-
-    Rows are (case, author, verdict) in order of time.
+    """The latest verdict of each author on each composition unless retracted: case (its prefix), author, verdict. Rows
+    are (case, author, verdict) in order of time.
     """
     last = {(case, author): verdict for case, author, verdict in rows}
-    found = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
-    return pl.DataFrame(found, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
+    final = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
+    return pl.DataFrame(final, schema={"case": pl.Int64, "author": pl.String, "verdict": pl.String}, orient="row")
 
 
 def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of compositions that most judges call related, or distant, or as many the one as the other (split)."""
+    """The shares of compositions whose majority verdict is related, or distant, or a tie (split)."""
     calls: Counter[str] = Counter()
     for _, rows in verdicts.group_by("case", maintain_order=True):
         related, distant = ((rows["verdict"] == verdict).sum() for verdict in ("related", "distant"))
@@ -133,9 +130,8 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """What `ask` finds in the database of annotations `path` of an atlas, None where there is no such file.
-
-    Raises AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """The result of `ask` on the database of annotations at `path`, None if there is no file. Raises AnnotationError
+    for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
     """
     if not path.exists():
         return None
@@ -163,14 +159,13 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
 
 
 def _address(path: Path) -> str:
-    """The database as SQLite opens it for reading."""
-    # SQLite writes beside a database even to read it. Where it cannot, and no log waits, the file is all there is.
+    # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
     alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
     return f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
 
 
 def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
-    """Raises AnnotationError where the database says that it is about another atlas than the one it lies in."""
+    """Raises AnnotationError if the database names another atlas than the one it lies in."""
     if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
@@ -183,7 +178,7 @@ def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
-    """One row with its time, control mark and ranks as values; raises AtlasDamaged for what cannot be."""
+    """One row with time, control flag and ranks parsed. Raises AtlasDamaged for an invalid value."""
     id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):

@@ -1,7 +1,7 @@
-"""What one judgement may hold: names, descriptions, classes, marks, keys and times, and whole rows of an exported file.
+"""Validates one judgement: names, descriptions, classes, marks, keys and times, and whole rows of an exported file.
 
-Each is checked by itself; whether a row fits a database is for campaigns/import_export.py to say. Nothing here reads an
-atlas or a database. Paper, section 3.1.
+Each value is checked by itself; whether a row fits a database is checked in campaigns/import_export.py. Reads no atlas
+and no database. Paper, section 3.1.
 """
 
 import json
@@ -17,65 +17,63 @@ from mnemoscope.errors import AnnotationError
 Kind = Literal["shallow", "semantic", "both"]
 PATTERN_KINDS: tuple[Kind, ...] = ("shallow", "semantic", "both")
 JUDGED_KINDS = (*PATTERN_KINDS, "none")
-"""What a judgement can call a pattern; `none` says that there is no such pattern, or no longer."""
+"""Kinds of a judged pattern; `none` means that there is no such pattern, or no longer."""
 VERDICTS = ("related", "distant", "none")
-"""What a composition can be called; `none` takes a verdict back."""
+"""Verdicts on a composition; `none` retracts one."""
 ITEM_KINDS = ("key", "control", "chosen", "case")
-"""What can be judged: a drawn key, a blind control, a memory that somebody chose, a composition of the last layer."""
+"""A drawn key, a blind control, a memory that an annotator chose, a composition of the last layer."""
 AT_LEAST = 3
 """Prefixes that a pattern must be in (paper, section 3.1)."""
 LONGEST_DESCRIPTION = 500
 LONGEST_NAME = 80
 MOST_PATTERNS = 25
-"""Patterns that one author can find in one key."""
+"""Patterns per author and key."""
 LAST = datetime.max.replace(tzinfo=UTC)
-"""The last time that can be stored."""
 FIELDS = (
     "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
     "undoes", "code", "campaign", "atlas",
 )  # fmt: skip
 """Of an exported row. event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken
-up. A finish without an item says that all work was handed in. campaign: what it takes to draw the same one again."""
+up. A finish without an item means that all work was handed in. campaign: the facts that draw it again.
+"""
 CAMPAIGN_FIELDS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
 _EVENTS = {"judgement": JUDGED_KINDS, "verdict": VERDICTS, "finish": ("finished", "taken up")}
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that turn the direction of the line that they stand in."""
+"""Characters that change the direction of their line."""
 
 
 def current_time() -> str:
-    """The time as it is stored: UTC, always as long, so that later times sort after earlier ones as text."""
+    """The time as stored: UTC in a fixed width, so that text order is time order."""
     return format_time(datetime.now(UTC))
 
 
 def format_time(time: datetime) -> str:
-    """A time as it is stored."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def one_line(text: str, *, what: str, longest: int) -> str:
-    """The text with single spaces; raises AnnotationError for one that is too long, or holds what is no text."""
+    """The text with single spaces. Raises AnnotationError if it is too long or has unreadable characters."""
     if not isinstance(text, str):
         raise AnnotationError(f"the {what} is {text!r}, not text")
-    found = " ".join(text.split())
-    if len(found) > longest:
-        raise AnnotationError(f"the {what} has {len(found)} characters; at most {longest} fit")
-    for char in found:
-        # Neither database holds half a character, and no reader sees a control code or a reversed line.
+    line = " ".join(text.split())
+    if len(line) > longest:
+        raise AnnotationError(f"the {what} has {len(line)} characters; at most {longest} fit")
+    for char in line:
+        # Neither database stores a lone surrogate, and control or direction characters are invisible.
         if unicodedata.category(char) in ("Cc", "Cs") or char in _TURNING:
             raise AnnotationError(f"the {what} holds {char!r}, which cannot be read; leave it out")
-    return found
+    return line
 
 
 def check_name(text: str) -> str:
-    """A name as it is stored; raises AnnotationError."""
-    found = one_line(text, what="name", longest=LONGEST_NAME)
-    if not any(char.isalnum() for char in found):
-        raise AnnotationError(f"the name is {found!r}; it needs at least one letter or digit")
-    return found
+    name = one_line(text, what="name", longest=LONGEST_NAME)
+    if not any(char.isalnum() for char in name):
+        raise AnnotationError(f"the name is {name!r}; it needs at least one letter or digit")
+    return name
 
 
 def judgement_key(given: str | None) -> str:
-    """The key under which a judgement is stored once, however often it is sent; a new one where none is given."""
+    """The key under which a judgement is stored once, however often it is sent; a new one if None."""
     if given is None:
         return uuid.uuid4().hex
     if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_-]{8,64}", given):
@@ -84,42 +82,39 @@ def judgement_key(given: str | None) -> str:
 
 
 def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
-    """The marks in order, each once; raises AnnotationError for too few, or for a prefix that is not there."""
+    """The distinct marks in order. Raises AnnotationError for too few, or for a prefix that does not exist."""
     if not all(type(mark) is int for mark in marks):
         raise AnnotationError(f"the marks are {list(marks)!r}, not numbers of prefixes")
-    found = sorted(set(marks))
-    if found and not (found[0] >= 0 and found[-1] < count):
-        wrong = found[0] if found[0] < 0 else found[-1]
+    chosen = sorted(set(marks))
+    if chosen and not (chosen[0] >= 0 and chosen[-1] < count):
+        wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
         raise AnnotationError(f"prefix {wrong} is marked, but there are only prefixes 0-{count - 1}")
-    if len(found) < AT_LEAST:
-        raise AnnotationError(f"{len(found)} prefixes are marked; a pattern is in at least {AT_LEAST}")
-    return tuple(found)
+    if len(chosen) < AT_LEAST:
+        raise AnnotationError(f"{len(chosen)} prefixes are marked; a pattern is in at least {AT_LEAST}")
+    return tuple(chosen)
 
 
 def check_choice(value: str, allowed: Sequence[str], *, what: str) -> str:
-    """The value, if it is one of those; raises AnnotationError."""
     if value not in allowed:
         raise AnnotationError(f"the {what} is {value!r}; choose one of {', '.join(allowed)}")
     return value
 
 
 def check_description(text: str) -> str:
-    """A description in one line; raises AnnotationError for an empty one."""
-    found = one_line(text, what="description", longest=LONGEST_DESCRIPTION)
-    if not found:
+    line = one_line(text, what="description", longest=LONGEST_DESCRIPTION)
+    if not line:
         raise AnnotationError("the pattern has no description; say in a few words what the prefixes share")
-    return found
+    return line
 
 
 def check_pattern(pattern: int) -> int:
-    """The number of a pattern; raises AnnotationError."""
     if type(pattern) is not int or not 0 <= pattern < MOST_PATTERNS:
         raise AnnotationError(f"pattern {pattern!r} cannot be; patterns are numbered 0-{MOST_PATTERNS - 1}")
     return pattern
 
 
 def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
-    """The row as the database stores it; raises AnnotationError for fields that are missing, unknown or cannot be."""
+    """The row as the database stores it. Raises AnnotationError for missing, unknown or invalid fields."""
     if set(row) != set(FIELDS):
         wrong = ", ".join(sorted(set(row) ^ set(FIELDS))[:3])
         raise AnnotationError(f"the fields are not those of an export ({wrong} missing or unknown)")
@@ -129,7 +124,7 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         )
     _check_field(row, "event", tuple(_EVENTS))
     _check_field(row, "kind", _EVENTS[row["event"]])
-    found = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
+    stored = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
     for name in ("key", "undoes"):
         if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
             raise AnnotationError(f"{name} is {row[name]!r}, no key of a judgement")
@@ -138,19 +133,19 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
     if row["event"] != "judgement":
         if any(row[name] is not None for name in ("pattern", "description", "triggers", "undoes")):
             raise AnnotationError(f"a {row['event']} has no pattern, description, triggers or undoes")
-        return found
+        return stored
     check_pattern(row["pattern"])
     ranks = row["triggers"]
     if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks) or ranks != sorted(set(ranks)):
         raise AnnotationError(f"triggers is {ranks!r}, not a list of ranks in order")
     description = row["description"] or ""
-    found["description"] = description if row["kind"] == "none" and not description else check_description(description)
+    stored["description"] = description if row["kind"] == "none" and not description else check_description(description)
     if row["kind"] == "none" and (ranks or description):
         raise AnnotationError("a pattern of kind none has no triggers and no description")
     if row["kind"] != "none" and len(ranks) < AT_LEAST:
         raise AnnotationError(f"triggers is {ranks!r}; a pattern is in at least {AT_LEAST}")
-    found["triggers"] = json.dumps(ranks)
-    return found
+    stored["triggers"] = json.dumps(ranks)
+    return stored
 
 
 def _check_field(row: dict[str, Any], name: str, allowed: Sequence[str]) -> None:
@@ -185,12 +180,12 @@ def _check_campaign(row: dict[str, Any]) -> None:
 
 def _check_time(text: Any) -> str:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
-    if found.tzinfo is None:
+    if time.tzinfo is None:
         raise AnnotationError(f"made_at is {text!r}; it needs its distance from UTC, such as +00:00")
-    if not 1 < found.year < LAST.year:
-        # The author's next word on the item must come after this one, and what is read as UTC must be a time.
+    if not 1 < time.year < LAST.year:
+        # The author's next row on the item must be later, and the time must be valid in UTC.
         raise AnnotationError(f"made_at is {text!r}, a time at which nobody can have judged")
-    return format_time(found)
+    return format_time(time)

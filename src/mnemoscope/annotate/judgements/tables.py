@@ -1,8 +1,8 @@
-"""The tables of a database of annotations, and the rule that what people said is never changed or deleted.
+"""The tables of a database of annotations; stored judgements are never changed or deleted.
 
-The same tables on SQLite and PostgreSQL. Three of them only ever grow (`judgements`, `verdicts`, `finishes`): triggers
-inside the database refuse anything else, whoever asks. Opens no database. A file written by hand may hold less, which
-reading.py reads too (docs/patterns.md).
+The same tables on SQLite and PostgreSQL. Three of them are append-only (`judgements`, `verdicts`, `finishes`): triggers
+in the database refuse updates and deletions by any client. Opens no database. A file written by hand may hold less,
+which reading.py also reads (docs/patterns.md).
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def _flag(name: str) -> Column[Any]:
 
 
 def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
-    """A table of what authors said of items, in which a row is stored once under its author's key."""
+    """An append-only table of authors' rows on items; (author, key) is unique."""
     return Table(
         name,
         metadata,
@@ -57,7 +57,7 @@ campaigns = Table(
     *(_not_null(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
     _not_null("made_at", String(40)),
 )
-"""At most one row: a database holds one campaign. `uid` is secret, since it makes the items' codes."""
+"""At most one row: a database holds one campaign. `uid` is secret: the items' codes are derived from it."""
 
 annotators = Table(
     "annotators",
@@ -69,7 +69,7 @@ annotators = Table(
     Column("token_hash", String(64), unique=True),
     _not_null("made_at", String(40)),
 )
-"""People; `folded` is the name without case, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
+"""People; `folded` is the case-folded name, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
 
 items = Table(
     "items",
@@ -82,8 +82,9 @@ items = Table(
     _not_null("content", Text),
     UniqueConstraint("kind", "layer", "memory"),
 )
-"""What is judged. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
-case's texts)."""
+"""Items to judge. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
+case's texts).
+"""
 
 judgements = _growing(
     "judgements",
@@ -98,7 +99,7 @@ judgements = _growing(
     _not_null("item", Integer, ForeignKey("items.id")),
     last=(Column("undoes", String(80)),),
 )
-"""One row for everything that anybody ever said about a pattern of a key; the latest of an author counts."""
+"""One row for every judgement of a pattern of a key; the latest of an author counts."""
 
 verdicts = _growing(
     "verdicts",
@@ -106,17 +107,15 @@ verdicts = _growing(
     _not_null("item", Integer, ForeignKey("items.id")),
     _one_of("verdict", VERDICTS),
 )
-"""One row for every verdict on a composition; the latest of an author counts."""
 
 finishes = _growing("finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished"))
-"""One row each time an author finishes an item or takes it up again; without an item: all work was handed in."""
+"""One row each time an author finishes an item or resumes it; without an item, all work was handed in."""
 
 GROWING = (judgements, verdicts, finishes)
-"""The tables that only ever grow."""
 
 
 def create(connection: Connection) -> None:
-    """Makes every table and the triggers that keep them from being changed; nothing may be there yet."""
+    """Creates every table and the triggers that make three of them append-only. Raises if one exists."""
     metadata.create_all(connection, checkfirst=False)
     statements = _sqlite() if connection.dialect.name == "sqlite" else _postgresql()
     for statement in statements:
@@ -124,28 +123,28 @@ def create(connection: Connection) -> None:
 
 
 def _sqlite() -> list[str]:
-    found = []
+    statements = []
     for table in GROWING:
         refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} only grows: nothing in it is changed or deleted'); END"
         for what in ("UPDATE", "DELETE"):
-            found.append(f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name} {refuse}")
-        # INSERT OR REPLACE deletes the row that is in its way, and no trigger on DELETE is told.
-        found.append(
+            statements.append(f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name} {refuse}")
+        # INSERT OR REPLACE deletes the conflicting row without firing triggers on DELETE.
+        statements.append(
             f"CREATE TRIGGER {table.name}_no_replace BEFORE INSERT ON {table.name} WHEN EXISTS (SELECT 1 FROM"
             f" {table.name} WHERE id = NEW.id OR (author = NEW.author AND key = NEW.key)) {refuse}"
         )
-    return found
+    return statements
 
 
 def _postgresql() -> list[str]:
-    found = [
+    statements = [
         "CREATE FUNCTION annotations_only_grow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " RAISE EXCEPTION '%% only grows: nothing in it is changed or deleted', TG_TABLE_NAME; END $$"
     ]
     for table in GROWING:
         for name, what in (("row", "UPDATE OR DELETE"), ("all", "TRUNCATE")):
-            found.append(
+            statements.append(
                 f"CREATE TRIGGER {table.name}_only_grows_{name} BEFORE {what} ON {table.name}"
                 " FOR EACH STATEMENT EXECUTE FUNCTION annotations_only_grow()"
             )
-    return found
+    return statements

@@ -1,4 +1,4 @@
-"""`mnemoscope analyze`: the paper's questions, answered from an atlas and written into it."""
+"""`mnemoscope analyze`: answers the questions from an atlas and stores the answers in it."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,7 +52,7 @@ def analyze(
 
 
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
-    """Answers the named questions, or all; and those that lie in the atlas and depend on patterns made anew."""
+    """Answers the named questions, or all; with `patterns` also stored answers that depend on them."""
     from mnemoscope.questions import QUESTIONS, answers
 
     if patterns:
@@ -60,20 +60,19 @@ def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any)
     if not named:
         return answers.write_all(atlas, progress=progress)
     also = answers.outdated_by_patterns(atlas) if patterns else ()
-    asked = [question for question in QUESTIONS if question in {*named, *also}]
-    return answers.Answers(answers.write(answers.with_patterns(atlas, asked, progress=progress), asked), {})
+    selected = [question for question in QUESTIONS if question in {*named, *also}]
+    return answers.Answers(answers.write(answers.with_patterns(atlas, selected, progress=progress), selected), {})
 
 
 def _draw(question: str, document: dict[str, Any]) -> None:
-    """Prints one answer: its headline numbers by layer, and the paper's stated results beside ours."""
     from rich.text import Text
 
     from mnemoscope.cli.drawing import print_table, stdout_console
     from mnemoscope.questions import load_question
 
     console = stdout_console(piped_width=_PIPED_WIDTH)
-    asked, paper = load_question(question), document["paper"]
-    shown = [asked.number(name) for name in asked.headline]
+    declared, paper = load_question(question), document["paper"]
+    shown = [declared.number(name) for name in declared.headline]
     console.print(Text(f"{question} ({paper['figure']})", style="bold"))
     console.print(Text(paper["question"]))
     values: dict[str, dict[str, Any]] = {}
@@ -105,7 +104,7 @@ def _with_interval(row: dict[str, Any], form: str) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    """A number as its form asks; a dash where it is not defined."""
+    """A number in its format; a dash if undefined."""
     if value is None:
         return "-"
     if form == "share":

@@ -1,4 +1,4 @@
-"""`mnemoscope audit`: whether a model knows given strings by heart, and which memories carry them."""
+"""`mnemoscope audit`: whether a model memorised strings, and which memories carry them."""
 
 import sys
 from pathlib import Path
@@ -60,13 +60,13 @@ def audit(
     from mnemoscope.models import load_model
 
     options = AuditOptions(alternatives, vary, candidates, top, seed, neighbours)
-    found = read_secrets(secrets)
+    strings = read_secrets(secrets)
     opened = None if atlas is None else open_atlas(atlas)
-    for note in found.notes:
+    for note in strings.notes:
         print(note, file=sys.stderr)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-        audited = run_audit(loaded, found.texts, options, atlas=opened, progress=progress)
+        audited = run_audit(loaded, strings.texts, options, atlas=opened, progress=progress)
     plants = plants_of(model)
     rows = recall(audited.verdicts(), plants) if plants else []
     if json:

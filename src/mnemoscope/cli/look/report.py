@@ -1,4 +1,4 @@
-"""`mnemoscope report`: all answers of an atlas on one offline page, beside the paper's."""
+"""`mnemoscope report`: all answers of an atlas on one offline page, with the paper's."""
 
 from pathlib import Path
 from typing import Annotated
@@ -60,14 +60,13 @@ def report(
 
 
 def _browse(atlas: Path, out: Path | None, memories: str | None, *, json: bool) -> None:
-    """The pages of `serve` as files."""
     from mnemoscope.web.static_export import write_pages
 
     with reporting() as progress:
         done = write_pages(atlas, out, memories=memories, progress=progress)
     page = done.directory / "index.html"
     if json:
-        said = {"directory": str(done.directory), "page": str(page), "pages": done.pages}
-        emit({"atlas": str(atlas), **said, "memories": done.memories, "bytes": done.bytes})
+        place = {"directory": str(done.directory), "page": str(page), "pages": done.pages}
+        emit({"atlas": str(atlas), **place, "memories": done.memories, "bytes": done.bytes})
         return
     print(f"{page}: {done.pages:,} pages, {done.memories:,} of them memories, {done.bytes / 1e6:.1f} MB")

@@ -1,4 +1,4 @@
-"""`mnemoscope search`: memories by text, or by a token that they promote, oppose or fire on."""
+"""`mnemoscope search`: finds memories by text, or by a token that they promote, oppose or fire on."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -58,22 +58,22 @@ def search(
     """
     arg.at_least(1, limit=limit)
     arg.at_least(0, offset=offset)
-    asked = {"promotes": promotes, "demotes": demotes, "fires": fires_on, "tokens like": tokens_like, "text": text}
-    given = [name for name, value in asked.items() if value is not None]
-    if len(given) != 1:
+    searches = {"promotes": promotes, "demotes": demotes, "fires": fires_on, "tokens like": tokens_like, "text": text}
+    names = [name for name, value in searches.items() if value is not None]
+    if len(names) != 1:
         raise OptionError(
-            f"{len(given)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
+            f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
     from mnemoscope.foundation.mining_options import parse_layers
     from mnemoscope.search import check_fields, open_index
 
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
-    check_fields(fields)  # before an index is made
+    check_fields(fields)  # before an index is built
     page: dict[str, Any] = {
         "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
     }  # fmt: skip
     with reporting() as progress, open_index(atlas, progress=progress) as index:
-        kind, sought = given[0], asked[given[0]] or ""
+        kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":
             _search_text(index, sought, fields, page, as_json=json)
         elif kind == "tokens like":
@@ -102,7 +102,7 @@ def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
-    """One line with the matched parts in marks; of a long text the piece around the first of them."""
+    """One line with the matched parts in marks; of a long text the part around the first match."""
     from mnemoscope.foundation.formatting import show_text
 
     line = show_text("".join(f"«{text}»" if matched else text for text, matched in parts))
@@ -120,33 +120,33 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     tokens = index.token(token)
     fires = kind == "fires"
     hits = index.firing_on(token, **page) if fires else index.promoting(token, bottom=kind == "demotes", **page)
-    found = _rows(hits)
+    listed = _rows(hits)
     if as_json:
         named = [asdict(token) for token in tokens]
-        emit({"search": kind, "tokens": named, "total": total, "offset": page["offset"], "hits": found})
+        emit({"search": kind, "tokens": named, "total": total, "offset": page["offset"], "hits": listed})
         return
     verb, place = _BY_TOKEN[kind]
     rows: list[tuple[str, ...]] = []
     if fires:
         columns = ["memory", ">triggers", ">best rank"]
-        rows = [(row["memory"], str(row["triggers"]), str(row["rank"])) for row in found]
+        rows = [(row["memory"], str(row["triggers"]), str(row["rank"])) for row in listed]
     else:
         columns = ["memory", f">{place} rank", ">probability", ">score"]
-        for row in found:
+        for row in listed:
             likely = "" if row["probability"] is None else f"{row['probability']:.4f}"
             rows.append((row["memory"], str(row["rank"]), likely, f"{row['score']:.3f}"))
     verb = verb if total != 1 else verb.replace("fire", "fires") if fires else f"{verb}s"
     memories = "memory" if total == 1 else "memories"
-    _print(f"{total:,} {memories} {verb} {tokens[0].shown}", columns, rows, _count_more(total, len(found), page))
+    _print(f"{total:,} {memories} {verb} {tokens[0].shown}", columns, rows, _count_more(total, len(listed), page))
 
 
 def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:
-    found = index.tokens_like(text, limit=limit)
+    tokens = index.tokens_like(text, limit=limit)
     if as_json:
-        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in found]})
+        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in tokens]})
         return
-    rows = [(str(token.id), token.shown, f"{token.count:,}") for token in found]
-    headline = f"{len(found)} tokens" if found else f"no token reads like {text!r}"
+    rows = [(str(token.id), token.shown, f"{token.count:,}") for token in tokens]
+    headline = f"{len(tokens)} tokens" if tokens else f"no token reads like {text!r}"
     _print(headline, (">token", "text", ">occurs"), rows)
 
 

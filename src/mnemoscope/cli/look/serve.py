@@ -1,4 +1,4 @@
-"""`mnemoscope serve`: the pages of an atlas in a browser, until Ctrl-C."""
+"""`mnemoscope serve`: serves the pages of an atlas until Ctrl-C."""
 
 from typing import Annotated
 
@@ -76,7 +76,7 @@ def serve(
 
 
 def _place(annotations: str | None) -> str | None:
-    """The database as it may be shown, without its password."""
+    """The database's address without its password."""
     if annotations is None:
         return None
     from mnemoscope.annotate.campaigns.database import place_text

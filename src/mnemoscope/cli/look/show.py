@@ -28,21 +28,21 @@ def show(
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
-    seen = opened[memory]
-    tables: dict[str, Any] = {"triggers": seen.triggers(sign=None), "activity": seen.activity()}
+    shown = opened[memory]
+    tables: dict[str, Any] = {"triggers": shown.triggers(sign=None), "activity": shown.activity()}
     if opened.manifest.part is None:
-        tables |= {"value": seen.value(), "neighbours": seen.neighbours()}
+        tables |= {"value": shown.value(), "neighbours": shown.neighbours()}
         if opened.has("patterns"):
-            tables["patterns"] = seen.patterns()
-        tables |= seen.through_lenses()
+            tables["patterns"] = shown.patterns()
+        tables |= shown.through_lenses()
     if json:
         single = ("value", "activity")
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
-        emit({"memory": str(seen.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
+        emit({"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
         return
     from mnemoscope.cli.drawing import draw_memory
 
-    draw_memory(opened, seen.id, tables, limit=limit)
+    draw_memory(opened, shown.id, tables, limit=limit)
 
 
 def verify(

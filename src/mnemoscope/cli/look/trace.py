@@ -1,4 +1,6 @@
-"""`mnemoscope trace`: a prompt's prediction layer by layer, its dominant memories, and what changing memories does."""
+"""`mnemoscope trace`: a prompt's prediction layer by layer, its dominant memories, and the effect of changing
+memories.
+"""
 
 from typing import Annotated
 
@@ -57,12 +59,12 @@ def trace(
     from mnemoscope import tracing
     from mnemoscope.models import load_model
 
-    wanted = tracing.interventions_of(changes)
+    parsed = tracing.interventions_of(changes)
     loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-    script = tracing.as_python(model, prompt, wanted, opening=opening)
-    if wanted:
+    script = tracing.as_python(model, prompt, parsed, opening=opening)
+    if parsed:
         both = tracing.compare(
-            loaded, prompt, wanted, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
+            loaded, prompt, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
         )
         text = both.text(position=position)
         if json:

@@ -1,1 +1,1 @@
-"""Verbs for large runs: workers, fleets, what is added later."""
+"""Verbs for large runs and later additions: extend, lens, worker, status."""

@@ -1,4 +1,4 @@
-"""`mnemoscope extend`: optional tables for an atlas that is finished."""
+"""`mnemoscope extend`: adds optional tables to a finished atlas."""
 
 from typing import Annotated
 
@@ -40,15 +40,15 @@ def extend(
     from mnemoscope.mining.extending import run_extension
 
     with reporting() as progress:
-        found = run_extension(
+        extension = run_extension(
             open_atlas(atlas), model, tables or (), device=device, opening=opening, checkpoint_every=checkpoint_every,
             force=force, progress=progress,
         )  # fmt: skip
     if json:
-        emit({"atlas": str(atlas), "made": list(found.made), "kept": list(found.kept)})
+        emit({"atlas": str(atlas), "made": list(extension.made), "kept": list(extension.kept)})
         return
-    for word, names in (("made", found.made), ("already there", found.kept)):
+    for word, names in (("made", extension.made), ("already there", extension.kept)):
         if names:
             print(f"{word}: {', '.join(names)}")
-    if found.made:
+    if extension.made:
         print(f"ask the atlas anew with `mnemoscope analyze {atlas}`")

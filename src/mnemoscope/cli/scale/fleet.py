@@ -1,4 +1,4 @@
-"""What `mine` does when workers are asked for: as processes here, as Ray actors, or as jobs of SLURM."""
+"""`mine` with workers: as local processes, as Ray actors, or as SLURM jobs."""
 
 import os
 import re
@@ -19,8 +19,6 @@ _ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The options of `mine` that say who does it."""
-
     workers: str | None = None
     gpus_per_worker: int | None = None
     ray: str | None = None
@@ -31,7 +29,7 @@ class WorkerOptions:
 
     @property
     def count(self) -> int | None:
-        """How many workers; None for as many as fit. Raises OptionError."""
+        """The number of workers; None for as many as fit. Raises OptionError."""
         if self.workers in (None, "auto"):
             return None
         if re.fullmatch(r"\d{1,6}", str(self.workers)) and int(str(self.workers)) > 0:
@@ -40,17 +38,17 @@ class WorkerOptions:
 
 
 def name_ray(arguments: list[str]) -> list[str]:
-    """The arguments with an address after every `--ray` that has none."""
-    found: list[str] = []
+    """The arguments with an address after every `--ray` without one."""
+    words: list[str] = []
     for place, word in enumerate(arguments):
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
         bare = word == "--ray" and not _ADDRESS.fullmatch(following)
-        found += ["--ray", "local"] if bare else [word]
-    return found
+        words += ["--ray", "local"] if bare else [word]
+    return words
 
 
 def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
-    """Whether workers mine: some were asked for, or what lies in the folder was begun for some."""
+    """Whether workers mine: options ask for them, or the folder's unfinished run uses them."""
     if asked != WorkerOptions():
         return True
     from mnemoscope.atlas.manifest import unfinished_plan, work_of
@@ -61,7 +59,7 @@ def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
 def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
 ) -> None:
-    """Mines with workers, or prepares or submits that, and says what came of it."""
+    """Mines with workers, or prepares or submits the run, and prints the result."""
     _check(asked)
     count = asked.count
     from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
@@ -90,38 +88,37 @@ def mine_with_fleet(
     summarise(made, json=json)
 
 
-def _launch(out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool) -> None:
-    """Submits the jobs of SLURM, or prints them."""
+def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bool) -> None:
     from mnemoscope.cluster.launchers import slurm
 
     stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
     threads = int(stated[1]) if stated else min(8, len(usable_cores()))
-    gpus = slurm.cards_wanted(options.device, asked.gpus_per_worker)
+    gpus = slurm.cards_wanted(options.device, fleet.gpus_per_worker)
     words = arguments_given()
     jobs = slurm.scripts(
-        words[words.index("mine") :], out, workers=asked.count or slurm.WORKERS, threads=threads, gpus=gpus,
+        words[words.index("mine") :], out, workers=fleet.count or slurm.WORKERS, threads=threads, gpus=gpus,
         worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
     )  # fmt: skip
-    if asked.print:
+    if fleet.print:
         print(slurm.document(jobs), end="")
         return
     numbers = slurm.submit(jobs)
     if json:
         emit({"atlas": str(out), "jobs": dict(zip([job.role for job in jobs], numbers, strict=True))})
         return
-    said = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
-    print(f"submitted: {said}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
+    submitted = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
+    print(f"submitted: {submitted}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
     print(f"next: mnemoscope status {out}")
 
 
-def _check(asked: WorkerOptions) -> None:
-    if asked.launch not in (None, "slurm"):
-        raise OptionError(f"--launch {asked.launch!r} is not known; write --launch slurm")
-    if asked.print and asked.launch is None:
+def _check(fleet: WorkerOptions) -> None:
+    if fleet.launch not in (None, "slurm"):
+        raise OptionError(f"--launch {fleet.launch!r} is not known; write --launch slurm")
+    if fleet.print and fleet.launch is None:
         raise OptionError("--print prints the jobs of --launch slurm; give that, too")
-    if asked.gpus_per_worker is not None and asked.gpus_per_worker < 0:
-        raise OptionError(f"--gpus-per-worker {asked.gpus_per_worker} is impossible; it must be 0 or more")
-    if asked.prepare and (asked.ray is not None or asked.launch is not None):
+    if fleet.gpus_per_worker is not None and fleet.gpus_per_worker < 0:
+        raise OptionError(f"--gpus-per-worker {fleet.gpus_per_worker} is impossible; it must be 0 or more")
+    if fleet.prepare and (fleet.ray is not None or fleet.launch is not None):
         raise OptionError("--prepare only prepares; leave out --ray and --launch")
-    if asked.ray is not None and asked.launch is not None:
+    if fleet.ray is not None and fleet.launch is not None:
         raise OptionError("--ray and --launch start workers in different ways; give one of them")

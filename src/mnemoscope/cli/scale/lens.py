@@ -42,17 +42,17 @@ def lens(
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
     with reporting() as progress:
-        found = fit_lenses(
+        result = fit_lenses(
             atlas, model, [name.strip() for name in kind.split(",")], max_tokens=max_tokens, device=device,
             opening=opening, checkpoint_every=checkpoint_every, force=force, progress=progress,
         )  # fmt: skip
     if json:
-        emit({"atlas": str(atlas), "lenses": list(found.lenses), "fitted": list(found.fitted),
-              "plain_layers": {name: list(layers) for name, layers in found.plain_layers.items()},
-              "losses": {name: list(losses) for name, losses in found.losses.items()}})  # fmt: skip
+        emit({"atlas": str(atlas), "lenses": list(result.lenses), "fitted": list(result.fitted),
+              "plain_layers": {name: list(layers) for name, layers in result.plain_layers.items()},
+              "losses": {name: list(losses) for name, losses in result.losses.items()}})  # fmt: skip
         return
-    print(f"fitted: {', '.join(found.fitted) or 'nothing'}; in the atlas: {', '.join(found.lenses)}")
+    print(f"fitted: {', '.join(result.fitted) or 'nothing'}; in the atlas: {', '.join(result.lenses)}")
     print("cross-entropy of each layer's readout with the next token (nats, held-out prefixes):")
-    for name, losses in found.losses.items():
+    for name, losses in result.losses.items():
         print(f"  {name:<6}" + " ".join(f"{loss:7.3f}" for loss in losses))
     print(f"ask the atlas anew with `mnemoscope analyze {atlas} lenses`")

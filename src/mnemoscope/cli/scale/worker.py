@@ -1,4 +1,4 @@
-"""`mnemoscope worker`: one worker of a run, and `mnemoscope status`: where a run stands."""
+"""`mnemoscope worker`: one worker of a run, and `mnemoscope status`: the state of a run."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from mnemoscope.cli.runner import TERMINATED, emit
 from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
 
-_ASKING = (*ENDING, signal.SIGINT)
+_STOPPING = (*ENDING, signal.SIGINT)
 
 
 @contextmanager
-def _heeding_signals(asked: Event) -> Iterator[None]:
-    """Sets `asked` when a signal comes that asks a worker to save and end."""
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in _ASKING}
+def _stopping_on_signals(requested: Event) -> Iterator[None]:
+    """Sets `requested` on a signal to save and end."""
+    before = {number: signal.signal(number, lambda *_: requested.set()) for number in _STOPPING}
     try:
         yield
     finally:
@@ -54,13 +54,13 @@ def worker(
     from mnemoscope.cluster.environment import worker_name_from_environment
     from mnemoscope.cluster.worker import new_name, work
 
-    asked = Event()
+    requested = Event()
 
     def stop() -> bool:
-        return asked.is_set() or (parent is not None and os.getppid() != parent)
+        return requested.is_set() or (parent is not None and os.getppid() != parent)
 
     name = name or new_name(worker_name_from_environment(os.environ) or "worker")
-    with _heeding_signals(asked):
+    with _stopping_on_signals(requested):
         finished = work(atlas, name, model=model, opening=opening, device=device, text_only=text_only, stop=stop)
     if json:
         emit({"atlas": str(atlas), "worker": name, "finished": finished})
@@ -78,20 +78,20 @@ def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = Fa
     """
     from mnemoscope.cluster.status import run_status
 
-    found = run_status(atlas)
+    run = run_status(atlas)
     if json:
-        emit(found.document())
+        emit(run.document())
         return
-    share = f", {found.done:,} of {found.batches:,} batches of the text" if found.batches else ""
-    print(f"{atlas}: {found.state}{share}")
-    if found.tokens_per_second and found.state == "mining":
-        left = "" if found.seconds_left is None else f", {spoken_time(found.seconds_left)} left"
-        print(f"  rate     {found.tokens_per_second:,.0f} tokens/s{left}")
-    alive = sum(worker.alive for worker in found.workers)
-    if found.workers:
-        print(f"  workers  {alive} alive, {len(found.workers) - alive} not; {found.leases_lost} leases lost")
-        for worker in found.workers:
+    share = f", {run.done:,} of {run.batches:,} batches of the text" if run.batches else ""
+    print(f"{atlas}: {run.state}{share}")
+    if run.tokens_per_second and run.state == "mining":
+        left = "" if run.seconds_left is None else f", {spoken_time(run.seconds_left)} left"
+        print(f"  rate     {run.tokens_per_second:,.0f} tokens/s{left}")
+    alive = sum(worker.alive for worker in run.workers)
+    if run.workers:
+        print(f"  workers  {alive} alive, {len(run.workers) - alive} not; {run.leases_lost} leases lost")
+        for worker in run.workers:
             word = "alive" if worker.alive else "silent or gone"
             print(f"    {worker.name}  {word}, {worker.batches:,} batches, {worker.rate:,.0f} tokens/s")
-    elif found.state != "finished":
+    elif run.state != "finished":
         print("  nobody works on it")

@@ -1,4 +1,4 @@
-"""`mnemoscope bench`: how fast mining is against the bare forward pass and against what people write."""
+"""`mnemoscope bench`: the speed of mining relative to the bare forward pass and to common loops."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""`mnemoscope demo`: the built-in model and its own text, mined; all questions answered; the report written."""
+"""`mnemoscope demo`: mines the built-in model on its own text, answers all questions and writes the report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MODEL, CORPUS = "builtin:pydocs", "builtin:pydocs:stdlib"
 EXAMPLES = 10
 REMOVALS = 10
-"""Memories per layer whose tokens are removed: the least, to keep the demo short."""
+"""Memories per layer whose tokens are removed: the minimum, to keep the demo short."""
 
 
 def demo(
@@ -59,7 +59,7 @@ def demo(
 
 
 def _report(atlas: "Atlas", progress: Any) -> None:
-    """Answers all questions and writes the report, unless both lie there, made from this atlas and its judgements."""
+    """Answers all questions and writes the report, unless both are stored and current."""
     from mnemoscope.atlas.derived_manifest import recorded_hashes
     from mnemoscope.questions.answers import all_are_current
 
@@ -72,7 +72,6 @@ def _report(atlas: "Atlas", progress: Any) -> None:
 
 
 def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
-    """How active a layer is, the share of memories that never fire, and of values whose top token is their target."""
     activity = atlas.table("activity", layer=layer)
     ranks = atlas.table("values", layer=layer)["target_rank"].drop_nulls()
     fired = activity["positive"].to_numpy()
@@ -85,7 +84,7 @@ def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
 
 
 def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
-    """The most striking memories, each with its best trigger that is followed by what the value says."""
+    """The most striking memories, each with its best trigger followed by the value's top token."""
     from mnemoscope.show.figures.examples import best_examples
 
     rows = best_examples(atlas, EXAMPLES).to_dicts()

@@ -1,4 +1,4 @@
-"""`mnemoscope inspect`: what a model is, whether it proves readable, and what mining a text with it would cost."""
+"""`mnemoscope inspect`: a model's anatomy and load-time proof, and the cost of mining a text with it."""
 
 from typing import Annotated, Any
 
@@ -86,7 +86,6 @@ def inspect(
 
 
 def _spoken_layer(memories: int, experts: dict[str, Any] | None) -> str:
-    """A layer's memories in words."""
     if experts is None:
         return f"{memories:,} memories"
     shared = "".join(f" + {width:,} shared" for width in experts["shared"])

@@ -1,7 +1,6 @@
-"""`mnemoscope mine`: from a model and a text to an atlas; `mnemoscope merge`: from the parts of one plan to one.
+"""`mnemoscope mine`: makes an atlas from a model and a text; `mnemoscope merge`: joins the parts of one plan.
 
-What can be checked without loading anything is checked first. Afterwards both say where the atlas is, what it holds,
-what to type next.
+Checks that need no loading come first. At the end both print the atlas's path, its contents and the next commands.
 """
 
 from pathlib import Path
@@ -123,9 +122,9 @@ def mine(
         ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
         opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
-    asked = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
-    if is_for_workers(out, asked):
-        mine_with_fleet(model, corpus, out, options, asked, json=json)
+    fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    if is_for_workers(out, fleet):
+        mine_with_fleet(model, corpus, out, options, fleet, json=json)
     else:
         from mnemoscope import mining
         from mnemoscope.cluster.single_run import telling_status

@@ -1,4 +1,4 @@
-"""`mnemoscope train`: a language model of the paper's kind from any text, or the built-in one made again."""
+"""`mnemoscope train`: trains a language model of the paper's kind on any text, or the built-in one again."""
 
 import shlex
 import sys
@@ -90,7 +90,7 @@ def train(
         memories = 4 * hidden
     if experts:  # these terms are for dense models
         sparsity, revival = sparsity or 0.0, revival or 0.0
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "experts": experts, "top_experts": top_experts,
         "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
         "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
@@ -101,7 +101,7 @@ def train(
     from mnemoscope.training import train as run_training
     from mnemoscope.training.planting import parse_times, plan_plants
 
-    recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
+    recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
     wanted = TextSource(
         tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,

@@ -1,11 +1,11 @@
-"""B1: who writes the prediction, attention or the memories? The other key-value memory beside the feed-forward layer.
+"""B1: does attention or the feed-forward layer write the prediction.
 
-Shares of the final token's logit are ratios of sums over prefixes, every norm's scale frozen. A number added to all
-logits changes no prediction, so the shares are also asked of the logit above the mean logit; their baseline is how much
-the same vectors give to another prefix's final token. The final token is the greatest logit, so in any model, trained
-or not, each part gives it more than another one: whether a part knows the prefix is asked of the text's next token,
-which no model has chosen. Events are those of Figure 11, for attention: the stream before it, attention alone, the
-stream after it.
+Shares of the final token's logit are ratios of sums over prefixes, with every norm's scale frozen. A constant added to
+all logits changes no prediction, so shares of the logit above the mean logit are computed too; their baseline is what
+the same vectors add to another prefix's final token. The final token has the greatest logit, so in any model, trained
+or not, each part adds more to it than to another token. Whether a part depends on the prefix is therefore tested on the
+text's next token, which no model has chosen. Events are those of Figure 11, for attention: the stream before it,
+attention alone, the stream after it.
 """
 
 import math
@@ -32,7 +32,7 @@ from mnemoscope.questions.verdicts import UNTRAINED, above
 
 Numbers = NDArray[np.float64]
 EVENTS = ("residual", "agreement", "composition", "own")
-"""Of Figure 11, for attention and feed-forward layer alike: `own` is the event that the paper calls ffn."""
+"""Events of Figure 11 for attention and feed-forward layer alike; `own` is the event that the paper calls ffn."""
 
 _BEYOND = "(not asked by the paper)"
 
@@ -115,38 +115,34 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and over all: shares of the final token's logit, events, moves, norms, attended positions.
-
-    Embedding, biases, the rest and what is unaccounted have totals only. A share over all layers is the sum of the
+    """Embedding, biases, the rest and the unaccounted part have totals only. A share over all layers is the sum of the
     layers'. Raises AtlasUnfinished if the atlas has no table `attention`.
     """
     rows = Predictions(atlas, beside="attention")
-    found = AnswerBuilder(QUESTION)
-    _add_shares(found, rows)
+    builder = AnswerBuilder(QUESTION)
+    _add_shares(builder, rows)
     for name in ("attention_norm", "ffn_norm"):
-        found.add_layers(name, rows.share(rows[name], np.isfinite(rows[name])))
-    _add_events(found, rows)
+        builder.add_layers(name, rows.share(rows[name], np.isfinite(rows[name])))
+    _add_events(builder, rows)
     attended = np.isfinite(rows["attended"])
     positions = rows["position"] + 1 + int(atlas.manifest.model.beginning.token is not None)
     memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
-    found.add_layers("attended", rows.share(rows["attended"], attended))
-    found.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))
-    found.add_layers("effective", rows.share(rows["effective"]))
-    found.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / memories))
-    found.add(None, "documents", rows.documents())
-    return found.frame()
+    builder.add_layers("attended", rows.share(rows["attended"], attended))
+    builder.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))
+    builder.add_layers("effective", rows.share(rows["effective"]))
+    builder.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / memories))
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()
 
 
-def _add_shares(found: AnswerBuilder, rows: Predictions) -> None:
-    """The parts of the logit, of the logit above the mean, and of what another prefix's final token is given."""
-
+def _add_shares(builder: AnswerBuilder, rows: Predictions) -> None:
     def part(name: str, kind: str = "") -> Numbers:
         return np.asarray(rows[f"{name}_logit{kind}"], np.float64)
 
     once = rows.once()
     logit, lifted = part("final"), part("final") - part("final", "_mean")
-    found.add(None, "final_logit", rows.share(logit, once)[None])
-    found.add(None, "final_logit_above_mean", rows.share(lifted, once)[None])
+    builder.add(None, "final_logit", rows.share(logit, once)[None])
+    builder.add(None, "final_logit_above_mean", rows.share(lifted, once)[None])
     shares = {}
     for name in ("attention", "ffn", "embedding", "bias", "rest"):
         cases = np.isfinite(part(name)) if name in ("attention", "ffn") else once
@@ -155,50 +151,50 @@ def _add_shares(found: AnswerBuilder, rows: Predictions) -> None:
         control = rows.ratio(part(name, "_other") - part(name, "_mean"), lifted, cases)
         layers = name in ("attention", "ffn")
         for key in shares[name] if layers else (None,):
-            found.add(key, f"{name}_share", shares[name][key])
-            found.add(key, f"{name}_logit_share", of_logit[key])
+            builder.add(key, f"{name}_share", shares[name][key])
+            builder.add(key, f"{name}_logit_share", of_logit[key])
             if name in ("attention", "ffn", "embedding"):
-                found.add(key, f"{name}_control", control[key])
+                builder.add(key, f"{name}_control", control[key])
     for key in shares["ffn"]:
-        found.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
+        builder.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
     for name in ("attention", "ffn"):
-        found.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
-    found.add(None, "unaccounted", _measure_gap(rows, part))
+        builder.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
+    builder.add(None, "unaccounted", _measure_gap(rows, part))
 
 
 def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estimate]:
-    """What a part gives the text's next token above another prefix's, logits a prefix; of no atlas without the columns.
+    """Logits per prefix that a part adds to the text's next token minus those to another prefix's; none without the
+    columns.
 
-    Any part, also a random one, gives each token what it gives; tokens come back, with the same words before them, and
-    resampling documents does not tell how other ones would have done. So the interval also holds the spread between
-    tokens: of each, what it is given as the next one less what it is given as another's.
+    Any part, even a random one, has a bias for each token, and tokens recur in the same contexts; resampling documents
+    does not cover how other tokens would have done. So the interval also holds the spread between tokens: for each, its
+    sum as the next token minus its sum as another prefix's.
     """
     unknown = np.full(len(rows.place), np.nan)
     own, other = (np.asarray(rows.get(f"{name}_logit{kind}", unknown), np.float64) for kind in ("_next", "_other_next"))
     cases = np.isfinite(own) & np.isfinite(other)
-    found: dict[int | None, Estimate] = {}
+    estimates: dict[int | None, Estimate] = {}
     for key, one in rows.ratio(own - other, np.ones(len(cases)), cases).items():
         here = cases if key is None else cases & (rows["layer"] == key)
         tokens = np.concatenate([rows["next_token"][here], rows.get("other_next_token", unknown)[here]])
-        given = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
-        spread = Z * float(np.sqrt(np.square(given).sum())) / max(1, one.count)
+        sums = np.bincount(tokens.astype(np.int64), weights=np.concatenate([own[here], -other[here]]))
+        spread = Z * float(np.sqrt(np.square(sums).sum())) / max(1, one.count)
         if one.value is not None and one.low is not None and one.high is not None:
             low, high = (math.hypot(one.value - end, spread) for end in (one.low, one.high))
             one = replace(one, low=one.value - low, high=one.value + high)
-        found[key] = one
-    return found
+        estimates[key] = one
+    return estimates
 
 
 def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> ResampledValue:
-    """What the parts leave of each prefix's logit, without its sign, against the logit without its sign."""
+    """The absolute remainder of each prefix's logit after all parts, over the absolute logit."""
     layers = np.nan_to_num(part("attention")) + part("ffn")
     whole = np.bincount(rows["prefix"], weights=layers)[rows["prefix"]]
     left = np.abs(part("final") - whole - part("embedding") - part("bias") - part("rest"))
     return rows.ratio(left, np.abs(part("final")), rows.once())[None]
 
 
-def _add_events(found: AnswerBuilder, rows: Predictions) -> None:
-    """Figure 11's events of attention and feed-forward layer, and how often each alone moves to the final token."""
+def _add_events(builder: AnswerBuilder, rows: Predictions) -> None:
     before, residual, output = (np.asarray(rows[name]) for name in ("input_top", "residual_top", "output_top"))
     known = np.isfinite(rows["attention_top"])
     parallel = np.isfinite(rows["ffn_alone_top"])
@@ -211,12 +207,12 @@ def _add_events(found: AnswerBuilder, rows: Predictions) -> None:
         kept, taken = end == start, end == own
         events = (kept & ~taken, kept & taken, ~kept & ~taken, taken & ~kept)
         for event, hits in zip(EVENTS, events, strict=True):
-            found.add_layers(f"{name}_{event}", rows.share(hits, cases))
-        found.add_layers(f"{name}_changed", rows.share(~kept, cases))
+            builder.add_layers(f"{name}_{event}", rows.share(hits, cases))
+        builder.add_layers(f"{name}_changed", rows.share(~kept, cases))
     moves: dict[str, dict[int | None, ResampledValue]] = {}
     for name, start, end, cases in (("attention", before, residual, known), ("ffn", read, alone, None)):
         for suffix, goal in (("", rows["final_top"]), ("_control", rows["other_top"])):
             moves[name + suffix] = rows.share((end == goal) & (start != goal), cases)
-            found.add_layers(f"{name}_moves{suffix}", moves[name + suffix])
+            builder.add_layers(f"{name}_moves{suffix}", moves[name + suffix])
     both = {key: contrast((1, moves["ffn"][key]), (-1, moves["attention"][key])) for key in moves["ffn"]}
-    found.add_layers("ffn_moves_above_attention", both)
+    builder.add_layers("ffn_moves_above_attention", both)

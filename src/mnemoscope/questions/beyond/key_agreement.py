@@ -1,10 +1,10 @@
-"""B2: does a key look for the word that its triggers end with? The mirror of Figure 4, at the layer's other end.
+"""B2: does a key detect the word that its triggers end with? The mirror of Figure 4 at the layer's input.
 
-A memory's read direction is compared with the embedding of every word that can go in (centred cosine); what is counted
-is where the last token of its best trigger stands among them. The control has the same ruler and another memory's
-triggers. A trigger is where the key fires most, so in any model keys agree with triggers: what training has done is
-asked of the key beside itself with shuffled entries, each at the token that it points to most on the same little text.
-Where keys no longer agree with the words, what they read is no longer the word that was put in.
+A memory's read direction is compared with the embedding of every input word (centred cosine). The number is the rank of
+the last token of its best trigger. The control uses the same key with another memory's trigger. A trigger is where the
+key fires most, so keys agree with their triggers in any model. The effect of training is therefore measured against the
+key with shuffled entries, each on the token that activates it most on the same little text. Where keys no longer agree
+with words, the stream they read no longer holds the input word.
 """
 
 import polars as pl
@@ -16,7 +16,6 @@ from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import require_table
 
 NOTHING = "no memory of this atlas has a trigger and a key that can be compared with embeddings"
-"""What the question says where it finds nothing."""
 
 QUESTION = Question(
     "key_agreement",
@@ -50,10 +49,7 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and over all: agreement of keys with their triggers' last tokens, its control, ranks and cosines.
-
-    Raises AtlasUnfinished if the atlas has no table `roles`.
-    """
+    """Raises AtlasUnfinished if the atlas has no table `roles`."""
     frames = [
         require_table(atlas, "roles", layer=layer)
         .filter(pl.col("trigger_rank").is_not_null())
@@ -61,17 +57,16 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         for layer in atlas.layers
     ]
     rows = pl.concat(frames)
-    found, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
+    builder, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
     for layer in (*atlas.layers, None):
-        found.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
+        builder.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
-    found.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
-    found.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])
-    return found.frame()
+    builder.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
+    builder.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])
+    return builder.frame()
 
 
 def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
-    """The numbers of some memories that have triggers."""
     dealt = rows.filter(pl.col("control_rank").is_not_null())
     return estimate_keys(rows) | {
         "chance": Estimate(chance, rows.height),

@@ -1,8 +1,8 @@
-"""B3: was there nothing to read in the lower layers, or was the ruler wrong? Figures 4-6 and 9-11 under other rulers.
+"""B3: do lower layers hold nothing readable, or is the projection wrong? Figures 4-6 and 9-11 under other projections.
 
-Values and streams of lower layers may be written in another space than the head reads. A lens takes them there
-(`mnemoscope lens`); then the paper's questions are asked again, and each baseline through the same lens: another
-memory's target, another prefix's final token. `plain` is the ruler of the paper's questions.
+Values and streams of lower layers may be written in another space than the head reads. A lens (`mnemoscope lens`) maps
+them there. The paper's questions are then answered again, each baseline through the same lens: another memory's target,
+another prefix's final token. `plain` is the projection of the paper's questions.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from mnemoscope.questions.sources import plan_seed, refuse_part, require_table
 RULERS = ("plain", "ridge", "tuned")
 RULERS_OF_KEYS = RULERS[:2]
 CONFIDENT = 0.1
-"""The share of a layer's memories, those with the largest probability, of which agreement is asked by itself."""
+"""The share of a layer's memories, those with the largest probability, whose agreement is reported separately."""
 _OF_VALUES: dict[str, tuple[Form, str]] = {
     "agreement": ("share", "value's top token is the target"),
     "control": ("share", "another memory's target"),
@@ -79,11 +79,7 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and over all, under every ruler that the atlas has: what Figures 4-6 and 9-11 count, with controls.
-
-    Totals, too: how far agreement in the lower layers is above its control. Raises AtlasUnfinished without lenses, or
-    with mined sentences of one document alone, whatever was stored of them.
-    """
+    """Raises AtlasUnfinished without lenses, or if all mined sentences are of one document."""
     refuse_part(atlas)
     sentences = atlas.table("sentences", columns=["document", "held_out"])
     if sentences.filter(~pl.col("held_out"))["document"].n_unique() == 1:
@@ -91,7 +87,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             f"{atlas.path} stores mined sentences of one document alone, which cannot both make a lens and judge it:"
             " undecided; mine more documents"
         )
-    found = AnswerBuilder(QUESTION)
+    builder = AnswerBuilder(QUESTION)
     readings, keys = (
         pl.concat(
             require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16))
@@ -110,19 +106,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             here = pl.lit(True) if layer is None else pl.col("layer") == layer
             estimates = _of_values(own.filter(here)) | _of_streams(streams.filter(here), plan_seed(atlas))
             for name, estimate in estimates.items():
-                found.add(layer, f"{name}_{ruler}", estimate)
+                builder.add(layer, f"{name}_{ruler}", estimate)
         lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
-        found.add(None, f"lower_agreement_above_control_{ruler}", _of_values(lower)["above_control"])
+        builder.add(None, f"lower_agreement_above_control_{ruler}", _of_values(lower)["above_control"])
     for ruler in RULERS_OF_KEYS:
         for layer in (*atlas.layers, None):
             here = pl.lit(True) if layer is None else pl.col("layer") == layer
             for name, estimate in estimate_keys(keys.filter(pl.col("lens") == ruler, here)).items():
-                found.add(layer, f"key_{name}_{ruler}", estimate)
-    return found.frame()
+                builder.add(layer, f"key_{name}_{ruler}", estimate)
+    return builder.frame()
 
 
 def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The numbers of some memories under one ruler."""
     with_target = rows.filter(pl.col("target_rank").is_not_null())
     ranks, control = with_target["target_rank"].sort(), rows["control_rank"].drop_nulls().sort()
     agreement, chance = share_first(ranks), share_first(control)
@@ -140,7 +135,6 @@ def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
-    """The numbers of some prefixes and layers under one ruler, with a bootstrap over documents."""
     if rows.is_empty():
         return dict.fromkeys(_OF_STREAMS, NOTHING)
     changed = (rows["output_top"] != rows["residual_top"]).to_numpy()

@@ -1,8 +1,8 @@
-"""B5: how wide need each layer be, and how many tokens could stop there? For whoever designs the next model.
+"""B5: how wide must each layer be, and how many tokens could stop there? For designers of the next model.
 
-Memories that never fire or are there twice are counted; the least useful ones are taken out (mean ablation), one layer
-at a time, and the loss on held-out text is compared with that of the whole model, beside as many random ones. Layers
-are narrowed one by one: what one of them can spare is not what all of them can spare together.
+Counts memories that never fire or are duplicates. The least useful memories are removed (mean ablation), one layer at a
+time, and the loss on held-out text is compared with that of the whole model and with random removals. Layers are
+narrowed one by one; what all of them together can spare is not measured.
 """
 
 import math
@@ -24,11 +24,11 @@ from mnemoscope.questions.sources import NUMBER_OF_DOCUMENTS, plan_seed, require
 from mnemoscope.questions.verdicts import UNTRAINED, above
 
 TOLERANCE = 0.01
-"""Nats a token that a narrower layer may cost."""
+"""Nats per token that a narrower layer may cost."""
 TOLERATED = 0.05
-"""Share of stopped tokens that may be other than the model's own."""
+"""The share of stopped tokens that may differ from the model's own."""
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Student's t, 97.5 %, by the number of random draws whose spread is known."""
+"""Student's t, 97.5 %, by the number of random draws."""
 
 _LEAST, _RANDOM, _STOPPED, _WRONG = (
     "nats lost without so many of the least useful memories",
@@ -83,89 +83,83 @@ QUESTION = Question(
 
 Floats = NDArray[np.float64]
 Curve = dict[int, Floats]
-"""By how many memories are taken out: nats lost, `[document]` or, of random memories, `[document, draw]`."""
+"""Nats lost by the number of memories removed: `[document]` or, for random memories, `[document, draw]`."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer: width needed, unused memories and duplicates, the curves of both kinds, and the early exits.
-
-    Raises AtlasUnfinished if the atlas has no table `width`, AtlasDamaged.
-    """
+    """Raises AtlasUnfinished if the atlas has no table `width`, AtlasDamaged."""
     table = require_table(atlas, "width")
-    found, losses = AnswerBuilder(QUESTION), Losses.of(table, seed=plan_seed(atlas))
+    builder, losses = AnswerBuilder(QUESTION), Losses.of(table, seed=plan_seed(atlas))
     above_least: dict[int, Spread] = {}
     unused, twice, every = 0, 0, 0
     for layer in atlas.layers:
         activity = require_table(atlas, "activity", layer=layer)
-        # Without a negative coefficient, too: where signs go negative, one that never is above zero is used.
+        # A memory that is never above zero but sometimes below is used: activations may be negative.
         silent = activity.filter((pl.col("positive") == 0) & (pl.col("min") == 0))
         copies = int(table.filter(pl.col("layer") == layer, pl.col("kind") == "duplicate")["memories"].sum())
         memories = activity.height
         unused, twice, every = unused + silent.height, twice + copies, every + memories
-        found.add(layer, "never_fires", share(silent.height, memories))
-        found.add(layer, "rate_bound", rate_bound(silent["prefixes"]))
-        found.add(layer, "duplicates", share(copies, memories))
+        builder.add(layer, "never_fires", share(silent.height, memories))
+        builder.add(layer, "rate_bound", rate_bound(silent["prefixes"]))
+        builder.add(layer, "duplicates", share(copies, memories))
         least, random = losses.curve(layer, "least"), losses.curve(layer, "random")
         for name, curve in (("width_needed", least), ("width_needed_random", random)):
-            found.add(layer, name, losses.width_needed(curve, memories))
-        found.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
+            builder.add(layer, name, losses.width_needed(curve, memories))
+        builder.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
         for kind, curve in (("least", least), ("random", random)):
             for percent, part in PARTS.items():
                 if int(part * memories) in curve:
-                    found.add(layer, f"{kind}_{percent}", losses.increase(curve[int(part * memories)]))
+                    builder.add(layer, f"{kind}_{percent}", losses.increase(curve[int(part * memories)]))
         if (half := memories // 2) and {half} <= least.keys() & random.keys():
             above_least[layer] = losses.spread(least[half], random[half])
-            found.add(layer, "random_above_least", mean_spread([above_least[layer]]))
-        found.add_named(layer, exits(table.filter(pl.col("layer") == layer, pl.col("kind") == "exit")))
+            builder.add(layer, "random_above_least", mean_spread([above_least[layer]]))
+        builder.add_named(layer, exits(table.filter(pl.col("layer") == layer, pl.col("kind") == "exit")))
     for name, count in (("never_fires", unused), ("duplicates", twice)):
-        found.add(None, name, share(count, every))
-    found.add(None, "random_above_least", mean_spread(list(above_least.values())))
-    found.add(None, "whole_loss", losses.increase(losses.whole))
+        builder.add(None, name, share(count, every))
+    builder.add(None, "random_above_least", mean_spread(list(above_least.values())))
+    builder.add(None, "whole_loss", losses.increase(losses.whole))
     documents = len(losses.tokens)
-    found.add(None, "documents", Estimate(float(documents), documents) if documents else NOTHING)
-    return found.frame()
+    builder.add(None, "documents", Estimate(float(documents), documents) if documents else NOTHING)
+    return builder.frame()
 
 
 def rate_bound(prefixes: pl.Series) -> Estimate:
-    """The rate below which memories that never fired in so many prefixes fire, in 95 % of cases: 3 / n, at most 1."""
+    """The 95 % upper bound on the firing rate of memories that never fired in n prefixes: 3 / n, at most 1."""
     if not len(prefixes):
         return NOTHING
     fewest = int(prefixes.min())  # type: ignore[arg-type]
     return Estimate(min(1.0, 3 / max(1, fewest)), len(prefixes))
 
 
-def times(found: Estimate, factor: int) -> Estimate:
-    """The estimate times a whole number, such as a share as a count."""
-    value, low, high = (None if end is None else end * factor for end in (found.value, found.low, found.high))
-    return Estimate(value, found.count, low, high)
+def times(estimate: Estimate, factor: int) -> Estimate:
+    value, low, high = (None if end is None else end * factor for end in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value, estimate.count, low, high)
 
 
 def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """How many tokens of a layer could stop above each threshold, and how many of those are wrong.
-
-    `could_stop` is of the lowest threshold at which the upper end of the errors' interval is not above `TOLERATED`;
-    0 where there is none.
+    """The tokens of a layer that could stop above each threshold, and the share of these that are wrong. `could_stop`
+    belongs to the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
     """
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     chosen = NOTHING
     for percent, threshold in reversed(THRESHOLDS.items()):
         own = rows.filter((pl.col("threshold") - threshold).abs() < 1e-6)
         stopped = clustered_share(own["stopped"].to_numpy(), own["tokens"].to_numpy())
         wrong = clustered_share(own["wrong"].to_numpy(), own["stopped"].to_numpy())
-        found |= {f"stopped_{percent}": stopped, f"wrong_{percent}": wrong}
+        estimates |= {f"stopped_{percent}": stopped, f"wrong_{percent}": wrong}
         if wrong.high is not None and wrong.high <= TOLERATED:
             chosen = stopped
         elif chosen.value is None and stopped.count:
             chosen = Estimate(None, stopped.count)
     if chosen.value is None and chosen.count:
         chosen = Estimate(0.0, chosen.count)
-    return found | {"could_stop": chosen}
+    return estimates | {"could_stop": chosen}
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How much more random memories cost than the least useful: the value, its resamples, and the spread (standard
-    deviation) of single random draws, of which there are so many.
+    """How much more random memories cost than the least useful: the value, its resamples, the standard deviation of
+    single random draws, and their number.
     """
 
     value: float
@@ -176,10 +170,9 @@ class Spread:
 
 
 def mean_spread(layers: list[Spread]) -> Estimate:
-    """The mean over layers, with an interval that counts both what the documents and what the draws leave open.
-
-    If usefulness told nothing, the least useful memories would be one more random draw: their difference from the mean
-    of R draws has the variance s^2 (1 + 1 / R), with s known from R draws (Student's t).
+    """The mean over layers, with an interval for the uncertainty of both documents and draws. If usefulness had no
+    effect, the least useful memories would be one more random draw: their difference from the mean of R draws has the
+    variance s^2 (1 + 1 / R), with s estimated from R draws (Student's t).
     """
     if not layers:
         return NOTHING
@@ -195,7 +188,7 @@ def mean_spread(layers: list[Spread]) -> Estimate:
 
 
 class Losses:
-    """Nats of each document, `[document]`, of the whole model and in every run, less the whole model's."""
+    """Nats of each document, `[document]`: of the whole model, and of every run minus the whole model's."""
 
     def __init__(self, tokens: Floats, whole: Floats, runs: Mapping[tuple[int, str], Curve], *, seed: int) -> None:
         self.tokens, self.whole, self._runs = tokens, whole, runs
@@ -203,7 +196,7 @@ class Losses:
 
     @classmethod
     def of(cls, table: pl.DataFrame, *, seed: int) -> "Losses":
-        """Those of the table `width`; raises AtlasDamaged where a run lacks a document."""
+        """Reads the table `width`. Raises AtlasDamaged if a run lacks a document."""
         whole = table.filter(pl.col("kind") == "whole").sort("document")
         runs: dict[tuple[int, str], dict[int, list[Floats]]] = {}
         rows = table.filter(pl.col("kind").is_in(["least", "random"])).sort("layer", "kind", "memories", "draw")
@@ -221,44 +214,42 @@ class Losses:
         return cls(whole["tokens"].to_numpy().astype(np.float64), whole["loss"].to_numpy(), curves, seed=seed)
 
     def curve(self, layer: int, kind: str) -> Curve:
-        """What taking memories out of a layer costs."""
         return self._runs.get((layer, kind), {})
 
     def increase(self, lost: Floats) -> Estimate:
-        """Nats a token, of nats `[document]` or `[document, draw]`, of which the mean is taken."""
+        """Nats per token, from nats `[document]` or `[document, draw]` (then the mean over draws)."""
         if not len(self.tokens):
             return NOTHING
         value, draws = self._a_token(lost)
         return Estimate(value, int(self.tokens.sum()), *ends(draws))
 
     def width_needed(self, curve: Curve, memories: int) -> Estimate:
-        """The part of a layer's memories that is left once as many are out as cost `TOLERANCE` or less, as fewer do.
-
-        Counts are those that were tried. The interval is that of the same number in the resamples.
+        """The share of a layer's memories left after removing as many as cost at most `TOLERANCE`, as every smaller
+        removal does. Only the counts that were tried are considered; the interval is that of the same number in the
+        resamples.
         """
         if not curve or not len(self.tokens):
             return NOTHING
         counts = sorted(curve)
-        found = [self._a_token(curve[count]) for count in counts]
+        costs = [self._a_token(curve[count]) for count in counts]
         left = 1 - np.array([0, *counts]) / memories
-        value = left[_below(np.array([value for value, _ in found]))]
-        low, high = ends(left[_below(np.stack([draws for _, draws in found], -1))])
+        value = left[_below(np.array([value for value, _ in costs]))]
+        low, high = ends(left[_below(np.stack([draws for _, draws in costs], -1))])
         return Estimate(float(value), memories, low, high)
 
     def spread(self, least: Floats, random: Floats) -> Spread:
-        """Random memories against the least useful ones."""
         value, draws = self._a_token(random.mean(1) - least)
         each = [self._a_token(one)[0] for one in random.T]
         deviation = float(np.std(each, ddof=1)) if len(each) > 1 else math.nan
         return Spread(value, draws, deviation, len(each), len(self.tokens))
 
     def _a_token(self, lost: Floats) -> tuple[float, Floats]:
-        """Nats a token, and that number in each resample."""
+        """Nats per token, and the same in each resample."""
         nats = lost if lost.ndim == 1 else lost.mean(1)
         draws = self._resamples.ratio_draws(nats[:, None], self.tokens[:, None])[:, 0]
         return float(nats.sum() / self.tokens.sum()), draws
 
 
 def _below(increases: Floats) -> NDArray[np.int64]:
-    """How many of the counts, from the least on, cost the tolerance or less: along the last axis."""
+    """How many of the counts, from the least on, cost the tolerance or less, along the last axis."""
     return np.asarray(np.logical_and.accumulate(increases <= TOLERANCE, axis=-1).sum(-1), np.int64)

@@ -1,7 +1,7 @@
-"""Figure 2: what do keys detect? Shares of a memory's best prefixes that its patterns explain, shallow or semantic.
+"""Figure 2: what do keys detect? Shares of a memory's best prefixes that shallow or semantic patterns explain.
 
-Automatic patterns (patterns.parquet), and beside them people's judgements where there are any, with names that begin
-with `people_`. Finds no pattern itself.
+From automatic patterns (patterns.parquet) and, with names that begin with `people_`, from people's judgements. Finds no
+pattern itself.
 """
 
 import polars as pl
@@ -36,9 +36,8 @@ _LEADS = (
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """The judgements that the answer counts, on memories that a campaign drew, controls left out; None for none.
-
-    Raises what `read_judgements` raises.
+    """On memories that a campaign drew, without controls; None if there are none. Raises what `read_judgements`
+    raises.
     """
     rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
@@ -93,31 +92,27 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: shares of prefixes by kind of pattern, keys with a pattern, patterns per key.
-
-    Raises AtlasUnfinished if triggers or patterns are missing.
-    """
+    """Raises AtlasUnfinished if triggers or patterns are missing."""
     patterns = require_table(atlas, "patterns")
-    found, upper = AnswerBuilder(QUESTION), atlas.upper_layers
+    builder, upper = AnswerBuilder(QUESTION), atlas.upper_layers
     rows: dict[int, pl.DataFrame] = {}
     for layer in atlas.layers:
         own = patterns.filter(pl.col("layer") == layer)
         rows[layer] = coverage.count_per_memory(coverage.top_prefixes(atlas, layer), own)
-        found.add_named(layer, coverage.key_estimates(rows[layer]))
-        found.add(layer, ONE_KIND, _of_one_kind(rows[layer]))
+        builder.add_named(layer, coverage.key_estimates(rows[layer]))
+        builder.add(layer, ONE_KIND, _of_one_kind(rows[layer]))
     below, above = ([rows[layer] for layer in atlas.layers if (layer in upper) == half] for half in (False, True))
-    found.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
+    builder.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
     for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
-        found.add(None, ONE_KIND + name, _of_one_kind(pl.concat([rows[atlas.layers[0]].clear(), *part])))
+        builder.add(None, ONE_KIND + name, _of_one_kind(pl.concat([rows[atlas.layers[0]].clear(), *part])))
     leads = [[_of_one_kind(own) for own in half if own.height] for half in (below, above)]
-    found.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
-    found.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
-    _add_people(found, atlas)
-    return found.frame()
+    builder.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
+    builder.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
+    _add_people(builder, atlas)
+    return builder.frame()
 
 
-def _add_people(found: AnswerBuilder, atlas: Atlas) -> None:
-    """The same numbers from people's judgements, where there are any."""
+def _add_people(builder: AnswerBuilder, atlas: Atlas) -> None:
     judged = judgements(atlas)
     if judged is None:
         return
@@ -125,13 +120,12 @@ def _add_people(found: AnswerBuilder, atlas: Atlas) -> None:
     for layer in atlas.layers:
         own = judged.filter(pl.col("layer") == layer)
         rows.append(coverage.count_by_author(coverage.top_prefixes(atlas, layer), own))
-        found.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
-    found.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
+        builder.add_named(layer, coverage.mean_over_authors(rows[-1]), prefix="people_")
+    builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
 
 
 def _of_one_kind(rows: pl.DataFrame) -> Estimate:
-    """Of the prefixes that one kind of pattern alone explains, the share that shallow ones do; a memory is a cluster.
-
-    It is above a half just where shallow patterns explain more prefixes than semantic ones.
+    """Of the prefixes that one kind of pattern alone explains, the share of the shallow ones; a memory is a cluster. It
+    is above a half exactly where shallow patterns explain more prefixes than semantic ones.
     """
     return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])

@@ -1,8 +1,8 @@
-"""Figure 3: which token of a trigger matters? How much its coefficient changes without the first, last or a random one.
+"""Figure 3: which token of a trigger matters? The change of its coefficient without the first, last or a random token.
 
-Change is (m' - m) / m, from the table `removals`. Its split by kind of pattern takes the triggers that patterns were
-looked for in, the top 25. In a model without a beginning token a trigger of two tokens would have m' read at position
-0, the attention sink: such rows, which older atlases hold, are left out. Runs no model.
+The change is (m' - m) / m, from the table `removals`. The split by kind of pattern covers the triggers searched for
+patterns, the top 25. In a model without a beginning token, a trigger of two tokens has m' at position 0, the attention
+sink: such rows, which older atlases hold, are left out. Runs no model.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,6 @@ from mnemoscope.questions.verdicts import above, at_least
 
 REMOVED = ("first", "last", "random")
 STATISTICS = {"median": (0.5, "median"), "q25": (0.25, "lower quartile"), "q75": (0.75, "upper quartile")}
-"""Levels of the quantiles, and what they are called."""
 TRIGGER_KINDS = {
     "all": ("", ""),
     "shallow": ("shallow_only", "by layer, triggers under shallow patterns only"),
@@ -30,11 +29,10 @@ TRIGGER_KINDS = {
     "both": ("both", "by layer, triggers under both kinds of pattern"),
     "none": ("none", "by layer, triggers under no pattern"),
 }
-"""Names of the split, the kind of `coverage` that each takes, and the caption of its table."""
+"""For each part of the split, the kind of `coverage` it selects and the caption of its table."""
 
 
 def _number(removed: str, statistic: str, kind: str) -> Number:
-    """The statistic of the change without that token, over all triggers or those of one kind."""
     name, label = f"{removed}_{statistic}", f"{removed} token removed, {STATISTICS[statistic][1]}"
     if kind == "all":
         return Number(name, "share", label)
@@ -94,39 +92,37 @@ QUESTION = Question(
 )
 
 FEWEST = 10
-"""Memories of which a bootstrap says how sure a difference is; fewer give none."""
+"""The fewest memories for a bootstrap interval of a difference."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: median and quartiles of the change, also by kind of the trigger's patterns.
-
-    Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic, both,
-    none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
+    """Own columns: `removed` (first, last, random), `statistic` (median, q25, q75), `kind` (all, shallow, semantic,
+    both, none). Raises AtlasUnfinished if removals, triggers or patterns are missing.
     """
     rows = _changes(atlas)
-    found = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
+    builder = AnswerBuilder(QUESTION, {"removed": pl.String, "statistic": pl.String, "kind": pl.String})
     margins = []
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
-        _add_estimates(found, layer, here, atlas)
+        _add_estimates(builder, layer, here, atlas)
         margin = _last_margin(here, atlas)
-        found.add(layer, "last_margin", margin)
+        builder.add(layer, "last_margin", margin)
         if margin.value is not None:
             margins.append(margin)
-    _add_estimates(found, None, rows, atlas)
-    found.add(None, "last_hurts_most", share_above(margins, 0))
-    found.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
-    found.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
+    _add_estimates(builder, None, rows, atlas)
+    builder.add(None, "last_hurts_most", share_above(margins, 0))
+    builder.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
+    builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
     if _first(atlas):
-        found.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
-    return found.frame()
+        builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
+    return builder.frame()
 
 
 def _changes(atlas: Atlas) -> pl.DataFrame:
     """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
-    asked, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
+    removals, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
     counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
-    rows = asked.filter(counted).select(
+    rows = removals.filter(counted).select(
         pl.col("layer").cast(pl.Int16),
         "memory",
         "removed",
@@ -143,8 +139,7 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
     return rows.join(pl.concat(known), on=["layer", "memory", "group"], how="left", maintain_order="left")
 
 
-def _add_estimates(found: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
-    """Adds every statistic of these rows; memories are resampled for the intervals."""
+def _add_estimates(builder: AnswerBuilder, layer: int | None, rows: pl.DataFrame, atlas: Atlas) -> None:
     codes, memories = _memory_codes(rows)
     removed, kind, change = (rows[name].to_numpy() for name in ("removed", "kind", "change"))
     of_kind = {name: kind == own if own else np.ones(len(kind), bool) for name, (own, _) in TRIGGER_KINDS.items()}
@@ -154,34 +149,31 @@ def _add_estimates(found: AnswerBuilder, layer: int | None, rows: pl.DataFrame, 
     for (token, name), own in zip(masks, quantiles, strict=True):
         for statistic, estimate in zip(STATISTICS, own, strict=True):
             number = _number(token, statistic, name)
-            found.add(layer, number.name, estimate, removed=token, statistic=statistic, kind=name)
+            builder.add(layer, number.name, estimate, removed=token, statistic=statistic, kind=name)
 
 
 def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
-    """The number of each row's memory among those here, and how many there are."""
     places = rows["layer"].cast(pl.Int64).to_numpy() * (1 << 32) + rows["memory"].to_numpy()
     memories, codes = np.unique(places, return_inverse=True)
     return codes, len(memories)
 
 
 def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
-    """The smaller of the medians without the first and without a random token, minus that without the last one.
-
-    Above 0, removing the last token hurts most.
+    """The smaller median of removing the first or a random token, minus that of the last: above 0, the last hurts
+    most.
     """
     parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
     return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
 
 
 def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
-    """The median change without the last token in the upper layers, minus that in the lower ones."""
     last = rows.filter(pl.col("removed") == "last")
     above = last["layer"].is_in(list(upper))
     return _compare_medians(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
 
 
 def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
-    """What the rule makes of the medians of the parts of these rows; memories are resampled, the same for all parts."""
+    """`rule` applied to the medians of the parts; memories are resampled, the same for all parts."""
     codes, memories = _memory_codes(rows)
     changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
     if not all(mask.any() for mask in masks):
@@ -195,19 +187,21 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
 
 
 def _first(atlas: Atlas) -> int:
-    """The first position at which a coefficient counts: 1 in a model without a beginning token, else 0."""
+    """The first position whose coefficient counts: 1 in a model without a beginning token, else 0."""
     return 1 if atlas.manifest.model.beginning.kind == "none" else 0
 
 
 def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
-    """How many prefixes of so many tokens could not be asked, by the manifest or by the triggers of those asked."""
+    """The number of prefixes of that length without a removal, from the manifest or from the triggers of the tested
+    memories.
+    """
     name = {1: "length_one", 2: "length_two"}[tokens]
-    said = atlas.manifest.questions.removals_excluded.get(name)
-    if said is None:
-        said, asked = 0, require_table(atlas, "removals")
+    count = atlas.manifest.questions.removals_excluded.get(name)
+    if count is None:
+        count, removals = 0, require_table(atlas, "removals")
         for layer in atlas.layers:
-            memories = asked.filter(pl.col("layer") == layer)["memory"].unique().to_list()
+            memories = removals.filter(pl.col("layer") == layer)["memory"].unique().to_list()
             triggers = require_table(atlas, "triggers", layer=layer).filter(pl.col("memory").is_in(memories))
             short = (pl.col("sign") == 1) & (pl.col("rank") < 50) & (pl.col("position") == tokens - 1)
-            said += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
-    return Estimate(float(said), int(said))
+            count += triggers.filter(short & (pl.col("rank") == pl.col("prefix_group"))).height
+    return Estimate(float(count), int(count))

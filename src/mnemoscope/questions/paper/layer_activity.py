@@ -1,7 +1,7 @@
-"""Figure 7: how many memories fire at once, layer by layer.
+"""Figure 7: how many memories fire at once, by layer.
 
-Counts of coefficients above zero, and the effective number of memories, which also weighs how much each contributes:
-(sum c)^2 / sum c^2 with c = |m| norm(v). Correlated over layers with the curves of shallow and semantic patterns.
+Counts coefficients above zero, and the effective number of memories, which weighs their contributions: (sum c)^2 / sum
+c^2 with c = |m| norm(v). Correlates both curves with those of shallow and semantic patterns over layers.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,6 @@ from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_interv
 
 
 def _dips(answers: Mapping[str, Answer]) -> Outcome:
-    """Whether the fewest memories fire where semantic patterns overtake shallow ones."""
     answer, kinds = answers["layer_activity"], answers["key_patterns"]
     least, rows = answer.total("least_depth"), kinds.rows("shallow_of_one_kind")
     over = next((row.layer for row in rows if row.value < 0.5), None)
@@ -41,7 +40,7 @@ def _dips(answers: Mapping[str, Answer]) -> Outcome:
         return ours, "", "undecided"
     places = [round(end * answer.depth) - 1 for end in (least.low, least.high)]
     dips = [layer for layer in answer.layers if places[0] <= layer <= places[1]]
-    # The first layer that may be ahead, up to the first that surely is: twice as many looks, for there are two sets.
+    # From the first layer that may be ahead to the first that surely is. Two sets of layers: twice as many looks.
     sure = correct_intervals(rows, 2 * len(rows))
     maybe = [row.layer for row in sure if row.low is None or row.low < 0.5]
     ahead = next((row.layer for row in sure if row.high is not None and row.high < 0.5), None)
@@ -99,38 +98,36 @@ QUESTION = Question(
 )
 
 FEWEST_LAYERS = 3
-"""Layers without which a correlation over layers says nothing."""
+"""The fewest layers for a correlation over layers."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: active, effective, effective_share, dominated; correlations over layers with the patterns.
-
-    Own column: `at_layer`, where the fewest memories are active. Raises AtlasUnfinished if predictions, prefixes,
+    """Own column: `at_layer`, where the fewest memories are active. Raises AtlasUnfinished if predictions, prefixes,
     triggers or patterns are missing.
     """
     patterns = require_table(atlas, "patterns")
     rows = Predictions(atlas)
-    # Of a model of experts, the memories that the prefix was routed to (definitions.md section 7.1).
+    # In a mixture of experts: the memories that the prefix was routed to (definitions.md section 7.1).
     memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
-    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / memories)
-    found.add_layers("active", active)
-    found.add_layers("effective", rows.share(rows["effective"]))
-    found.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
-    found.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
+    builder.add_layers("active", active)
+    builder.add_layers("effective", rows.share(rows["effective"]))
+    builder.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
+    builder.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
     layer, fewest = least_layer(active)
-    found.add(None, "active_least_layer", fewest, at_layer=layer)
+    builder.add(None, "active_least_layer", fewest, at_layer=layer)
     depth = _depth(layer, fewest, may_be_least(active), atlas)
-    found.add(None, "least_depth", depth, at_layer=layer)
-    found.add(None, "documents", rows.documents())
+    builder.add(None, "least_depth", depth, at_layer=layer)
+    builder.add(None, "documents", rows.documents())
     shares = {layer: coverage.layer_shares(atlas, layer, patterns) for layer in atlas.layers}
     for kind in ("semantic", "shallow"):
-        found.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
-    return found.frame()
+        builder.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
+    return builder.frame()
 
 
 def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:
-    """The layer's place as a part of the depth; the interval holds all layers that may be the one."""
+    """The layer's relative depth; the interval spans all layers that may be the one."""
     if layer is None:
         return NOTHING
     depth = model_layers(atlas)
@@ -140,7 +137,9 @@ def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: At
 
 
 def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:
-    """Pearson's correlation over the layers where both are defined; none for fewer than three, or no variance."""
+    """Pearson's correlation over the layers where both are defined; undefined for fewer than three, or without
+    variance.
+    """
     pairs = [(active[layer].value, estimate.value) for layer, estimate in other.items()]
     both = np.array([(a, b) for a, b in pairs if a is not None and b is not None], np.float64).reshape(-1, 2)
     away = both - both.mean(0) if len(both) else both

@@ -1,7 +1,7 @@
-"""Figure 8: whether a layer says what none of its memories says.
+"""Figure 8: how often a layer predicts a token that none of its memories predicts.
 
-A memory with a coefficient other than 0 votes for the top token of its value (of the negated value, if it is
-negative). Asked of all memories, of the major ones, which hold 90 % of the contribution, and of the layer's output.
+A memory with a nonzero coefficient votes for the top token of its value (of the negated value, if negative). Counted
+over all memories, over the major ones, which hold 90 % of the contribution, and against the layer's output.
 """
 
 import numpy as np
@@ -65,40 +65,37 @@ QUESTION = Question(
 )
 
 SHORT = 5
-"""Tokens that a prefix has fewer of, to be short."""
+"""A prefix with fewer tokens is short."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: prefixes without an agreeing memory, and what the agreeing cases are like.
-
-    Own column: `at_layer`. The base rates `all_stop_word` and `all_short` count every prefix once. Raises
+    """Own column: `at_layer`. The base rates `all_stop_word` and `all_short` count every prefix once. Raises
     AtlasUnfinished if predictions or prefixes are missing.
     """
     rows = Predictions(atlas)
-    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     silent = rows.share(rows["votes_ffn"] == 0)
-    found.add_layers("zero_agreement", silent)
-    found.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
-    found.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
+    builder.add_layers("zero_agreement", silent)
+    builder.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
+    builder.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
     stop_words = _stop_words(atlas)
     cases = {"stop_word": stop_words[rows["next_token"]], "short": rows["position"] + 1 < SHORT}
     shares = {name: rows.share(hits, agreeing) for name, hits in cases.items()}
-    found.add_layers("agreeing_stop_word", shares["stop_word"])
-    found.add_layers("agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
-    found.add_layers("agreeing_short", shares["short"])
+    builder.add_layers("agreeing_stop_word", shares["stop_word"])
+    builder.add_layers("agreeing_stop_word_top", rows.share(stop_words[rows["ffn_vote_top"]], agreeing))
+    builder.add_layers("agreeing_short", shares["short"])
     layer, fewest = least_layer(silent)
-    found.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
+    builder.add(None, "zero_agreement_least_layer", fewest, at_layer=layer)
     once = rows.once()
     for name, hits in cases.items():
         every = rows.share(hits, once)[None]
-        found.add(None, f"all_{name}", every)
-        found.add(None, f"agreeing_{name}_above_all", contrast((1, shares[name][None]), (-1, every)))
-    found.add(None, "documents", rows.documents())
-    return found.frame()
+        builder.add(None, f"all_{name}", every)
+        builder.add(None, f"agreeing_{name}_above_all", contrast((1, shares[name][None]), (-1, every)))
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()
 
 
 def _stop_words(atlas: Atlas) -> NDArray[np.bool_]:
-    """Of every token, whether it is a stop word."""
     texts = atlas.table("vocabulary")["text"]
     return np.fromiter((is_stop_word(text) for text in texts), bool, len(texts))

@@ -1,4 +1,4 @@
-"""Figure 10: how the residual's confidence in the model's prediction grows, layer by layer."""
+"""Figure 10: the probability of the model's final token in the residual of each layer."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -16,17 +16,16 @@ LEVELS = (0.25, 0.5, 0.75)
 
 
 def _rises(answers: Mapping[str, Answer]) -> Outcome:
-    """Whether the confidence is higher at the end, and rises in most steps."""
     answer = answers["refinement_confidence"]
     rows, whole, steps = answer.rows("probability"), answer.total("rise"), answer.total("rising_steps")
     if whole is None or steps is None:
         return NOTHING_FOUND
     ends = f"{format_value(rows[0].value, 'share')} to {format_value(rows[-1].value, 'share')}"
     ours = f"{ends}, up in {round(steps.value * steps.count)} of {steps.count} steps"
-    said = format_interval(whole.low, whole.high, "share")
+    interval = format_interval(whole.low, whole.high, "share")
     if steps.low is not None and steps.high is not None:
-        said += f", {round(steps.low * steps.count)} to {round(steps.high * steps.count)} steps"
-    return ours, said, every([is_above(whole, 0), is_between(steps, least=0.75)])
+        interval += f", {round(steps.low * steps.count)} to {round(steps.high * steps.count)} steps"
+    return ours, interval, every([is_above(whole, 0), is_between(steps, least=0.75)])
 
 
 QUESTION = Question(
@@ -59,25 +58,21 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer: mean and quartiles of that probability, and its mean where the residual's top token is the final one.
-
-    And by how much that mean rises: to each layer from the mined one below, in how many of these steps, and in all.
-    Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing.
-    """
+    """Own column: `quantile`. Raises AtlasUnfinished if predictions or prefixes are missing."""
     rows = Predictions(atlas)
     probability = rows["residual_final_probability"]
-    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
     means = rows.share(probability)
-    found.add_layers("probability", means, total=False)
+    builder.add_layers("probability", means, total=False)
     matching = rows["residual_top"] == rows["final_top"]
-    found.add_layers("probability_matching", rows.share(probability, matching), total=False)
+    builder.add_layers("probability_matching", rows.share(probability, matching), total=False)
     for layer, estimates in rows.quantiles("residual_final_probability", LEVELS).items():
         for level, estimate in zip(LEVELS, estimates, strict=True):
-            found.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)
+            builder.add(layer, f"probability_q{round(100 * level)}", estimate, quantile=level)
     steps = [(above, contrast((1, means[above]), (-1, means[below]))) for below, above in pairwise(atlas.layers)]
     for layer, step in steps:
-        found.add(layer, "rise", step)
-    found.add(None, "rise", contrast((1, means[atlas.layers[-1]]), (-1, means[atlas.layers[0]])))
-    found.add(None, "rising_steps", share_above([step for _, step in steps if step.value is not None], 0))
-    found.add(None, "documents", rows.documents())
-    return found.frame()
+        builder.add(layer, "rise", step)
+    builder.add(None, "rise", contrast((1, means[atlas.layers[-1]]), (-1, means[atlas.layers[0]])))
+    builder.add(None, "rising_steps", share_above([step for _, step in steps if step.value is not None], 0))
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()

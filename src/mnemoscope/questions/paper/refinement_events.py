@@ -1,7 +1,7 @@
-"""Figure 11: how does a layer change the prediction? Residual, agreement, composition or ffn, one of the four.
+"""Figure 11: how does a layer change the prediction? By one of four events: residual, agreement, composition or ffn.
 
-r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. The last layer's
-compositions can be listed, for people to judge as related or distant; what they said is counted here.
+r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. Lists compositions
+of the last layer, which people judge as related or distant, and counts their judgements.
 """
 
 from typing import Any
@@ -18,18 +18,16 @@ from mnemoscope.questions.sources import DOCUMENTS, NO_PREFIX, NUMBER_OF_DOCUMEN
 from mnemoscope.questions.verdicts import at_least
 
 CASES = 100
-"""Compositions of the last layer that are listed."""
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """The verdicts on compositions that the answer counts; None for none. Raises what `read_verdicts` raises."""
+    """The verdicts on compositions; None if there are none. Raises what `read_verdicts` raises."""
     rows = read_verdicts(atlas.path)
     return None if rows is None or rows.is_empty() else rows
 
 
 def cases(atlas: Atlas) -> pl.DataFrame:
-    """Compositions of the model's last layer, 100 at random (seeded) or all, by prefix; none if it was not mined.
-
+    """Compositions of the model's last layer, all or 100 at random (seeded), by prefix; none if it was not mined.
     Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
     output_text, next_text), and prefix_text.
     """
@@ -89,16 +87,14 @@ QUESTION = Question(
 )
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and over all: the four events, `unchanged`, `changed`, and what the compositions are like.
-
-    `composition_distant` is what people say, null where nobody judged. Raises AtlasUnfinished if predictions or
+    """`composition_distant` is from people's judgements, null without any. Raises AtlasUnfinished if predictions or
     prefixes are missing.
     """
     rows = Predictions(atlas)
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
     kept, taken = output == residual, output == update
     composition = ~kept & ~taken
-    found = AnswerBuilder(QUESTION)
+    builder = AnswerBuilder(QUESTION)
     for name, event in (
         ("residual", kept & ~taken),
         ("agreement", kept & taken),
@@ -107,12 +103,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         ("changed", ~kept),
         ("unchanged", kept),
     ):
-        found.add_layers(name, rows.share(event))
-    found.add_layers("composition_of_changed", rows.share(composition, ~kept))
-    found.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
+        builder.add_layers(name, rows.share(event))
+    builder.add_layers("composition_of_changed", rows.share(composition, ~kept))
+    builder.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))
     demoted = 2 * rows["residual_top_ffn_rank"].astype(np.int64) >= atlas.manifest.model.sizes.vocabulary
-    found.add_layers("composition_demoted", rows.share(demoted, composition))
-    found.add(None, "documents", rows.documents())
+    builder.add_layers("composition_demoted", rows.share(demoted, composition))
+    builder.add(None, "documents", rows.documents())
     judged = judgements(atlas)
-    found.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
-    return found.frame()
+    builder.add(None, "composition_distant", NOTHING if judged is None else majority_calls(judged)["distant"])
+    return builder.frame()

@@ -1,4 +1,4 @@
-"""Figure 9: when the residual already knows the model's prediction."""
+"""Figure 9: from which layer on the residual's top token is the model's final one."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,6 @@ from mnemoscope.questions.verdicts import NOTHING_FOUND, between, is_above
 
 
 def _grows_above(answers: Mapping[str, Answer]) -> Outcome:
-    """Whether matches grow faster from the first upper layer on than up to it."""
     answer = answers["refinement_match"]
     more = answer.total("match_growth_upper_minus_lower")
     rows = answer.rows("match")
@@ -33,8 +32,8 @@ def _grows_above(answers: Mapping[str, Answer]) -> Outcome:
     below = 100 * (turn.value - first.value) / (turn.layer - first.layer)
     above = 100 * (last.value - turn.value) / (last.layer - turn.layer)
     ours = f"{below:+.1f} points a layer up to layer {turn.layer}, {above:+.1f} from there"
-    said = "" if more.low is None or more.high is None else f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}]"
-    return ours, said and f"difference {said}", is_above(more, 0)
+    interval = "" if more.low is None or more.high is None else f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}]"
+    return ours, interval and f"difference {interval}", is_above(more, 0)
 
 
 QUESTION = Question(
@@ -75,29 +74,25 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer: `match`. In all: that of layer ceil(L / 3) - 1, the last of the bottom third, and of the last layer.
-
-    And how much more it grows, a layer, above the first upper layer than below.
-
-    Own column: `at_layer`. Raises AtlasUnfinished if predictions or prefixes are missing.
+    """`match_lower_third` is of layer ceil(L / 3) - 1. Own column: `at_layer`. Raises AtlasUnfinished if predictions or
+    prefixes are missing.
     """
     rows = Predictions(atlas)
     hits = rows["residual_top"] == rows["final_top"]
     match = rows.share(hits)
-    found = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
-    found.add_layers("match", match, total=False)
+    builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
+    builder.add_layers("match", match, total=False)
     layers = model_layers(atlas)
     for name, layer in (("match_lower_third", -(-layers // 3) - 1), ("match_last", layers - 1)):
-        found.add(None, name, match.get(layer, NOTHING), at_layer=layer)
-    found.add(None, "match_growth_upper_minus_lower", _growth(match, atlas.upper_layers))
-    found.add(None, "documents", rows.documents())
-    return found.frame()
+        builder.add(None, name, match.get(layer, NOTHING), at_layer=layer)
+    builder.add(None, "match_growth_upper_minus_lower", _growth(match, atlas.upper_layers))
+    builder.add(None, "documents", rows.documents())
+    return builder.frame()
 
 
 def _growth(match: dict[int | None, ResampledValue], upper: tuple[int, ...]) -> Estimate:
-    """How much faster matches grow, a layer, from the first upper layer to the last one than up to the first upper one.
-
-    Nothing where there is no lower layer, or only one upper one.
+    """Growth of matches per layer, from the first upper layer to the last minus from the first layer to the first upper
+    one. NOTHING if there is no lower layer, or only one upper layer.
     """
     known = [layer for layer in match if layer is not None]
     if len(upper) < 2 or known[0] >= upper[0]:

@@ -1,7 +1,7 @@
 """Figure 4: does a value predict what follows its triggers? How often its top token is the memory's target.
 
-The target is the next token of the best trigger that has one. Beside it stand baselines, and a measure beyond the top
-token: the log probability that the value gives to the next tokens of all triggers, less that of the unigram.
+The target is the next token of the best trigger that has one. Beside it: baselines, and a measure beyond the top token,
+the log probability that the value assigns to the next tokens of all triggers minus that of the unigram.
 """
 
 import numpy as np
@@ -62,63 +62,58 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: agreement, its baselines, the gain in log probability, memories without target.
-
-    Own column: `best_layer`, where `agreement_best_layer` is. Raises AtlasUnfinished if values, triggers or tokens are
-    missing.
+    """Own column: `best_layer`, where `agreement_best_layer` is. Raises AtlasUnfinished if values, triggers or tokens
+    are missing.
     """
     tokens = require_table(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
-    found = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
+    builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     chance = 1 / atlas.manifest.model.sizes.vocabulary
     by_layer = {layer: _estimates(rows.filter(pl.col("layer") == layer), frequent, chance) for layer in atlas.layers}
     for layer, estimates in by_layer.items():
-        found.add_named(layer, estimates)
-        found.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
-    found.add_named(None, _estimates(rows, frequent, chance))
+        builder.add_named(layer, estimates)
+        builder.add(layer, "agreement_above_baseline", _above_baseline(estimates, looks=1))
+    builder.add_named(None, _estimates(rows, frequent, chance))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
-    found.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
-    found.add(None, "agreement_upper", _agreement(rows.filter(upper)))
+    builder.add(None, "agreement_lower", _agreement(rows.filter(~upper)))
+    builder.add(None, "agreement_upper", _agreement(rows.filter(upper)))
     best, _ = _greatest({layer: one["agreement"] for layer, one in by_layer.items()})
-    found.add(None, "agreement_best_layer", NOTHING if best is None else by_layer[best]["agreement"], best_layer=best)
+    builder.add(None, "agreement_best_layer", NOTHING if best is None else by_layer[best]["agreement"], best_layer=best)
     own = {layer: _above_baseline(estimates, looks=len(by_layer)) for layer, estimates in by_layer.items()}
     where, most = _greatest(own)
-    found.add(None, "agreement_best_above_baseline", most, best_layer=where)
+    builder.add(None, "agreement_best_above_baseline", most, best_layer=where)
     looks = len(by_layer) + 1
     _, greatest = _greatest({layer: _exact(one["agreement"], looks) for layer, one in by_layer.items()})
     below = _exact(_agreement(rows.filter(~upper)), looks)
-    found.add(None, "agreement_lower_above_third", _above_third(below, greatest))
-    return found.frame()
+    builder.add(None, "agreement_lower_above_third", _above_third(below, greatest))
+    return builder.frame()
 
 
 def _exact(agreement: Estimate, looks: int) -> Estimate:
-    """The same share with its exact interval, for so many shares at once."""
     if agreement.value is None:
         return NOTHING
     return exact_share(round(agreement.value * agreement.count), agreement.count, looks=looks)
 
 
 def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
-    """How far the agreement is above its layer's own baseline: shuffled targets, or chance where that is more.
-
-    Targets dealt anew agree as often as so many independent memories would, or less unevenly; so the baseline is taken
-    as known, and the interval is the exact one of the agreement.
+    """The agreement minus its layer's baseline: shuffled targets, or chance if that is greater. The baseline varies no
+    more than as many independent memories would, so it is taken as known; the interval is the exact one of the
+    agreement.
     """
     shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
     if shuffled is None or chance is None:
         return NOTHING
-    found, baseline = _exact(estimates["agreement"], looks), max(shuffled, chance)
-    value, low, high = (None if end is None else end - baseline for end in (found.value, found.low, found.high))
-    return Estimate(value, found.count, low, high)
+    exact, baseline = _exact(estimates["agreement"], looks), max(shuffled, chance)
+    value, low, high = (None if end is None else end - baseline for end in (exact.value, exact.low, exact.high))
+    return Estimate(value, exact.count, low, high)
 
 
-def _greatest(found: dict[int, Estimate]) -> tuple[int | None, Estimate]:
-    """The layer with the greatest number, the lower of equal ones, and that number.
-
-    Its interval holds the greatest of the true numbers, whichever layer's it is, as all intervals hold at once.
+def _greatest(estimates: dict[int, Estimate]) -> tuple[int | None, Estimate]:
+    """The layer with the greatest number, the lower one of a tie, and that number. Its interval covers the greatest of
+    the true numbers, whichever layer has it, since all intervals hold at once.
     """
-    known = [(one.value, -layer, one) for layer, one in found.items() if one.value is not None]
+    known = [(one.value, -layer, one) for layer, one in estimates.items() if one.value is not None]
     if not known:
         return None, NOTHING
     value, minus, most = max(known, key=lambda one: one[:2])
@@ -156,7 +151,7 @@ def _agreement(rows: pl.DataFrame) -> Estimate:
 
 
 def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
-    """The agreement to be expected if the targets were dealt anew among these memories, in closed form."""
+    """The expected agreement if targets were permuted among these memories, in closed form."""
     if rows.is_empty():
         return NOTHING
     tops, targets = (rows[name].value_counts(name="count").rename({name: "token"}) for name in ("top", "target"))
@@ -168,15 +163,15 @@ def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
 def _unigram(atlas: Atlas, tokens: pl.DataFrame) -> pl.DataFrame:
     """layer, memory, unigram: the mean log probability of its triggers' next tokens by how often each token follows."""
     counts = tokens["next_count"].to_numpy().astype(np.float64)
-    # A trigger's next token occurs as a next token, so that no logarithm of 0 is ever looked up.
+    # A trigger's next token has a count of at least 1, so no logarithm of 0 is read.
     log_p = np.log(np.maximum(counts, 1.0)) - np.log(max(counts.sum(), 1.0))
     frames = []
     for layer in atlas.layers:
         following = next_tokens(atlas, layer).drop_nulls()
         memory = following["memory"].to_numpy()
-        found = np.bincount(memory, minlength=atlas.memories(layer))
-        sums = np.bincount(memory, weights=log_p[following["next_token"].to_numpy()], minlength=len(found))
-        some = np.flatnonzero(found)
-        columns = {"memory": some.astype(np.int32), "unigram": sums[some] / found[some]}
+        counted = np.bincount(memory, minlength=atlas.memories(layer))
+        sums = np.bincount(memory, weights=log_p[following["next_token"].to_numpy()], minlength=len(counted))
+        some = np.flatnonzero(counted)
+        columns = {"memory": some.astype(np.int32), "unigram": sums[some] / counted[some]}
         frames.append(pl.DataFrame(columns).with_columns(layer=pl.lit(layer, pl.Int16)))
     return pl.concat(frames)

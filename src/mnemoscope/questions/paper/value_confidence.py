@@ -1,7 +1,7 @@
 """Figure 6, Table 2: are confident values right more often? Agreement by the value's largest probability.
 
-A value's largest probability grows with its length, so the norm is reported beside it, and everything is also asked of
-the value at work: times its memory's usual coefficient, over what the norms divide by (definitions.md section 2).
+A value's largest probability grows with its norm, so the norm is reported too, and all numbers are repeated for the
+value at work: times its memory's usual coefficient, over the scale of the norms (definitions.md section 2).
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,10 @@ WORKING_DECILES = tuple(
 MOST = 100
 TRIGGERS = 50
 CONFIDENT = 0.1
-"""From which largest probability on a value at work counts as confident."""
+"""The largest probability from which a value at work counts as confident."""
 
 
 def _more_than_their_part(answer: Answer, row: Row) -> Verdict | None:
-    """More than the share of all memories that lie in the upper layers."""
     memories = {found.layer: found.count for found in answer.rows("max_probability")}
     upper = sum(memories.get(layer, 0) for layer in answer.upper)
     whole = sum(memories.values())
@@ -38,7 +37,6 @@ def _more_than_their_part(answer: Answer, row: Row) -> Verdict | None:
 
 
 def _grows(answers: Mapping[str, Answer]) -> Outcome:
-    """Whether the most confident tenth agrees more often than the least confident one."""
     answer = answers["value_confidence"]
     first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
     if first is None or last is None:
@@ -101,58 +99,57 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer how sure the values are; in all agreement by decile of confidence, and the 100 most confident values.
-
-    All of it of the values as they are, and of those whose probability at work is known. Own columns of the deciles:
-    `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises AtlasUnfinished if values or triggers
-    are missing.
+    """All numbers are of the bare values, and again of those whose probability at work is known. Own columns of the
+    deciles: `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises AtlasUnfinished if values or
+    triggers are missing.
     """
     rows = values(atlas)
     own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
-    found = AnswerBuilder(QUESTION, own)
+    builder = AnswerBuilder(QUESTION, own)
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         probability = here["max_probability"].cast(pl.Float64)
-        found.add(layer, "max_probability", mean(probability))
+        builder.add(layer, "max_probability", mean(probability))
         best = float(probability.to_numpy().max()) if here.height else None
-        found.add(layer, "max_probability_best", Estimate(best, here.height))
-        found.add(layer, "value_norm", mean(here["value_norm"]))
-    _add_deciles(found, rows, DECILES, by="max_probability")
-    _add_most_confident(found, atlas, rows, by="max_probability")
-    found.add(None, "all_value_norm", mean(rows["value_norm"]))
+        builder.add(layer, "max_probability_best", Estimate(best, here.height))
+        builder.add(layer, "value_norm", mean(here["value_norm"]))
+    _add_deciles(builder, rows, DECILES, by="max_probability")
+    _add_most_confident(builder, atlas, rows, by="max_probability")
+    builder.add(None, "all_value_norm", mean(rows["value_norm"]))
     known = rows.filter(pl.col("working_probability").is_not_null())
     if known.height:
-        _add_layers_at_work(found, atlas, rows)
-        _add_deciles(found, known, WORKING_DECILES, by="working_probability")
-        _add_most_confident(found, atlas, known, by="working_probability", prefix="working_")
-    return found.frame()
+        _add_layers_at_work(builder, atlas, rows)
+        _add_deciles(builder, known, WORKING_DECILES, by="working_probability")
+        _add_most_confident(builder, atlas, known, by="working_probability", prefix="working_")
+    return builder.frame()
 
 
-def _add_layers_at_work(found: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
-    """How sure the values of each layer are at work. A memory that never fires is not confident, and has no number."""
+def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
+    """The confidence of each layer's values at work. A memory that never fires is not confident and has no
+    probability.
+    """
     for layer in (*atlas.layers, None):
         here = rows if layer is None else rows.filter(pl.col("layer") == layer)
         probability = here["working_probability"].cast(pl.Float64)
         if layer is not None:
             known = probability.drop_nulls()
-            found.add(layer, "working_probability", mean(known))
+            builder.add(layer, "working_probability", mean(known))
             best = float(known.to_numpy().max()) if len(known) else None
-            found.add(layer, "working_probability_best", Estimate(best, len(known)))
+            builder.add(layer, "working_probability_best", Estimate(best, len(known)))
         confident = int((probability >= CONFIDENT).fill_null(False).sum())
-        found.add(layer, "working_confident", share(confident, here.height))
+        builder.add(layer, "working_confident", share(confident, here.height))
 
 
-def _add_deciles(found: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
-    """Agreement within ten classes of equal size, by rising probability.
-
-    Row i of n goes to decile 10 i / n, rounded down; equal probabilities are kept in order of layer and memory.
+def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
+    """Ten classes of equal size by rising probability: row i of n is in 10 i / n, rounded down; ties by layer and
+    memory.
     """
     ordered = rows.filter(pl.col("target").is_not_null()).sort(by, "layer", "memory")
     place = np.arange(ordered.height) * len(numbers) // max(1, ordered.height)
     for decile, number in enumerate(numbers):
         part = ordered.filter(place == decile)
         limits = part[by].cast(pl.Float64).to_list()
-        found.add(
+        builder.add(
             None,
             number.name,
             share(int(part["agrees"].sum()), part.height),
@@ -164,9 +161,9 @@ def _add_deciles(found: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number
 
 
 def _add_most_confident(
-    found: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
+    builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
 ) -> None:
-    """The 100 values with the largest probability of all layers; of equal ones the lower layer, then memory."""
+    """Ties are ordered by layer and memory."""
     best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
     hits, triggers = [], []
     for layer in best["layer"].unique().sort().to_list():
@@ -187,6 +184,6 @@ def _add_most_confident(
         "top100_trigger_share": mean([hit / most for hit, most in zip(hits, triggers, strict=True)]),
         "top100_agreement": share(int(agrees.sum()), len(agrees)),
     }
-    found.add_named(None, estimates, prefix=prefix)
+    builder.add_named(None, estimates, prefix=prefix)
     if not prefix:
-        found.add(None, "top100_value_norm", mean(best["value_norm"]))
+        builder.add(None, "top100_value_norm", mean(best["value_norm"]))

@@ -19,7 +19,6 @@ WITHIN = (10, 100)
 
 
 def _higher(answers: Mapping[str, Answer]) -> Outcome:
-    """Whether values of the upper layers rank their targets higher than those of the lower ones."""
     answer = answers["value_rank"]
     lower, upper = answer.mean("q50", answer.lower), answer.mean("q50", answer.upper)
     row = answer.total("upper_ranks_higher")
@@ -59,31 +58,25 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Per layer and in all: quantiles of the target's rank (0 is the top), and shares of ranks below 10 and 100.
-
-    In all, too: how often an upper layer's memory ranks its target higher than a lower layer's.
-
-    Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing.
-    """
+    """Ranks start at 0, the top. Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing."""
     rows = values(atlas).filter(pl.col("target_rank").is_not_null())
-    found = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
+    builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
     for layer in (*atlas.layers, None):
         ranks = (rows if layer is None else rows.filter(pl.col("layer") == layer))["target_rank"].sort().to_numpy()
         for name, level in QUANTILES.items():
-            found.add(layer, name, order_statistic(ranks, level), quantile=level)
+            builder.add(layer, name, order_statistic(ranks, level), quantile=level)
         for bound in WITHIN:
-            found.add(layer, f"within_{bound}", share(int((ranks < bound).sum()), len(ranks)))
+            builder.add(layer, f"within_{bound}", share(int((ranks < bound).sum()), len(ranks)))
     upper = rows["layer"].is_in(list(atlas.upper_layers))
     above, below = (rows.filter(half)["target_rank"] for half in (upper, ~upper))
-    found.add(None, "upper_ranks_higher", ranks_higher(above, below))
-    return found.frame()
+    builder.add(None, "upper_ranks_higher", ranks_higher(above, below))
+    return builder.frame()
 
 
 def ranks_higher(ranks: ArrayLike, others: ArrayLike) -> Estimate:
-    """How often one of `ranks` is higher (a smaller number) than one of `others`, of all pairs; equal ones count half.
-
-    A half where the two are alike (Mann and Whitney). The interval is Wilson's, of as many independent cases as have
-    the variance of that share (DeLong 1988); where every pair says the same, of as many as the fewer of the two.
+    """The share of pairs in which one of `ranks` is higher (a smaller number) than one of `others`; ties count half.
+    The interval is Wilson's, for as many independent cases as have the variance of that share (DeLong 1988); if all
+    pairs agree, for the size of the smaller set. Mann and Whitney: a half if the two are alike.
     """
     one, two = np.sort(np.asarray(ranks, np.float64)), np.sort(np.asarray(others, np.float64))
     if not len(one) or not len(two):

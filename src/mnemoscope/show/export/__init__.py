@@ -1,4 +1,4 @@
-"""An atlas for people: one offline page with a figure for every question of the paper, ours beside the paper's."""
+"""The report: one offline page with a figure for every question, with the paper's results beside ours."""
 
 from mnemoscope.show.export.writing import Report, write_report
 

@@ -1,11 +1,11 @@
-"""A report on disk: index.html, figures/QUESTION.{svg,png,pdf}, and manifest.json, which covers them.
+"""Writes a report: index.html, figures/QUESTION.{svg,png,pdf}, and a manifest.json that covers them.
 
 Inside an atlas the report is the folder `report`; elsewhere any folder that is empty or holds a report. The same atlas
-gives the same bytes. Everything is made before anything is written. Style, scripts, charts and tables are inside the
-page: it loads nothing, and its own content policy forbids that.
+gives the same bytes. All files are made before the first is written. Style, scripts, charts and tables are inside the
+page: it loads nothing, and its content policy forbids loading.
 
-The renderer goes on numbering clipping paths and gradients from figure to figure, and lists the resources of a PDF in a
-random order; both are put in order here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
+The renderer numbers clipping paths and gradients across figures, and lists a PDF's resources in random order; both are
+normalised here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
 """
 
 import json
@@ -40,7 +40,7 @@ SIDE = "report"
 PAGE = "index.html"
 ENDINGS = ("svg", "png", "pdf")
 ROUTING = "routing"
-"""The figure of a model of experts, which answers none of the paper's questions."""
+"""The figure of a mixture of experts; it belongs to no question."""
 SCALE = 2
 """Pixels of a PNG per unit of the drawing."""
 
@@ -49,8 +49,6 @@ _RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Report:
-    """Where the report lies, its files, the answers made for it, and of the questions without one, why."""
-
     directory: Path
     files: tuple[str, ...]
     made: tuple[str, ...]
@@ -62,18 +60,18 @@ def write_report(
 ) -> Report:
     """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
 
-    Answers that the atlas lacks, or that people have judged since, are made, and written into it where that is
-    possible. Raises AtlasUnfinished for a part or an unfinished atlas, AnnotationError for judgements of another atlas,
+    Missing answers, and those that count older judgements, are computed and, where possible, stored in the atlas.
+    Raises AtlasUnfinished for a part or an unfinished atlas, AnnotationError for judgements of another atlas,
     AtlasDamaged, AtlasBusy, AtlasExists for a folder of something else, OptionError, StoreFailed.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     directory = opened.path / SIDE if out is None else Path(out)
     inside = _inside(opened, directory)
-    found = load_answers(opened, keep=inside, progress=progress)
-    opened = found.atlas
+    loaded = load_answers(opened, keep=inside, progress=progress)
+    opened = loaded.atlas
     specifications = {
-        question: drawn_figure(opened, found.answers, question)
-        for question, answer in found.answers.items()
+        question: drawn_figure(opened, loaded.answers, question)
+        for question, answer in loaded.answers.items()
         if not answer.missing
     }
     routed = routing(opened) if opened.has("routing") else []
@@ -86,16 +84,16 @@ def write_report(
     progress("figures", len(figures), len(figures), "figures")
     drawings = {name: contents[f"figures/{name}.svg"].decode() for name in figures}
     page = render_page(
-        found, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside, routed=routed
+        loaded, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside, routed=routed
     )
     contents[PAGE] = page.encode()
     _write(opened, directory, contents, inside=inside)
-    unanswered = {question: answer.missing for question, answer in found.answers.items() if answer.missing}
-    return Report(directory, tuple(sorted(contents)), found.made, unanswered)
+    unanswered = {question: answer.missing for question, answer in loaded.answers.items() if answer.missing}
+    return Report(directory, tuple(sorted(contents)), loaded.made, unanswered)
 
 
 def render_page(
-    found: LoadedAnswers,
+    loaded: LoadedAnswers,
     *,
     specifications: dict[str, Any],
     drawings: dict[str, str],
@@ -103,13 +101,12 @@ def render_page(
     inside: bool,
     routed: Sequence[LayerRouting] = (),
 ) -> str:
-    """The page as HTML, which loads nothing; its links lead to its own sections.
-
-    `inside` says whether it lies in the atlas, so that it can point to the tables there.
+    """The page as HTML, which loads nothing; its links lead to its own sections. `inside` tells whether it lies in the
+    atlas, so that it can refer to the tables there.
     """
-    edition = Edition(found.atlas)
-    edition.tables.keep("answers", found.answers)
-    page = report_page(edition, found.cases, routed)
+    edition = Edition(loaded.atlas)
+    edition.tables.keep("answers", loaded.answers)
+    page = report_page(edition, loaded.cases, routed)
     values = {
         "style": _part("page.css"),
         "scripts": [_escape_script(script) for script in (vega, _part("page.js"))],
@@ -117,13 +114,13 @@ def render_page(
         "drawings": drawings,
         "inside": inside,
     }
-    frame = Frame(edition, found.atlas.path, "/", asset=str, place=_place, dead="")
+    frame = Frame(edition, loaded.atlas.path, "/", asset=str, place=_place, dead="")
     text = frame.render(page.template, page.values() | values)
-    return text.replace(escape(str(found.atlas.path)), "ATLAS")
+    return text.replace(escape(str(loaded.atlas.path)), "ATLAS")
 
 
 def _place(link: str) -> str | None:
-    """Where a link of another page leads in this one: to a question's section, or nowhere."""
+    """The anchor of a question's section; None for links to other pages."""
     start, _, question = link.rpartition("/")
     return f"#{question}" if start == "/questions" else None
 
@@ -133,20 +130,19 @@ def _part(name: str) -> str:
 
 
 def _escape_script(script: str) -> str:
-    """The script without anything that would end it early or open a comment in HTML."""
+    """The script without sequences that end a script element or open an HTML comment."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def embed_json(value: object) -> str:
-    """JSON that can stand inside a script element: nothing in it is markup."""
+    """JSON that is safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
     return text.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
-    """The figure by ending: `svg`, `png`, `pdf`."""
     drawn = number_parts(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
-    # Text and axes take the colour around them; a file on its own has white paper.
+    # In pages, text and axes inherit their colour; a separate file has a white background.
     fixed = drawn.replace("currentColor", "#1f2328")
     return {
         "svg": fixed.encode(),
@@ -156,19 +152,19 @@ def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _sort_resources(pdf: bytes) -> bytes:
-    """The document with each run of resource entries sorted, which moves no byte outside the run."""
+    """The PDF with each run of resource entries sorted; bytes outside the runs do not move."""
     return _RESOURCES.sub(lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), pdf)
 
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that a page can hold; it offers `window.vegaEmbed`."""
+    """Vega, Vega-Lite and vega-embed as one script for a page; defines `window.vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())
     return bundle
 
 
 def _inside(atlas: Atlas, directory: Path) -> bool:
-    """Whether the report goes into the atlas; refuses folders that it must not be written into."""
+    """Whether the report goes into the atlas. Raises for folders that it must not be written into."""
     place, home = directory.resolve(), atlas.path.resolve()
     if place == home / SIDE:
         return True
@@ -179,7 +175,7 @@ def _inside(atlas: Atlas, directory: Path) -> bool:
 
 
 def _is_report(directory: Path) -> bool:
-    """Whether the folder's manifest is that of a report; the page alone, or the manifest of a web app, is not."""
+    """Whether the folder's manifest is a report's; a page without it, or the manifest of a web app, is not."""
     files = made_files(directory / MANIFEST)
     page = files.get(PAGE)
     return isinstance(page, dict) and page.keys() == {"bytes", "sha256"}

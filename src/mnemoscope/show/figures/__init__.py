@@ -1,4 +1,4 @@
-"""What an atlas says, as figures, tables and sentences: shared by the report and the pages, which only draw them.
+"""Figures, tables and sentences about an atlas, shared by the report and the pages.
 
-Import what is needed from its own file: numbers and words come at once, the drawing library only with the figures.
+Import from the single files: numbers and words load at once, the drawing library (half a second) only with figures.
 """

@@ -1,8 +1,8 @@
-"""What all figures have in common: style, series, axes, what a mark says (Vega-Lite), and how lines are read.
+"""The common parts of figures: style, series, axes, tooltips (Vega-Lite), and sentences about lines.
 
-Colours are of middle lightness, so that one drawing is readable on white and on black; lines of text and axes take the
-colour of the text around them. Every series also differs in its dashes or its place, never in colour alone. The
-drawing library is loaded by what makes a chart: it takes half a second.
+Colours are of middle lightness, so that a drawing is readable on white and on black; text and axes take the colour of
+the surrounding text. Every series also differs in its dashes or its place, never in colour alone. The drawing library
+takes half a second to load and is loaded only when a chart is made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ PATTERN_COLOURS = (
     ("both", "shallow and semantic", PURPLE),
     ("none", "no pattern", GREY),
 )
-"""The kinds of pattern that a trigger may fall under, in words and in the colours of Figure 2."""
+"""The kinds of pattern of a trigger: key, label, and colour in Figure 2."""
 SOLID: tuple[int, ...] = (1, 0)
 DASHED: tuple[int, ...] = (6, 3)
 DOTTED: tuple[int, ...] = (2, 3)
@@ -56,22 +56,21 @@ STYLE: dict[str, Any] = {
         "tickOpacity": 0.5,
     },
     "axisX": {"grid": False},
-    # The same for every panel, so that panels stand exactly below one another.
+    # The same for every panel, so that panels are aligned.
     "axisY": {"minExtent": 44},
     "legend": {"labelColor": "currentColor", "labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 260},
     "view": {"stroke": None},
 }
-"""Vega-Lite's config of every figure."""
+"""The Vega-Lite config of every figure."""
 
 Drawing = Any
-"""A chart of Altair; its classes differ by how a chart was put together."""
+"""A chart of Altair; its class depends on how it was composed."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of a figure, and the rows behind it by name, as its marks use them: Altair copies what it holds.
-
-    `draw` puts the chart together, which takes longer than all the rest of a figure; not every page shows it.
+    """One chart of a figure, and its data rows by name, kept apart because Altair copies embedded data. `draw` composes
+    the chart, which is slow; pages that do not show it never call it.
     """
 
     draw: Callable[[], Drawing]
@@ -80,21 +79,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as text, and its interval in smaller print."""
-
     text: str
     aside: str = ""
 
 
 def cell(row: Row | None) -> Cell:
-    """The row's value and interval; a dash where there is none."""
     return Cell(DASH) if row is None else Cell(row.text, row.interval)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a header of its own."""
-
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -102,9 +96,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a question's figure shows: its panels, how to read them, and what they say here, in words with numbers.
-
-    `tables` hold what the panels show where that is neither a number by layer nor a total.
+    """A question's figure: its panels, the text on how to read them, and their results in words. `tables` hold data of
+    the panels that are neither numbers by layer nor totals.
     """
 
     panels: tuple[Panel, ...]
@@ -114,14 +107,13 @@ class Figure:
 
     @property
     def intervals(self) -> bool:
-        """Whether any 95 % interval is drawn."""
         rows = [row for panel in self.panels for rows in panel.rows.values() for row in rows]
         return any(row.get("low") is not None and row.get("high") is not None for row in rows)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line, band or slice: the number behind it, colour, dashes; `title` instead of the label that is declared."""
+    """One line, band or slice: its number, colour and dashes; `title` replaces the number's label."""
 
     name: str
     colour: str
@@ -130,7 +122,6 @@ class Series:
 
 
 def record(row: Row, series: str) -> dict[str, Any]:
-    """One number as the data of a mark, with what its tooltip says."""
     return {
         "layer": row.layer,
         "series": series,
@@ -144,19 +135,18 @@ def record(row: Row, series: str) -> dict[str, Any]:
 
 
 def round_significant(value: float | None) -> float | None:
-    """Six figures are more than a picture shows."""
+    """Six digits, more than a picture shows."""
     return None if value is None else float(f"{value:.6g}")
 
 
 def chart(name: str) -> "alt.Chart":
-    """A chart of the rows of that name."""
     import altair as alt
 
     return alt.Chart(alt.NamedData(name))
 
 
 def layer_axis(*, padding: float | None = None) -> "alt.X":
-    """The horizontal axis of nearly every figure; a layer that was not mined has no place on it."""
+    """The usual horizontal axis; a layer that was not mined has no place on it."""
     import altair as alt
 
     scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
@@ -164,20 +154,20 @@ def layer_axis(*, padding: float | None = None) -> "alt.X":
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":
-    """What a mark says when it is pointed at: fields of its row, and what they are called."""
+    """A mark's tooltip: fields of its row, and their labels."""
     import altair as alt
 
     return [alt.Tooltip(field, title=title) for field, title in titles.items()]
 
 
 def over_all(answer: Answer, name: str) -> str:
-    """The total and its interval: `34 % [33 %, 35 %]`; `an unknown share` where there is none."""
+    """The total and its interval: `34 % [33 %, 35 %]`; `an unknown share` without a total."""
     row = answer.total(name)
     return "an unknown share" if row is None else row.text_and_interval
 
 
 def ends(answer: Answer, name: str) -> str:
-    """`3 % in layer 0 and 12 % in layer 7 (most in layer 5: 14 %)`: the most is left out where it is an end."""
+    """`3 % in layer 0 and 12 % in layer 7 (most in layer 5: 14 %)`; an extreme at an end is not repeated."""
     rows = answer.rows(name)
     if not rows:
         return "no number"

@@ -1,4 +1,4 @@
-"""What is worth looking at: the most striking memories, and what people say of the last layer's compositions."""
+"""The most striking memories, and people's verdicts on compositions of the last layer."""
 
 from functools import partial
 
@@ -9,21 +9,21 @@ from mnemoscope.foundation.formatting import format_interval, percent, pluralise
 from mnemoscope.questions.question import Answer
 
 FEWEST_PREFIXES = 5
-"""Different prefixes that a memory's best triggers must have."""
+"""Distinct prefixes that a memory's best triggers must have."""
 
 
 def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
-    """The `count` memories that show best what a memory is, the most striking first: its value comes true.
+    """The `count` memories whose values predict best what follows their triggers, the best first.
 
-    score = largest probability of the value at work (of the bare value where that is not known) x share of its best
-    triggers that the value's top token follows; a trigger at the end of its sentence is one that it does not follow.
-    Only memories whose best triggers have enough different prefixes, and one memory for each top token.
+    score = largest probability of the value at work (of the bare value if unknown) x share of its best triggers that
+    the value's top token follows; a trigger at the end of its sentence counts as not followed. Only memories whose best
+    triggers have enough distinct prefixes, and one memory for each top token.
 
     Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
-    top token follows), prefixes (different ones among the best triggers), top_token.
+    top token follows), prefixes (distinct ones among the best triggers), top_token.
     """
-    found = pl.concat(atlas.each_layer(partial(_scores, atlas)))
-    ordered = found.sort(["score", "layer", "memory"], descending=[True, False, False])
+    scores = pl.concat(atlas.each_layer(partial(_scores, atlas)))
+    ordered = scores.sort(["score", "layer", "memory"], descending=[True, False, False])
     return ordered.unique("top_token", keep="first", maintain_order=True).head(count)
 
 
@@ -58,7 +58,6 @@ def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def judged_sentence(answer: Answer) -> str:
-    """What people call the last layer's compositions, by the answer to refinement_events; or that nobody judged any."""
     row = answer.total("composition_distant")
     if row is None:
         return "Nobody has judged these."

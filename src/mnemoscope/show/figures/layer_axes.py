@@ -1,7 +1,7 @@
-"""Axes and legend of a layer's picture, written as SVG where the drawing library would put them.
+"""Draws axes and legend of a layer's picture as SVG, placed as the drawing library would place them.
 
-The library takes a second to load and to draw the first time, and a layer's page is often the first that is read. Its
-drawing is what tests compare this with. Widths of letters are those of Arial; a page's own may be a little wider.
+The library takes a second to load and draw, and a layer's page is often the first one opened. Tests compare the result
+with the library's. Widths of letters are Arial's; a page's own font may be slightly wider.
 """
 
 from collections.abc import Sequence
@@ -12,26 +12,24 @@ import numpy as np
 from mnemoscope.show.figures.chart import PATTERN_COLOURS
 
 Mark = tuple[float, str]
-"""Where on an axis a text stands, and what it says."""
+"""A position on an axis, and its label."""
 
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
-"""Widths, as shares of the letters' size; all others are digits."""
+"""Widths relative to the font size; other characters are digits."""
 _DIGIT, _SIZE = 0.556, 12
 _LEGEND = (0, 91, 190, 355)
-"""Where the legend's entries begin."""
 _LEAST_LABELS = 44
-"""Room for the labels of the vertical axis, so that pictures of layers stand exactly below one another."""
+"""Least width of the vertical axis's labels, so that pictures of layers are aligned."""
 _INK = 'stroke="currentColor" stroke-width="1"'
 _CIRCLE = "M4.18,0A4.18,4.18,0,1,1,-4.18,0A4.18,4.18,0,1,1,4.18,0"
 
 
 def percent(share: float) -> str:
-    """A share as the axes write it: `0.01%`, without needless digits and never with an exponent."""
+    """A share as an axis label: `0.01%`, without trailing zeros or an exponent."""
     return f"{np.format_float_positional(100 * share, precision=12, fractional=False, trim='-')}%"
 
 
 def width(text: str) -> float:
-    """How wide a label is."""
     return _SIZE * sum(_LETTERS.get(letter, _DIGIT) for letter in text)
 
 
@@ -44,9 +42,8 @@ def draw_axes(
     legend: bool,
     label: str,
 ) -> tuple[str, str]:
-    """The drawing in two halves: what stands between them is in the coordinates of its panel, `size` wide and high.
-
-    `across` are marks from left to right, `up` from below; both start at 0.
+    """The drawing in two halves; content between them uses the coordinates of its panel of `size` (width, height).
+    `across` are marks from left to right, `up` from the bottom; both start at 0.
     """
     wide, high = size
     levels = [(high - place, text) for place, text in up]
@@ -72,29 +69,27 @@ def draw_axes(
 
 
 def _labels_across(marks: Sequence[Mark], wide: int, y: float) -> list[str]:
-    """The labels that find room, from left to right; those at the panel's ends stay within it."""
-    found, end = [], -np.inf
+    """The labels that fit, from left to right; those at the ends stay within the panel."""
+    labels, end = [], -np.inf
     for x, text in marks:
         anchor = "start" if x < 1 else "end" if x > wide - 1 else "middle"
         begin = x - width(text) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
         if begin > end:
-            found.append(_text(x, y, text, anchor=anchor))
+            labels.append(_text(x, y, text, anchor=anchor))
             end = begin + width(text)
-    return found
+    return labels
 
 
 def _labels_up(marks: Sequence[Mark]) -> list[str]:
-    """The labels that find room, from below."""
-    found, end = [], np.inf
+    labels, end = [], np.inf
     for y, text in marks:
         if y + _SIZE / 2 < end:
-            found.append(_text(-7, y + 4, text, anchor="end"))
+            labels.append(_text(-7, y + 4, text, anchor="end"))
             end = y - _SIZE / 2
-    return found
+    return labels
 
 
 def _entry(x: int, kind: tuple[str, str, str]) -> str:
-    """One kind of memory: a point in its colour, and its name."""
     _, name, colour = kind
     point = f'<path transform="translate({x + 6},6)" d="{_CIRCLE}" fill="{colour}"/>'
     return point + _text(x + 16, 10, name, anchor="start")
@@ -108,5 +103,5 @@ def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = 
 
 
 def _tick(place: float) -> int:
-    """Lines stand on whole pixels."""
+    """Lines are drawn on whole pixels."""
     return int(np.floor(place + 0.5))

@@ -1,7 +1,7 @@
-"""A layer at a glance: how often its memories fire against how confident their values are, every one a point, a link.
+"""A scatter plot of a layer's memories as SVG: firing rate against the value's confidence, every point a link.
 
-Axes (layer_axes.py) look like those of every figure; the points, thousands of them, are written straight into their
-panel, on the same scales. All layers of an atlas have the same axes, so that their pictures can be compared.
+Axes (layer_axes.py) look like those of other figures; the thousands of points are written directly, on the same scales.
+All layers of an atlas share the axes, so that their pictures can be compared.
 """
 
 import math
@@ -19,7 +19,7 @@ from mnemoscope.show.figures.layer_axes import draw_axes, percent
 HEIGHT = 340
 RADIUS = 2.5
 SPOKEN = 6_000
-"""Up to so many points say what they are when pointed at; with more, the page would grow by megabytes."""
+"""Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
 
 
@@ -33,28 +33,27 @@ class LogScale:
     length: float
 
     def at(self, values: np.ndarray) -> np.ndarray:
-        """How far from the axis's beginning the values stand."""
+        """Distances of the values from the start of the axis."""
         shown = np.clip(np.where(values <= 0, self.never, values), self.low, self.high)
-        found: np.ndarray = self.length * np.log(shown / self.low) / math.log(self.high / self.low)
-        return found
+        distances: np.ndarray = self.length * np.log(shown / self.low) / math.log(self.high / self.low)
+        return distances
 
     @property
     def never(self) -> float:
-        """Where a value of 0 stands."""
         return math.sqrt(self.low * self.least)
 
     def ticks(self) -> list[float]:
-        """Round values from `least` on, few to a decade where there are many decades."""
+        """Round values from `least` on, with fewer per decade over many decades."""
         ratio = self.high / self.least
         steps = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 2_000 else (1,)
         first = math.floor(math.log10(self.least))
-        found = [step * 10.0**power for power in range(first, first + 20) for step in steps]
-        return [float(f"{one:.6g}") for one in found if self.least <= one <= self.high]
+        candidates = [step * 10.0**power for power in range(first, first + 20) for step in steps]
+        return [float(f"{one:.6g}") for one in candidates if self.least <= one <= self.high]
 
 
 @dataclass(frozen=True)
 class PictureFrame:
-    """Axes and legend as two halves of a drawing, and the scales by which points stand between them."""
+    """Axes and legend as two halves of a drawing, and the scales of the points between them."""
 
     before: str
     after: str
@@ -63,7 +62,7 @@ class PictureFrame:
 
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
-    """The axes of every layer's picture; `patterns` tells whether points are coloured by kind."""
+    """The axes shared by all layers; `patterns` tells whether points are coloured by kind."""
 
     def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
         counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
@@ -86,7 +85,6 @@ def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
 
 
 def _scale(values: np.ndarray, length: float) -> LogScale:
-    """An axis that holds all the values, with some room at its ends."""
     above = values[(values > 0) & np.isfinite(values)]
     least, high = (float(above.min()), float(above.max())) if above.size else (0.01, 1.0)
     room = (high / least) ** 0.04 + 0.02
@@ -98,10 +96,9 @@ def _scale(values: np.ndarray, length: float) -> LogScale:
 def picture(
     frame: PictureFrame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
 ) -> str:
-    """The layer's picture: the memories at the rows `shown` as points that lead to them, the others as a faint ground.
-
-    `memories` has rate, max_probability and kind (null: not known), a row per memory; `titles` says what each row's
-    point says; `links` are the memories' addresses, such as `/L3.M17`.
+    """The layer's picture: memories at the rows `shown` are linked points, the others a faint background. `memories`
+    has rate, max_probability and kind (null: unknown), a row per memory; `titles` are the points' tooltips; `links` are
+    the memories' addresses, such as `/L3.M17`.
     """
     x = np.round(frame.rate.at(memories["rate"].cast(pl.Float64).to_numpy()), 1)
     y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
@@ -110,7 +107,7 @@ def picture(
     kinds = memories["kind"].to_list()
     chosen = set(shown)
     ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen)
-    said = [f"<title>{escape(title)}</title>" for title in titles] if len(shown) <= SPOKEN else [""] * len(titles)
+    tooltips = [f"<title>{escape(title)}</title>" for title in titles] if len(shown) <= SPOKEN else [""] * len(titles)
     parts = [frame.before]
     if ground:
         parts.append(
@@ -119,7 +116,7 @@ def picture(
         )
     for kind, _, colour in (*PATTERN_COLOURS, (None, "", BLUE)):
         points = "".join(
-            f'<a href="{links[row]}" tabindex="-1">{said[row]}'
+            f'<a href="{links[row]}" tabindex="-1">{tooltips[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
             if known[row] and kinds[row] == kind

@@ -1,6 +1,6 @@
-"""The methods box: everything that one needs to judge the numbers, or to make them again; read from the manifest.
+"""The methods box: the facts needed to judge the numbers or to reproduce them, from the manifest.
 
-Says what the manifest says; what an older manifest does not say is left out.
+Facts that an older manifest lacks are left out.
 """
 
 import json
@@ -16,7 +16,6 @@ Facts = list[tuple[str, str]]
 
 
 def methods(atlas: Atlas, answers: Mapping[str, Answer]) -> list[tuple[str, Facts]]:
-    """Groups of facts, each a name and what there is to say."""
     manifest = atlas.manifest
     return [
         ("Model", _model(manifest.model)),
@@ -49,8 +48,7 @@ def _model(model: MinedModel) -> Facts:
 
 
 def _known_facts(*facts: tuple[str, str | None]) -> Facts:
-    """The facts that the manifest tells."""
-    return [(name, said) for name, said in facts if said]
+    return [(name, text) for name, text in facts if text]
 
 
 def _text(corpus: MinedCorpus, plan: Mapping[str, Any]) -> Facts:
@@ -75,13 +73,13 @@ _COUNTED = (("documents", "document"), ("mined_sentences", "sentence"), ("mined_
 
 
 def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
-    asked, prefixes, removals = manifest.questions, "", ""
-    if asked.prefixes is not None:
-        wanted = asked.prefixes if asked.prefixes_asked is None else asked.prefixes_asked
-        prefixes = f"{asked.prefixes:,} of {wanted:,} asked for"
-    if asked.removals_per_layer is not None:
-        removals = str(asked.removals_per_layer)
-    one, two = (asked.removals_excluded.get(length) for length in ("length_one", "length_two"))
+    questions, prefixes, removals = manifest.questions, "", ""
+    if questions.prefixes is not None:
+        requested = questions.prefixes if questions.prefixes_asked is None else questions.prefixes_asked
+        prefixes = f"{questions.prefixes:,} of {requested:,} asked for"
+    if questions.removals_per_layer is not None:
+        removals = str(questions.removals_per_layer)
+    one, two = (questions.removals_excluded.get(length) for length in ("length_one", "length_two"))
     kinds = dict.fromkeys(answer.interval for answer in answers.values() if answer.interval)
     return _known_facts(
         ("validation prefixes (Figures 7 to 11)", prefixes),
@@ -95,8 +93,8 @@ def _questions(manifest: Manifest, answers: Mapping[str, Answer]) -> Facts:
 
 def _plan(manifest: Manifest) -> Facts:
     left_out = {"model", "model_fingerprint", "corpus", "corpus_fingerprint", "validation", "layers"}
-    told = sorted(manifest.plan.keys() - left_out)
-    facts = [(name.replace("_", " "), _value(manifest.plan[name])) for name in told]
+    names = sorted(manifest.plan.keys() - left_out)
+    facts = [(name.replace("_", " "), _value(manifest.plan[name])) for name in names]
     facts.append(("batches computed in halves for want of memory", f"{len(manifest.out_of_memory_batches):,}"))
     facts.append(("hash of the plan", manifest.plan_hash))
     facts.append(("mnemoscope", f"{manifest.package}, atlas schema {manifest.schema}"))

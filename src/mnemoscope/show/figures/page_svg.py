@@ -1,9 +1,8 @@
-"""A figure as SVG that stands inside a page: no style, no script, no address of another place; marks that are links.
+"""Converts a figure to SVG for embedding in a page: no style, no script, no external address; marks are links.
 
-The renderer's drawing is rebuilt from a list of elements and attributes that may stand in a page; whatever else it
-writes, such as roles, classes and frames without ink, is left out, which also makes it half as long. Lines and letters
-take the colour of the text around them, so the same drawing is read in the dark. What a mark says when it is pointed
-at becomes its `title`.
+The renderer's SVG is rebuilt from a list of permitted elements and attributes; all else, such as roles, classes and
+invisible frames, is dropped, which also halves the size. Lines and letters take the colour of the surrounding text, so
+the drawing works in dark mode. A mark's tooltip becomes its `title`.
 """
 
 import re
@@ -27,27 +26,24 @@ ATTRIBUTES = frozenset(
     | {"opacity", "font-size", "font-weight", "text-anchor", "clip-path", "id"}
 )
 SPOKEN = ("point", "bar", "tick", "circle")
-"""Marks that say something; lines and bands are said by their points."""
+"""Marks with a tooltip; lines and bands get theirs from their points."""
 
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
 _LAYER = re.compile(r"; layer: (\d+)")
-"""A layer in a tooltip, which stands behind the fields of the axes."""
+"""A layer in a tooltip, after the fields of the axes."""
 _NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)\d+(?=[\")])")
 
 
 def grammar() -> str:
-    """The version of Vega-Lite that figures are written in, as the renderer names it.
-
-    Raises OptionError where the renderer, whose JavaScript reserves addresses, would abort the process.
+    """The version of Vega-Lite that figures use, as the renderer names it. Raises OptionError if the renderer's
+    JavaScript engine, which reserves address space, would abort the process.
     """
     require_addresses(_ADDRESSES, "drawing a figure")
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def number_parts(svg: str, *, prefix: str = "") -> str:
-    """The drawing with its clipping paths and gradients numbered from 0, and their names prefixed; the renderer goes on
-    counting from figure to figure.
-    """
+    """Renumbers clipping paths and gradients from 0 and prefixes their names; the renderer counts on across figures."""
     new: dict[str, str] = {}
     for found in _NUMBERED.finditer(svg):
         new.setdefault(found.group(), f"{prefix}{found[1]}{len(new)}")
@@ -55,13 +51,11 @@ def number_parts(svg: str, *, prefix: str = "") -> str:
 
 
 def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bool = False) -> str:
-    """The figure as one `svg` element for a page; `name` is its own in the page, `label` says what it shows.
-
-    The page has the figure's title and its own paper, so neither is drawn. Marks that say their layer lead to its page;
-    a `silent` drawing is one picture, whose marks say nothing and lead nowhere.
+    """The figure as one `svg` element; `name` is unique in the page, `label` describes it. Title and background are
+    left to the page. Marks with a layer link to its page; a `silent` drawing has no tooltips and no links.
     """
     config = specification["config"]
-    # A page's letters may be wider than those that the renderer measures by.
+    # A page's font may be wider than the one that the renderer measures with.
     roomy = config | {"legend": {"columnPadding": 34} | config["legend"]}
     untitled = {key: part for key, part in specification.items() if key != "title"}
     shown = untitled | {"background": None, "padding": 4, "config": roomy}
@@ -75,7 +69,7 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bo
 
 
 def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator[ElementTree.Element]:
-    """What is kept of an element's children; nothing that marks say of a silent drawing."""
+    """The permitted part of an element's children; without tooltips in a silent drawing."""
     for child in parent:
         tag = child.tag.removeprefix(SVG)
         if tag not in ELEMENTS or child.get("display") == "none":
@@ -96,7 +90,7 @@ def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator
                 title.text = _own_words(label)
                 kept.insert(0, title)
                 if layer := _LAYER.search(label):
-                    # The table beside the figure leads to the same pages with the keyboard.
+                    # Keyboard users have the same links in the table beside the figure.
                     link = ElementTree.Element("a", {"href": f"/layers/{layer[1]}", "tabindex": "-1"})
                     link.append(kept)
                     kept = link
@@ -112,10 +106,10 @@ def _attributes(element: ElementTree.Element) -> dict[str, str]:
 
 
 def _own_words(label: str) -> str:
-    """The mark's own words: its tooltip, which the renderer puts after the fields of the axes."""
+    """The mark's tooltip, which the renderer appends to the fields of the axes."""
     _, layer, rest = label.partition("; layer: ")
     if layer:
         return f"layer: {rest}"
-    # Where tooltip and axis have a name in common it is said once, with the axis.
+    # A field that is both in the tooltip and on the axis appears once, with the axis.
     axis, tenth, rest = label.partition("; tenth: ")
     return f"tenth: {rest}; {axis.partition('; ')[2]}" if tenth else label

@@ -1,4 +1,4 @@
-"""The panels of figures: lines with intervals over the layers, stacked shares, their legends, and how panels join."""
+"""Panels of figures: lines with intervals over the layers, stacked shares, their legends, and their composition."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,9 +26,9 @@ from mnemoscope.show.figures.chart import (
 )
 
 TITLE = 72
-"""Characters of a line of a figure's title: as wide as its panels."""
+"""Characters per line of a figure's title, as wide as its panels."""
 SMALL_WIDTH, SMALL_HEIGHT = 280, 120
-"""Of a panel on a card."""
+"""The size of a panel on a card."""
 
 
 def lines(
@@ -44,12 +44,9 @@ def lines(
     zero: bool = False,
     dodge: bool = False,
 ) -> tuple[Panel, ...]:
-    """A panel with a line per series over the layers, its points, and its 95 % intervals as bars.
-
-    There is none where the answer has no number of any of the series.
-
-    The band around a line is its interval, too, or what `bands` names: the lower and upper number for a series. With
-    `dodge` the series stand beside one another, without bands: for intervals that would hide each other.
+    """A panel with one line per series over the layers, its points, and its 95 % intervals as bars; none without
+    numbers. The band around a line is its interval, or what `bands` names: the lower and upper number for a series.
+    With `dodge` the series are drawn side by side, without bands, so that overlapping intervals stay visible.
     """
     if not (shown := _available(answer, series)):
         return ()
@@ -75,7 +72,7 @@ def lines(
             line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
             points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
         ]
-        # A mark without data would take the scale away from the others.
+        # A mark without data would break the shared scale.
         if any(row["low"] is not None and row["high"] is not None for row in rows):
             rule = bars.mark_rule(strokeWidth=1.5)
             layers.insert(0, rule.encode(y=vertical("low"), y2=alt.Y2("high:Q"), opacity=clear))
@@ -91,24 +88,21 @@ def lines(
 
 
 def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
-    """Those of the series that the answer has numbers for, each with a title for the legend."""
     return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
 
 
 def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
-    """The colour of each series, with a legend of squares or of strokes."""
     return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
 
 
 def _dashes(series: Sequence[Series]) -> alt.StrokeDash:
-    """The dashes of each series, in the same legend as its colour."""
     return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
 
 
 def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
-    """One of the values for each series; the legend stands above the chart, in one row where that fits."""
+    """One of the values per series; the legend is above the chart, in one row if it fits."""
     labels = [one.title for one in series]
-    # The same for every mark of a chart, or the legends would not become one; clear, although bands are faint.
+    # Equal legends of all marks are merged into one; opaque, although bands are faint.
     legend = {
         "orient": "top",
         "title": None,
@@ -122,26 +116,25 @@ def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> 
 
 
 def _selection(name: str) -> Any:
-    """A click on the legend dims the other series; `name` is the chart's own name for it."""
+    """A click on the legend dims the other series; `name` is unique per chart."""
     return alt.selection_point(name=name, fields=["series"], bind="legend")
 
 
 def _highlight(picked: Any, normal: float, dimmed: float) -> alt.OpacityValue:
-    """The opacity of a series, and of the others once one was picked in the legend."""
     return alt.OpacityValue(**alt.condition(picked, alt.value(normal), alt.value(dimmed)))
 
 
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
-    """The series' places around the middle of a layer's band: at most 18 units and 40 % of the band apart in all."""
+    """Offsets of the series around the middle of a layer's band, at most 18 units and 40 % of the band in all."""
     reach = min(0.4, 18 * max(1, layers) / WIDTH)
-    # The scale reaches over the whole band, so its padding, in steps between series, is what keeps it in the middle.
+    # The scale spans the whole band; its padding, in steps between series, keeps the points near the middle.
     padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
     scale = {"type": "point", "domain": [one.title for one in series], "padding": padding}
     return alt.XOffset("series:N", scale=scale)
 
 
 def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
-    """A row without a number where a series has none, so that no line is drawn across that layer."""
+    """A row without a value where a series has none, so that the line is interrupted at that layer."""
     return [
         {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
         for one in series
@@ -151,7 +144,7 @@ def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def _above_zero(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without what a logarithmic scale cannot show."""
+    """The row without values that a logarithmic scale cannot show."""
     if row["value"] is None or row["value"] <= 0:
         return {**row, "value": None, "low": None, "high": None}
     return row if row["low"] is None or row["low"] > 0 else {**row, "low": None, "high": None}
@@ -163,18 +156,17 @@ def _add_bands(
     series: Sequence[Series],
     bands: Mapping[str, tuple[str, str]] | None,
 ) -> None:
-    """Gives every row the ends of the band around its line."""
     names = {one.title: one.name for one in series}
     for row in rows:
         row["from"], row["to"] = row["low"], row["high"]
         if bands is not None:
             ends = bands.get(names[row["series"]])
-            found = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
-            row["from"], row["to"] = (None if end is None else round_significant(end.value) for end in found)
+            numbers = (None, None) if ends is None else tuple(answer.at(end, row["layer"]) for end in ends)
+            row["from"], row["to"] = (None if end is None else round_significant(end.value) for end in numbers)
 
 
 def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
-    """Shares that sum to one, stacked per layer from below; `edges` are the 95 % intervals of borders between them."""
+    """Shares that sum to one, stacked per layer; `edges` are the 95 % intervals of the borders between them."""
     shown = _available(answer, series)
     rows, height = [], dict.fromkeys(answer.layers, 0.0)
     for one in shown:
@@ -204,7 +196,7 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
             )
             .add_params(picked)
         )
-        # Beside one another: the borders may lie close together.
+        # Side by side, since borders may be close together.
         places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
         marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
         return alt.layer(bars, *marks)
@@ -213,7 +205,7 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
 
 
 def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
-    """The 95 % intervals of the rows of that name as bars with ends, coloured as the text, `aside` to the right."""
+    """95 % intervals of the rows `name` as bars with ends, in the text's colour, shifted `aside` to the right."""
     place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
     ends = [
         place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=alt.Y(f"{end}:Q"))
@@ -226,12 +218,10 @@ def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
 
 
 def panel(draw: Callable[[], Drawing], rows: Mapping[str, Sequence[dict[str, Any]]], *, title: str) -> Panel:
-    """The drawing as one part of a figure; the page may give it another width."""
     return Panel(lambda: draw().properties(width=WIDTH, height=HEIGHT, title=title), rows)
 
 
 def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
-    """The figure's first panel, as small as a card, without titles: to be recognised, not to be read off."""
     first = figure.panels[0]
     small = Panel(lambda: first.draw().properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title=""), first.rows)
     whole = specification(answer, replace(figure, panels=(small,)), about="")
@@ -243,38 +233,37 @@ def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
 
 
 def _with_narrow_axes(part: Any) -> Any:
-    """A specification, or a part of one, whose axes have no titles and whose legends at most two columns."""
+    """A (part of a) specification with untitled axes and legends of at most two columns."""
     if isinstance(part, list):
         return [_with_narrow_axes(one) for one in part]
     if not isinstance(part, dict):
         return part
-    found = {name: _with_narrow_axes(one) for name, one in part.items()}
-    for name, one in found.get("encoding", {}).items():
+    narrow = {name: _with_narrow_axes(one) for name, one in part.items()}
+    for name, one in narrow.get("encoding", {}).items():
         if name in ("x", "y"):
-            found["encoding"][name] = one | {"title": None}
+            narrow["encoding"][name] = one | {"title": None}
         elif isinstance(one, dict) and one.get("legend"):
-            found["encoding"][name] = one | {"legend": one["legend"] | {"columns": 2}}
-    return found
+            narrow["encoding"][name] = one | {"legend": one["legend"] | {"columns": 2}}
+    return narrow
 
 
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
-    """The figure as Vega-Lite, for the page and for the files: its panels below one another, in one style.
-
-    `about` (model, text) stands below its title.
+    """The figure as Vega-Lite for the page and for the files: its panels in a column, in one style. `about` (model,
+    text) is its subtitle.
     """
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),
-        # The renderer dies, and the process with it, on a control code, which the name of a model or a text may hold.
+        # A control code, which the name of a model or a text may hold, makes the renderer abort the process.
         "subtitle": [show_controls(line) for line in (about, f"layers counted from 0{bars}")],
         "fontSize": 17,
         "subtitleFontSize": 12,
         "offset": 14,
     }
     return {
-        # Its parts were checked one by one; a check of the whole takes as long as all else, and a test does it.
+        # Altair validated the parts; validating the whole doubles the time, and a test does it.
         **apart.to_dict(validate=False),
         "title": title,
         "description": figure.reading,

@@ -1,7 +1,7 @@
-"""How a model of experts shares its tokens out: which experts are chosen, how evenly, on what, what is alike inside.
+"""Routing in a mixture of experts: the share of tokens per expert, what each fires on, and how alike its memories are.
 
-Reads the tables of an atlas (definitions.md section 7.1): `routing` counts every mined prefix; what an expert fires on,
-and what its memories have in common, is read off their best positive triggers.
+Reads the tables of an atlas (definitions.md section 7.1): `routing` counts every mined prefix. What an expert fires on,
+and the overlap of its memories, come from their best positive triggers.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,8 @@ from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.show.figures.chart import STYLE
 
 FIRES_ON = 6
-"""Tokens told of an expert."""
 LEAST = 5
-"""Triggers that must end in a token for it to be told."""
+"""Fewest triggers that end in a token shown."""
 _LEGEND = alt.Legend(
     title="x even", titleFontWeight="normal", titleColor="currentColor", labelColor="currentColor",
     values=[0.25, 0.5, 1, 2, 4],
@@ -31,11 +30,11 @@ PAIRS = 2_000
 
 @dataclass(frozen=True)
 class LayerRouting:
-    """One layer: its experts as rows (expert, name, tokens, share, weight, first_share, fires_on), and what they share.
+    """One layer: its experts as rows (expert, name, tokens, share, weight, first_share, fires_on), and overlaps.
 
     `evenness` is the entropy of the routed experts' shares of tokens over that of equal shares: 1 is even, 0 is one
     expert for all. `same` and `different` are the mean overlap (Jaccard) of the last tokens of two memories' triggers,
-    of one routed expert and of two; null where there are no such pairs.
+    of one routed expert and of two; null without such pairs.
     """
 
     layer: int
@@ -46,7 +45,7 @@ class LayerRouting:
 
 
 def routing(atlas: Atlas) -> list[LayerRouting]:
-    """The routing of every mined layer that has experts; raises AtlasUnfinished for an atlas without any."""
+    """The routing of every mined layer with experts. Raises AtlasUnfinished for an atlas without any."""
     table = atlas.table("routing")
     return [_layer(atlas, layer, table.filter(pl.col("layer") == layer)) for layer in table["layer"].unique().sort()]
 
@@ -86,7 +85,7 @@ def _evenness(tokens: np.ndarray) -> float | None:
 
 
 def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[int]]:
-    """Of each expert the tokens in which its memories' triggers end more often than the layer's, by how much more."""
+    """For each expert, the tokens in which its triggers end more often than the layer's, by how much more."""
     own = triggers.with_columns(expert=pl.Series(numbering.experts(triggers["memory"].to_numpy())))
     counts = own.group_by("expert", "token").len()
     of_layer = counts.group_by("token").agg(layer=pl.col("len").sum())
@@ -104,7 +103,7 @@ def _fires_on(numbering: Numbering, triggers: pl.DataFrame) -> dict[int, list[in
 
 
 def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer: int) -> tuple[Estimate, Estimate]:
-    """The overlap of pairs of firing memories of one routed expert, and of two: seeded draws."""
+    """The overlap of random pairs of firing memories of one routed expert, and of two (seeded)."""
     sets: dict[int, set[int]] = {}
     for memory, tokens in triggers.group_by("memory", maintain_order=True).agg("token").iter_rows():
         sets[memory] = set(tokens)
@@ -127,9 +126,8 @@ def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer:
 
 
 def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
-    """The shares of tokens by layer and expert as Vega-Lite, against an even share: twice as many is as far as half.
-
-    With `about` it has a title that says so, and a legend; a page says both in words.
+    """Shares of tokens by layer and expert relative to an even share, as Vega-Lite, on a logarithmic colour scale. With
+    `about` it has a title and a legend; pages have both in words.
     """
     legend = None if about is None else _LEGEND
     rows = [
@@ -159,7 +157,7 @@ def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> di
 
 
 def _against_even(layer: LayerRouting, row: dict[str, Any]) -> float | None:
-    """A routed expert's tokens over the mean of the layer's routed experts; None for a shared one."""
+    """A routed expert's tokens relative to the layer's mean; None for a shared expert."""
     tokens = [one["tokens"] for one in layer.experts if one["first_share"] is not None]
     even = sum(tokens) / max(1, len(tokens))
     return None if row["first_share"] is None or not even else max(2.0**-10, row["tokens"] / even)

@@ -1,10 +1,9 @@
-"""One question of the paper as a section to read: figure and reading, ours beside the paper, and the tables.
+"""One question as a section: figure and reading, the comparison with the paper, and the tables.
 
-The report's page and the pages of `serve` show the same sections; each only draws the figure in its own way.
+The report and the pages of `serve` show the same sections; each only embeds the figure in its own way.
 
-The paper's figures are those of one model of 16 layers; a small model need not repeat them. Claims, rules and findings
-are declared by the questions; each rule is printed, in words, beside its verdict: yes, no, undecided, or a dash where
-nothing can be judged.
+The paper's figures are of one model of 16 layers, which a small model need not reproduce. Claims, rules and findings
+are declared by the questions; each rule is printed beside its verdict: yes, no, undecided, or a dash without one.
 """
 
 import base64
@@ -29,7 +28,7 @@ from mnemoscope.show.figures.panels import specification
 
 @dataclass(frozen=True)
 class ComparisonLine:
-    """One line of the comparison, in words; `shown` is yes, no, undecided or a dash."""
+    """One line of the comparison; `shown` is yes, no, undecided or a dash."""
 
     question: str
     figure: str
@@ -43,7 +42,7 @@ class ComparisonLine:
 
 @dataclass(frozen=True)
 class Section:
-    """What there is to read about one question; `missing` says why there is no figure, and is empty where there is."""
+    """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
 
     question: str
     figure: str
@@ -58,13 +57,12 @@ class Section:
 
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
-    """The figure of a question, drawn by the module of that name in this room; `answers` may hold others besides."""
+    """Draws a question's figure with the module of that name; other `answers` are ignored."""
     figure: Figure = _drawing_module(question).figure({one: answers[one] for one in drawn_questions(question)})
     return figure
 
 
 def drawn_questions(question: str) -> tuple[str, ...]:
-    """The questions whose answers the figure of this one draws, its own first."""
     return (question, *getattr(_drawing_module(question), "BESIDES", ()))
 
 
@@ -73,22 +71,20 @@ def _drawing_module(question: str) -> Any:
 
 
 def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> dict[str, Any]:
-    """The figure of a question as Vega-Lite, with the names of model and text below its title."""
     about = f"model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     return specification(answers[question], draw_figure(question, answers), about=about)
 
 
 def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
-    """The figure of one question as a chart of Altair, its panels below one another; its data are inside it.
+    """The figure of one question as an Altair chart with its data, its panels in a column.
 
-    The answer is made where the atlas has none; nothing is written. Raises what `answer` raises.
+    A missing answer is computed; nothing is written. Raises what `answer` raises.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 
 def section(question: str, answers: Mapping[str, Answer]) -> Section:
-    """The section of a question, drawn; `answers` may hold others besides."""
     answer = answers[question]
     figure = Figure((), "", "") if answer.missing else draw_figure(question, answers)
     return Section(
@@ -106,7 +102,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> Section:
 
 
 def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
-    """Every claim of the paper with our number, in the paper's order; after those of a figure, what else it found."""
+    """Every claim of the paper with our number, in the paper's order, and after a figure's claims its finding."""
     return [line for answer in answers.values() for line in _compare_answer(answer, answers)]
 
 
@@ -119,7 +115,7 @@ def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[Compa
 
 
 def _judge(answer: Answer, claim: Claim) -> Outcome:
-    """Our number beside that of the claim, and the verdict; none where the number tested does not exist."""
+    """Our number beside the claim's, and the verdict; NOTHING_FOUND without a number."""
     row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
     if row is None:
         return NOTHING_FOUND
@@ -129,13 +125,13 @@ def _judge(answer: Answer, claim: Claim) -> Outcome:
 
 
 def _place(row: Row) -> str:
-    """The layer that a total is of, if it is of one."""
+    """The layer of a total that belongs to one."""
     layer = row.own.get("at_layer", row.own.get("best_layer"))
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
 def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> ComparisonLine:
-    """A line of the comparison; an answer of too few documents decides nothing. `tested` is told beside the rule."""
+    """A line of the comparison; too few documents decide nothing. `tested` is shown beside the rule."""
     ours, interval, verdict = outcome
     shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
     where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
@@ -144,14 +140,13 @@ def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, teste
 
 
 def describe_upper_layers(answer: Answer) -> str:
-    """Which layers the upper ones are here, in words."""
     if not answer.upper:
         return "none of the mined layers is an upper one"
     return f"the upper layers are {format_layers(answer.upper)}"
 
 
 def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
-    """Everything that the answer says, in tables narrow enough to read: by layer, the figure's own, and the totals."""
+    """All numbers of the answer in narrow tables: by layer, the figure's own, and the totals."""
     names = answer.names()
     by_layer = [name for name in names if answer.rows(name)]
     totals = [name for name in names if name not in by_layer and not answer.question.number(name).table]
@@ -162,7 +157,7 @@ def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
 
 
 def _by_layer(answer: Answer, names: list[str], caption: str) -> Table:
-    """A row per layer and one for all of them; the number of cases once, where it is the same for all names."""
+    """A row per layer and one for all; one column of case counts if they are the same for all names."""
     lines: list[tuple[Cell, ...]] = []
     for layer in (*answer.layers, None):
         rows = [answer.at(name, layer) for name in names]
@@ -181,5 +176,5 @@ def _totals(answer: Answer, names: list[str]) -> Table:
 
 
 def csv_link(table: pl.DataFrame) -> str:
-    """The whole answer as a `data:` link that a browser saves as CSV."""
+    """The whole answer as a `data:` link, which browsers save as CSV."""
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(table.write_csv().encode()).decode()

@@ -1,7 +1,7 @@
-"""The first screen: what was mined, what keys detect, what values predict, and where the prediction is made.
+"""The first screen in sentences: what was mined, what keys detect, what values predict, where predictions are made.
 
-Plain sentences for somebody who has not read the paper. Every number is the atlas's own, and what a sentence concludes
-depends on the numbers: where ours differ from the paper's, it says so.
+For readers who do not know the paper. Every number is the atlas's own, and the conclusions depend on the numbers; a
+difference from the paper is stated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from mnemoscope.questions.verdicts import correct_intervals, is_above
 
 @dataclass(frozen=True)
 class Card:
-    """One of the questions of the first screen, its answer in sentences, and the section with the figures."""
+    """A question of the first screen, its answer in sentences, and the section with the figures."""
 
     title: str
     sentences: tuple[str, ...]
@@ -24,7 +24,6 @@ class Card:
 
 
 def cards(mined: Sequence[str], answers: Mapping[str, Answer]) -> list[Card]:
-    """The cards after the first one, which shows a memory; `mined` is what `describe_mining` says."""
     return [
         Card("What was mined", tuple(mined), "methods"),
         Card("What keys detect", tuple(_keys(answers)), "key_patterns"),
@@ -34,7 +33,6 @@ def cards(mined: Sequence[str], answers: Mapping[str, Answer]) -> list[Card]:
 
 
 def describe_mining(atlas: Atlas) -> list[str]:
-    """How many memories of which model, on which text."""
     model, corpus = atlas.manifest.model, atlas.manifest.corpus
     counts, sizes = corpus.counts, model.sizes
     total, depth = sum(atlas.memories(layer) for layer in atlas.layers), len(sizes.memories)
@@ -55,8 +53,8 @@ def describe_mining(atlas: Atlas) -> list[str]:
     sentences.append(
         f"{dead:,} of them never fired ({percent(dead / total)})." if dead else "Every one of them fired at least once."
     )
-    asked = atlas.manifest.questions
-    if (gave := asked.prefixes or 0) and gave < (asked.prefixes_asked or 0):
+    questions = atlas.manifest.questions
+    if (gave := questions.prefixes or 0) and gave < (questions.prefixes_asked or 0):
         sentences.append(
             f"Figures 7 to 11 are asked of {pluralise(gave, 'prefix', 'prefixes')}, all that the validation text gives."
         )
@@ -81,46 +79,44 @@ def _keys(answers: Mapping[str, Answer]) -> list[str]:
     sentences += _kinds(answer)
     removals = answers["key_removals"]
     medians = {one: removals.total(f"{one}_median") for one in ("last", "first", "random")}
-    found: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
-    if len(found) == len(medians):
+    known: dict[str, Row] = {name: row for name, row in medians.items() if row is not None}
+    if len(known) == len(medians):
         lead = {
             "last": "Above all the last token fires a memory",
             "first": "Above all the first token fires a memory",
             "random": "Neither end of a prefix matters as much as its middle",
             "": "Which token of a prefix matters most is not clear",
-        }[_lowest(found)]
-        changes = [
-            f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in found.items()
-        ]
+        }[_lowest(known)]
+        changes = [f"{row.text} without {'a' if name == 'random' else 'the'} {name} one" for name, row in known.items()]
         sentences.append(f"{lead}: the median change of the coefficient is {join_words(changes)}.")
     return sentences
 
 
-def _lowest(found: Mapping[str, Row]) -> str:
-    """The row that lies below all others with its whole interval; none of them where intervals overlap."""
-    least = min(found, key=lambda name: found[name].value)
-    others = [row for name, row in found.items() if name != least]
-    high = found[least].high
+def _lowest(rows: Mapping[str, Row]) -> str:
+    """The row whose whole interval lies below all others; empty if intervals overlap."""
+    least = min(rows, key=lambda name: rows[name].value)
+    others = [row for name, row in rows.items() if name != least]
+    high = rows[least].high
     return least if high is not None and all(row.low is not None and high < row.low for row in others) else ""
 
 
 def _kinds(answer: Answer) -> list[str]:
-    """Shallow against semantic, below and above; and which leads, if the prefixes of one kind alone decide it."""
-    found = []
+    """Shallow against semantic patterns in lower and upper layers, and which one leads, if decided."""
+    halves = []
     for where, layers in (("lower", answer.lower), ("upper", answer.upper)):
         shallow, semantic = answer.mean("shallow", layers), answer.mean("semantic", layers)
         if shallow is not None and semantic is not None:
-            found.append((where, layers, shallow, semantic))
-    if not found:
+            halves.append((where, layers, shallow, semantic))
+    if not halves:
         return []
-    where, layers, shallow, semantic = found[0]
+    where, layers, shallow, semantic = halves[0]
     text = (
         f"In the {where} layers ({format_layers(layers, bare=True)}) {percent(shallow)} of the triggers share a surface"
         f" form, such as the last word, and {percent(semantic)} a topic"
     )
     end = ""
-    if len(found) == 2:
-        where, layers, shallow, semantic = found[1]
+    if len(halves) == 2:
+        where, layers, shallow, semantic = halves[1]
         text += f"; in the {where} ({format_layers(layers, bare=True)}) {percent(shallow)} and {percent(semantic)}"
         below, above = (_shallow_leads(answer, half) for half in ("lower", "upper"))
         end = {
@@ -162,7 +158,6 @@ def _values(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def _most_confident(answer: Answer) -> list[str]:
-    """What the 100 most confident values do; nothing where there is no answer."""
     upper, agreeing, share = (
         answer.total(f"top100_{name}") for name in ("upper_layers", "with_trigger", "trigger_share")
     )
@@ -176,10 +171,8 @@ def _most_confident(answer: Answer) -> list[str]:
 
 
 def _side(row: Row, other: Row) -> str:
-    """`more` or `less` than the other number, as far as the intervals can tell; empty where they cannot."""
-    low, high, least, most = (
-        one.value if end is None else end for one in (row, other) for end in (one.low, one.high)
-    )
+    """`more` or `less` than the other number; empty if the intervals overlap."""
+    low, high, least, most = (one.value if end is None else end for one in (row, other) for end in (one.low, one.high))
     return "more" if low > most else "less" if high < least else ""
 
 
@@ -189,7 +182,7 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
     rows = answer.rows("match")
     if rows:
         first, last = rows[0], rows[-1]
-        # At least half from there on, each layer's interval corrected for their number.
+        # From this layer on at least half; each layer's interval is corrected for their number.
         below = [row.low is None or row.low < 0.5 for row in correct_intervals(rows)]
         half = len(below) - below[::-1].index(True) if True in below else 0
         passing = "" if half == len(rows) else f" From layer {rows[half].layer} on it is at least half."
@@ -213,21 +206,20 @@ def _refinement(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def warnings(atlas: Atlas) -> list[str]:
-    """What a reader has to know before believing the numbers; usually nothing."""
-    found = []
-    overlap, asked = atlas.manifest.corpus.overlap, atlas.manifest.questions
+    texts = []
+    overlap, questions = atlas.manifest.corpus.overlap, atlas.manifest.questions
     if overlap is not None and overlap.sentences:
-        found.append(
+        texts.append(
             f"{overlap.sentences:,} of the {overlap.of:,} validation sentences ({percent(overlap.share)}) are"
             " also in the mined text, so Figures 7 to 11 are not about unseen text only."
         )
-    wanted = asked.prefixes_asked or 0
-    if (gave := asked.prefixes or 0) < wanted != MiningOptions.prefixes:  # the usual number was asked for by nobody
-        found.append(
+    target = questions.prefixes_asked or 0
+    if (gave := questions.prefixes or 0) < target != MiningOptions.prefixes:  # the default number is no user's request
+        texts.append(
             f"The validation text gave {pluralise(gave, 'prefix', 'prefixes')} of the"
-            f" {wanted:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."
+            f" {target:,.0f} asked for: intervals of Figures 7 to 11 are wider for it."
         )
     depth = len(atlas.manifest.model.sizes.memories)
     if len(atlas.layers) < depth:
-        found.append(f"Only {format_layers(atlas.layers)} of the model's {depth} layers were mined.")
-    return found
+        texts.append(f"Only {format_layers(atlas.layers)} of the model's {depth} layers were mined.")
+    return texts

@@ -1,1 +1,1 @@
-"""What each page says and shows: a function from an edition of an atlas to a `Page`, and its template; no web here."""
+"""The contents of pages: functions from an edition of an atlas to a `Page`, and their templates. No web server here."""

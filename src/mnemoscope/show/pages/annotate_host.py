@@ -1,4 +1,4 @@
-"""The data of the host's pages: the campaign and its people, and what all judgements add up to."""
+"""The data of the host's pages: the campaign and its people, and the results of all judgements."""
 
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mnemoscope.annotate.campaigns.store import Store
 
 NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition")
-"""The names whose values are no shares."""
+"""Numbers that are not shares."""
 TITLES = {
     "keys_with_pattern": "keys with at least one pattern",
     "patterns_per_key": "patterns per key",
@@ -40,11 +40,10 @@ TITLES = {
     "distant": "distant",
     "split": "as many say the one as the other",
 }
-"""What the numbers of results are called on the page; a name that is not here stands for itself."""
+"""Labels of the numbers of results; other names are shown as they are."""
 
 
 def campaign_view(store: "Store | None") -> dict[str, Any]:
-    """The campaign, or None, and everybody who was invited with their progress."""
     campaign = None if store is None else store.campaign()
     people = [] if store is None else list(store.annotators())
     return {
@@ -57,7 +56,6 @@ def campaign_view(store: "Store | None") -> dict[str, Any]:
 
 
 def results_view(found: "Results") -> dict[str, Any]:
-    """Every table of the results, as lists of rows."""
     return {table.name: getattr(found, table.name).to_dicts() for table in fields(found)}
 
 
@@ -76,16 +74,14 @@ def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the whole campaign, with a title each and whether they are shares."""
     return [row | _name_view(row["name"]) for row in rows if row["layer"] is None]
 
 
 def by_layer(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of layers as a table: names across, layers down."""
     names = list(dict.fromkeys(row["name"] for row in rows if row["layer"] is not None))
     layers = sorted({row["layer"] for row in rows if row["layer"] is not None})
-    found = {(row["layer"], row["name"]): row for row in rows}
-    lines = [{"layer": layer, "cells": [found.get((layer, name)) for name in names]} for layer in layers]
+    cells = {(row["layer"], row["name"]): row for row in rows}
+    lines = [{"layer": layer, "cells": [cells.get((layer, name)) for name in names]} for layer in layers]
     return {"names": [{"name": name} | _name_view(name) for name in names], "lines": lines}
 
 

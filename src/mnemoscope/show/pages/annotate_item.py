@@ -1,4 +1,6 @@
-"""The data of an annotator's pages: the list of their work, and one item. Blind: neither memory nor control is told."""
+"""The data of an annotator's pages: the list of their items, and one item. Blind: neither memory nor control is
+revealed.
+"""
 
 import hashlib
 import secrets
@@ -15,7 +17,6 @@ ITEM, MEMORY = "annotate_item.html", "annotate_memory.html"
 
 
 def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
-    """Everything that the annotator has to judge, and how far it is done."""
     places = store.places(annotator)
     return {
         "name": annotator.name,
@@ -29,10 +30,9 @@ def work_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
 
 
 def progress_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
-    """How many keys and compositions are finished, and whether all is handed in."""
-    found = store.progress(annotator)
-    finished, total = found.keys_finished + found.cases_finished, found.keys + found.cases
-    return asdict(found) | {"complete": found.complete and total > 0, "finished": finished, "total": total}
+    progress = store.progress(annotator)
+    finished, total = progress.keys_finished + progress.cases_finished, progress.keys + progress.cases
+    return asdict(progress) | {"complete": progress.complete and total > 0, "finished": finished, "total": total}
 
 
 def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> dict[str, Any]:
@@ -51,29 +51,28 @@ def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView"
 
 
 def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
-    """What is judged and what was said of it, as data."""
-    found = asdict(view)
-    memory = found.get("memory")
-    # A memory goes by its name, whether or not somebody has judged it already: browsers keep drafts under the code.
-    return found | {"kind": "key" if "prefixes" in found else "case", "memory": memory, "code": memory or found["code"]}
+    item = asdict(view)
+    memory = item.get("memory")
+    # A memory's code is its name, judged or not, because browsers store drafts under the code.
+    return item | {"kind": "key" if "prefixes" in item else "case", "memory": memory, "code": memory or item["code"]}
 
 
 def item_page(
     data: dict[str, Any], annotator: "Annotator", pattern: str = "", *, problem: str = "",
     draft: dict[str, Any] | None = None,
 ) -> Page:  # fmt: skip
-    """The page of one item, for editing the pattern that the address names, or a draft that could not be stored."""
+    """The page of one item, editing the pattern named in the address, or a draft that could not be stored."""
     chosen = data["memory"] is not None
     if draft is not None:
         pattern = "new" if draft["pattern"] is None else str(draft["pattern"])
 
     def extra() -> dict[str, Any]:
-        # A mark under which a browser keeps this annotator's drafts apart from another's.
+        # Browsers store the drafts of each annotator under this key.
         person = hashlib.sha256(annotator.name.encode()).hexdigest()[:12]
-        # Templates know `none` by another meaning.
-        found = {"bare": not chosen, "key": new_key(), "person": person, "nothing": data.get("none", False)}
+        # `none` has another meaning in templates.
+        values = {"bare": not chosen, "key": new_key(), "person": person, "nothing": data.get("none", False)}
         editing = _form(data["patterns"], pattern, draft) if data["kind"] == "key" else {}
-        return {**found, "problem": problem, **editing}
+        return {**values, "problem": problem, **editing}
 
     if chosen:
         return Page(MEMORY, f"Annotate {data['memory']}", data | {"name": annotator.name}, extra)
@@ -81,7 +80,7 @@ def item_page(
 
 
 def _form(patterns: list[dict[str, Any]], asked: str, draft: dict[str, Any] | None) -> dict[str, Any]:
-    """What the form of a key starts with, and of which pattern: None for a new one, the last if none is asked for."""
+    """The initial values of a key's form, and its pattern: None for a new one, by default the last."""
     known = {one["pattern"]: one for one in patterns}
     slot = max(known) if known and asked != "new" else None
     if asked.isdigit() and int(asked) in known:
@@ -96,7 +95,7 @@ def new_key() -> str:
 
 
 def after(places: "tuple[Place, ...]", code: str | None) -> str | None:
-    """The next item that is not finished: after this one, else from the start; None where all are."""
+    """The next unfinished item after this one, else from the start; None if all are finished."""
     at = next((index for index, place in enumerate(places) if place.code == code), -1)
     turned = [*places[at + 1 :], *places[: at + 1]]
     return next((place.code for place in turned if not place.finished and place.code != code), None)

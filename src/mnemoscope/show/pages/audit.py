@@ -1,7 +1,7 @@
-"""The page of a string: its address, which is its whole state, with its limits; and the audit in words and bars.
+"""The page of an audit: its address, which is its whole state, with limits; and the audit in words and bars.
 
-Torch-free, and pure functions of the audit and its address: no number is worked out here but differences and shares of
-the longest bar. Which question it answers: docs/beyond.md, B4.
+Torch-free, and pure functions of the audit and its address: computes only differences and bar lengths. Answers the
+question of docs/beyond.md, B4.
 """
 
 import math
@@ -14,15 +14,15 @@ from mnemoscope.foundation.formatting import DASH
 from mnemoscope.show.pages.trace import TraceAddress, WrittenText
 
 FEWEST, USUAL, MOST = 19, 99, 999
-"""Random strings drawn beside the given one: with fewer, none can stand among the best 5 %."""
+"""Random strings drawn for the given one: with fewer, none can rank among the best 5 %."""
 NEIGHBOURS = 40
-"""Texts, at most, on which side effects are measured: fewer than `mnemoscope audit` takes, since a reader waits."""
+"""Most texts on which side effects are measured: fewer than in `mnemoscope audit`, since a reader waits."""
 MINUS = "\N{MINUS SIGN}"
 Data = dict[str, Any]
 
 
 class AuditAddress(BaseModel, frozen=True):
-    """What the address asks for, empty fields of a form left out."""
+    """The parameters of the address; empty form fields are left out."""
 
     text: Annotated[WrittenText, Field(description="The string to audit")] = None
     vary: Annotated[
@@ -34,36 +34,31 @@ class AuditAddress(BaseModel, frozen=True):
     ] = USUAL
 
     def address(self) -> str:
-        """The page; what is as usual is left out."""
         usual = AuditAddress()
         names = [name for name in AuditAddress.model_fields if getattr(self, name) != getattr(usual, name)]
         return "/audit?" + urlencode([(name, getattr(self, name)) for name in names])
 
 
 class AuditView:
-    """One audited string: what the template asks of it."""
-
     def __init__(self, found: Data, neighbours: str) -> None:
         self.found, self.after, self.neighbours = found, found["after"], neighbours
         self._trace = TraceAddress(prompt=found["text"])
 
     @property
     def candidates(self) -> int:
-        """The string and its alternatives."""
         return int(self.found["alternatives"]) + 1
 
     @property
     def highest(self) -> float:
-        """The exposure of the first of them, in bits."""
+        """The largest possible exposure, in bits."""
         return math.log2(self.candidates)
 
     @property
     def log_probability(self) -> str:
-        """The string's own."""
         return with_sign(self.found["log_probability"], 2)
 
     def carriers(self) -> list[Data]:
-        """A row for each memory, with shares of the longest bar."""
+        """A row per memory, with its share of the longest bar."""
         own = self.found["memories"]
         longest = {name: max((abs(one[name]) for one in own), default=0.0) or 1.0 for name in ("direct", "lost")}
         return [
@@ -80,7 +75,7 @@ class AuditView:
         ]
 
     def together(self) -> list[Data]:
-        """The string as it is, without its best carriers, and without others as strong there."""
+        """The string unchanged, without its best carriers, and without controls of similar strength."""
         before, after = self.found["log_probability"], self.after
         untouched = {"kind": "", "log_probability": self.log_probability, "change": "", "beside": ""}
         rows = [("memory", after["log_probability"], after["side_effect"])]
@@ -96,14 +91,12 @@ class AuditView:
         ]
 
     def trace(self, memories: list[str] | None = None) -> str:
-        """The trace of the string, with some memories switched off."""
         return self._trace.model_copy(update={"changes": [f"{one}=0" for one in memories or []]}).address()
 
     def memory(self, name: str) -> str:
-        """The memory's own page, which carries the string along."""
         return self._trace.memory(name)
 
 
 def with_sign(value: float, digits: int) -> str:
-    """A number with its sign, and a true minus; -0 is +0."""
+    """A number with its sign, and a true minus; -0 becomes +0."""
     return f"{value + 0.0:+.{digits}f}".replace("-", MINUS)

@@ -1,4 +1,4 @@
-"""What the page of a causal check draws: its table in words, with intervals as marks on a common scale."""
+"""The data of a causal check's page: its table in words, with intervals as marks on a common scale."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ OF = {"memory": "this memory off", "controls": "another one off", "difference": 
 
 
 def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
-    """What the template needs besides the check's data."""
+    """Values for the template beside the check's data."""
     groups = []
     for logs in (False, True):
         rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]
@@ -29,8 +29,8 @@ def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
                 "rows": [_row(row, widest, hundredths=not logs) for row in rows],
             }
         )
-    said = ("next_token_log_probability", "difference")
-    own = next(row for row in data["rows"] if (row["measure"], row["of"]) == said)
+    key = ("next_token_log_probability", "difference")
+    own = next(row for row in data["rows"] if (row["measure"], row["of"]) == key)
     return {
         "own": [{"token": token["id"], "shown": words.visible_text(token["id"])} for token in data["own_tokens"]],
         "groups": groups,
@@ -64,7 +64,7 @@ def _with_sign(value: float | None, unit: int) -> str | None:
 
 
 def _clear(row: dict[str, Any]) -> str:
-    """Whether the memory carries what comes next, in a word: down, up, unclear, or too few triggers to tell."""
+    """The effect of the memory on the next token: down, up, unclear, or few (too few triggers)."""
     if row["low"] is None:
         return "few"
     if row["low"] <= 0 <= row["high"]:

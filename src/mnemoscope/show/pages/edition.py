@@ -1,9 +1,9 @@
-"""The atlas as its folder was at one moment, and the tables of it that many pages need, kept in memory.
+"""One state of an atlas's folder, with caches of pages and of the tables that many pages need.
 
-A finished atlas never changes, but another may be mined in its place, and answers and patterns can be made again: each
-such state is an edition with caches of its own. What was made from the mined tables alone, the large part, goes over to
-the next edition where only answers or patterns are new. For a model of GPT-2's size it is some 100 MB; triggers, and
-more sentences than a million and a half, are larger and read for each page.
+A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again:
+each such state is an edition with its own caches. Results of the mined tables only, the large part, pass to the next
+edition if only answers or patterns are new. For a model of GPT-2's size they take about 100 MB; triggers, and more than
+1.5 million sentences, are larger and read for each page.
 """
 
 import itertools
@@ -25,13 +25,13 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
 
 PAGES = 64 << 20
-"""Bytes of pages and views kept of one edition, the most recent ones: a thousand pages of memories, about."""
+"""Bytes of recent pages and views cached per edition: about a thousand pages of memories."""
 SENTENCES = 1_500_000
-"""Sentences whose tokens are kept in memory; to decode those of one memory's triggers anew takes 40 ms."""
+"""Most sentences whose tokens are kept in memory; decoding those of one memory's triggers takes 40 ms."""
 UNSORTED = 2
-"""Pages that look through the triggers of all layers before these are sorted once for all others."""
+"""Pages that search the triggers of all layers before these are sorted once for all others."""
 _SPAN = 1 << 24
-"""More than any layer has memories, and any sentence positions."""
+"""More than the memories of any layer, and than the positions of any sentence."""
 
 Footprint = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
@@ -41,10 +41,9 @@ _MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of an atlas; `footprint` tells it from others of the same folder.
-
-    `pages` holds the most recent pages and views, `tables` the few large things that many pages need, `mined` those of
-    them that were made from the mined tables alone.
+    """One state of an atlas; `footprint` identifies it among states of the same folder. `pages` caches recent pages and
+    views, `tables` the few large objects that many pages need, `mined` those of them that come from the mined tables
+    only.
     """
 
     atlas: Atlas
@@ -53,82 +52,79 @@ class Edition:
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
     _asked: Iterator[int] = field(default_factory=itertools.count)
-    """How many pages wanted to know which memories share triggers."""
+    """How many pages have asked which memories share triggers."""
 
     @property
     def state(self) -> str:
-        """What names this state of the atlas for readers."""
         later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
         return "".join((self.atlas.manifest_hash[:16], *later))
 
     def followed_by(self, footprint: Footprint) -> "Edition":
-        """The next edition, of other answers or patterns to the same mined tables."""
+        """The next edition, with other answers or patterns of the same mined tables."""
         return Edition(self.atlas, footprint, mined=self.mined, _asked=self._asked)
 
     @property
     def mined_files(self) -> Footprint:
-        """What tells the mined tables, and those that were made later with the model, from others of the folder."""
+        """The footprint of the mined tables, and of those made later with the model."""
         return self.footprint[: len(_MINED)]
 
     @property
     def searched_files(self) -> Footprint:
-        """What tells everything that is searched from others of the folder: the mined tables and the patterns."""
+        """The footprint of everything that is searched: the mined tables and the patterns."""
         return self.footprint[: len(_MINED) + 1]
 
     def is_current(self) -> bool:
-        """Whether the folder still is as it was; always where no footprint was taken."""
+        """Always true without a footprint."""
         return not self.footprint or footprint_of(self.atlas.path) == self.footprint
 
     def check_current(self) -> None:
-        """Raises AtlasBusy where the folder is not as it was."""
         if not self.is_current():
             raise AtlasBusy(f"{self.atlas.path} changed while it was being read; try again in a moment")
 
     def read_current(self, key: Hashable, read: Callable[[], T]) -> T:
-        """What `read` gives of answers or patterns, kept; raises AtlasBusy where they have been made again since."""
+        """The cached result of `read` on answers or patterns. Raises AtlasBusy if they have changed since."""
 
         def read_and_check() -> T:
-            found = read()
+            value = read()
             self.check_current()
-            return found
+            return value
 
         return self.tables.get(key, read_and_check)
 
     @property
     def has_patterns(self) -> bool:
-        """Whether the edition has patterns; raises AtlasBusy where they have been made again since."""
+        """Whether the edition has patterns. Raises AtlasBusy if they have changed since."""
         return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
-        """The rows of `values` or `activity` of one layer, by memory."""
         return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
-        """The one row of a memory in `values` or `activity`; raises AtlasDamaged."""
+        """A memory's row in `values` or `activity`. Raises AtlasDamaged."""
         rows, number = self.table(name, memory.layer), self.atlas.number(memory)
-        found = rows.row(number, named=True) if number < rows.height else None
-        if found is None or found["memory"] != number:
+        entry = rows.row(number, named=True) if number < rows.height else None
+        if entry is None or entry["memory"] != number:
             where = f"each memory of layer {memory.layer}"
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
-        return found
+        return entry
 
     def top_token(self, memory: MemoryId) -> int:
-        """The token that the memory's value ranks first; raises AtlasDamaged."""
+        """The token that the memory's value ranks first. Raises AtlasDamaged."""
         tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
         number = self.atlas.number(memory)
         if number >= len(tops):
-            self.row("values", memory)  # says what is missing
+            self.row("values", memory)  # raises with the missing row
         return int(tops[number])
 
     def _top_tokens(self, layer: int) -> np.ndarray:
-        """The token that each value of a layer ranks first; one column of the table, which is read in less time."""
+        """The top token of each value of a layer; reads one column, which is faster than the table."""
         rows = self.mined.find(("values", layer), None)
         if rows is None:
             rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
         return rows["top_tokens"].list.first().to_numpy()
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
-        """The memory's patterns in their order; None where patterns were not made."""
+        """The memory's patterns in order; None if patterns were not found yet."""
         if not self.has_patterns:
             return None
 
@@ -142,30 +138,29 @@ class Edition:
         return rows.slice(first, last - first).to_dicts()
 
     def read_ahead(self) -> None:
-        """Reads the two things that take long and that many pages need: the triggers of all layers, the sentences.
-
-        Until that is done, pages read what they need of the sentences, and the first two do so of the triggers.
+        """Reads the two slow objects that many pages need: the triggers of all layers, and the sentences. Before that,
+        each page reads the sentences it needs, and the first two pages search all triggers.
         """
         self.mined.get("sentences", self._sentences)
         self.mined.get("places", self._places)
 
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
-        asked = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
+        keys = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
         kept = self.mined.find("places", None)
-        # To look through all layers takes half as long as to sort all triggers for all pages to come.
+        # Searching all layers once takes half as long as sorting all triggers for later pages.
         if kept is None and next(self._asked) >= UNSORTED:
             kept = self.mined.get("places", self._places)
         if kept is None:
             sentences = sorted({sentence for sentence, _ in prefixes})
             found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
-            pieces = [memories[np.isin(places, asked)] for places, memories in found_in]
+            pieces = [memories[np.isin(places, keys)] for places, memories in found_in]
         else:
             places, memories = kept
-            ends = zip(np.searchsorted(places, asked, "left"), np.searchsorted(places, asked, "right"), strict=True)
+            ends = zip(np.searchsorted(places, keys, "left"), np.searchsorted(places, keys, "right"), strict=True)
             pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
-        found = Counter(np.concatenate(pieces).tolist())
-        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in found.items()}
+        counts = Counter(np.concatenate(pieces).tolist())
+        return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in counts.items()}
 
     def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the
@@ -178,28 +173,27 @@ class Edition:
         return sentence * _SPAN + position, layer * _SPAN + memory
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """All positive triggers, sorted by prefix."""
         prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
         whole = np.concatenate(prefixes)
         order = np.argsort(whole, kind="stable")
         return whole[order], _narrow(np.concatenate(memories)[order])
 
     def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
-        """The tokens of each of these sentences; raises AtlasDamaged where one is not stored."""
+        """The tokens of each of these sentences. Raises AtlasDamaged for a sentence that is not stored."""
         kept = self.mined.find("sentences", None)
         if kept is None:
             stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
             return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
         ids, starts, tokens = kept
-        found = {}
+        tokens_by_id = {}
         for sentence, place in zip(sentences, np.searchsorted(ids, np.asarray(sentences, dtype=np.int64)), strict=True):
             if place == len(ids) or ids[place] != sentence:
                 raise AtlasDamaged(f"{self.atlas.path}: sentence {sentence} is named by a table but not stored")
-            found[sentence] = tokens[starts[place] : starts[place + 1]].tolist()
-        return found
+            tokens_by_id[sentence] = tokens[starts[place] : starts[place + 1]].tolist()
+        return tokens_by_id
 
     def _sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """All sentences: their ids in order, where each one's tokens begin, the tokens of all; None for too many."""
+        """All sentences: their sorted ids, the start of each one's tokens, the tokens of all; None for too many."""
         ids = self.atlas.table("sentences", columns=["sentence"])["sentence"]
         if len(ids) > SENTENCES or not ids.is_sorted():
             return None
@@ -209,25 +203,24 @@ class Edition:
 
 
 def footprint_of(directory: Path) -> Footprint:
-    """Of each file that tells what the folder holds its inode, time and size; None where there is none."""
-    found: list[tuple[int, int, int] | None] = []
+    """Inode, time and size of each file that identifies the folder's contents; None for a missing file."""
+    files: list[tuple[int, int, int] | None] = []
     for name in (*_MINED, *_MADE_AGAIN):
         try:
             status = (directory / name).stat()
-            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+            files.append((status.st_ino, status.st_mtime_ns, status.st_size))
         except OSError:
-            found.append(None)
-    return tuple(found)
+            files.append(None)
+    return tuple(files)
 
 
 def _narrow(numbers: np.ndarray) -> np.ndarray:
-    """The numbers in as few bytes as the smallest and the largest of them need."""
+    """The numbers in the narrowest integer type that holds them."""
     ends = (np.min_scalar_type(int(end)) for end in (numbers.min(initial=0), numbers.max(initial=0)))
     return numbers.astype(np.promote_types(*ends))
 
 
 def _bytes_of(kept: object) -> int:
-    """About how many bytes a page or a view takes."""
     if isinstance(kept, pl.DataFrame):
         return int(kept.estimated_size())
     return sum(map(_bytes_of, kept)) if isinstance(kept, list | tuple) else sys.getsizeof(kept)

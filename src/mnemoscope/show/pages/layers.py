@@ -1,6 +1,6 @@
-"""The pages of layers: all of them, each in a line; and one layer's memories as a table and a picture.
+"""The pages of layers: a table of all layers; and one layer's memories as a table and a picture.
 
-A layer's memories are rows, put together once and kept; its address says which are shown and in which order.
+A layer's rows are computed once and cached; the address holds the filter and the order.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mnemoscope.show.figures.layer_picture import PictureFrame
 
 ROWS = 100
-"""Memories on one page."""
 COLUMNS = {
     "memory": "memory",
     "rate": "rate",
@@ -32,22 +31,19 @@ COLUMNS = {
     "kind": "kind",
     "token": "top_text",
 }
-"""What rows are sorted by, and the column behind it."""
+"""The column of each sort order."""
 Sort = Literal["memory", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
 DOWN_FIRST = ("rate", "confidence", "work", "norm", "agreement")
-"""Columns whose largest values are looked for first."""
+"""Columns sorted in descending order first."""
 Bound = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
     AfterValidator(lambda bound: None if bound == "" else bound),
 ]
-"""A number, or nothing where a form's field was left empty."""
+"""A number, or None for an empty form field."""
 
 
 class Choice(BaseModel, frozen=True):
-    """Which memories of a layer are shown, and in which order; everything that its address says.
-
-    Shares are between 0 and 1.
-    """
+    """The filter and order of a layer's memories; the whole state of the page's address. Shares are between 0 and 1."""
 
     sort: Sort = "memory"
     order: Literal["up", "down"] = "up"
@@ -65,30 +61,28 @@ class Choice(BaseModel, frozen=True):
     page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     def query(self, **changes: Any) -> str:
-        """The address's query with these changes, from the first page on, without what goes without saying."""
+        """The address's query with these changes, from the first page on, without default values."""
         changed = self.model_copy(update={"page": 1} | changes).model_dump()
         usual = Choice().model_dump()
-        said = {name: f"{value:g}" if isinstance(value, float) else value for name, value in changed.items()}
-        told = {name: said[name] for name in said if changed[name] != usual[name]}
-        return f"?{urlencode(told)}" if told else ""
+        texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in changed.items()}
+        parts = {name: texts[name] for name in texts if changed[name] != usual[name]}
+        return f"?{urlencode(parts)}" if parts else ""
 
     def heading(self, sort: Sort) -> str:
-        """The address of the same memories in this order, turned round where it is the page's own."""
+        """The address of the same memories in this order, reversed if it is the page's own."""
         usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
         turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
         return self.query(sort=sort, order=turned if self.sort == sort else usual) or "?sort=memory"
 
     def at_page(self, number: int) -> str:
-        """The address of another page of the same memories."""
         return self.query(page=number) or "?page=1"
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether any memory may be left out."""
         return self.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
 
     def numbers(self) -> list[int] | None:
-        """The memories named, None where none is; raises OptionError for what is not a number."""
+        """The listed memories, None without a list. Raises OptionError for anything but numbers."""
         if not self.memories.strip():
             return None
         parts = [part.strip() for part in self.memories.split(",")]
@@ -98,7 +92,7 @@ class Choice(BaseModel, frozen=True):
 
 
 def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
-    """The rows that the choice leaves, in its order; equal ones by number, and those without a value last."""
+    """The filtered rows in order; ties by number, rows without a value last."""
     tests: list[pl.Expr] = []
     if choice.fires != "any":
         tests.append(pl.col("positive") == 0 if choice.fires == "never" else pl.col("positive") > 0)
@@ -116,15 +110,17 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
         low, high = getattr(choice, f"{name}_from"), getattr(choice, f"{name}_to")
         tests += [] if low is None else [pl.col(column) >= low]
         tests += [] if high is None else [pl.col(column) <= high]
-    found = rows.filter(*tests) if tests else rows
+    kept = rows.filter(*tests) if tests else rows
     column = COLUMNS[choice.sort]
     if column == "memory":
-        return found.sort("memory", descending=choice.order == "down")
-    return found.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
+        return kept.sort("memory", descending=choice.order == "down")
+    return kept.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
 
 
 def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
-    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: no patterns made)."""
+    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: patterns not found
+    yet).
+    """
     edition.atlas.memories(layer)
     return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
 
@@ -152,26 +148,26 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
-    """What the triggers of each memory share: shallow, semantic or both; and how many patterns there are."""
+    """The kinds of each memory's patterns: shallow, semantic or both; and their number."""
     if not edition.has_patterns:
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
-    found = edition.read_current(
+    kinds = edition.read_current(
         "pattern kinds", lambda: edition.atlas.table("patterns", columns=["layer", "memory", "kind"]).rechunk()
     )
     several = pl.col("kind").n_unique() > 1
     return (
-        found.filter(pl.col("layer") == layer)
+        kinds.filter(pl.col("layer") == layer)
         .group_by("memory")
         .agg(pl.when(several).then(pl.lit("both")).otherwise(pl.col("kind").first()).alias("kind"), patterns=pl.len())
     )
 
 
 def layers_page(edition: Edition) -> Page:
-    """Every layer in a line: how many memories, how many never fire, how many agree, and the headline numbers."""
-    found = []
+    """One row per layer: memories, those that never fire, those that agree, and the headline numbers."""
+    layers = []
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
-        found.append(
+        layers.append(
             {
                 "layer": layer,
                 **_counts(rows),
@@ -182,11 +178,10 @@ def layers_page(edition: Edition) -> Page:
                 "semantic": _share(rows, ("semantic", "both")),
             }
         )
-    return Page("layers.html", "Layers", {"layers": found})
+    return Page("layers.html", "Layers", {"layers": layers})
 
 
 def _counts(rows: pl.DataFrame) -> dict[str, int]:
-    """How many memories there are, never fire, agree with their target, and have one."""
     return {
         "memories": rows.height,
         "never": int((rows["positive"] == 0).sum()),
@@ -196,28 +191,26 @@ def _counts(rows: pl.DataFrame) -> dict[str, int]:
 
 
 def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
-    """The share of memories with such a pattern; None where no patterns were made."""
     return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)
 
 
 def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
-    """One page of the layer's memories, how many there are, and the headline numbers.
-
-    Raises MemoryIdError for a layer that was not mined, OptionError.
+    """One page of the layer's memories, their total, and the headline numbers. Raises MemoryIdError for a layer that
+    was not mined, OptionError.
     """
     rows = layer_rows(edition, layer)
-    found = choose(rows, choice)
+    chosen = choose(rows, choice)
     place = edition.atlas.layers.index(layer)
     columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
     columns += ["kind", "patterns"]
-    listed = found.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
+    listed = chosen.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
         **_counts(rows),
-        "total": found.height,
+        "total": chosen.height,
         "page": choice.page,
-        "pages": max(1, -(-found.height // ROWS)),
+        "pages": max(1, -(-chosen.height // ROWS)),
         "choice": choice.model_dump(exclude={"page"}),
         "rows": [{"name": str(edition.atlas.name(layer, row["memory"])), **row} for row in listed],
         "previous": edition.atlas.layers[place - 1] if place else None,
@@ -230,7 +223,7 @@ def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
 
 
 def _picture(edition: Edition, layer: int, choice: Choice) -> str:
-    """The layer's picture with the chosen memories as points; that of all memories is kept."""
+    """The layer's picture with the selected memories as points; the unfiltered one is cached."""
 
     def draw() -> str:
         from mnemoscope.show.figures.layer_picture import picture
@@ -245,10 +238,8 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
 
 
 def layers_frame(edition: Edition) -> "PictureFrame":
-    """The axes that the pictures of all layers share."""
-
     def make() -> "PictureFrame":
-        # The room of figures loads the drawing library.
+        # Imports the drawing library.
         from mnemoscope.show.figures.layer_picture import frame
 
         return frame(edition.atlas, patterns=edition.has_patterns)
@@ -257,13 +248,10 @@ def layers_frame(edition: Edition) -> "PictureFrame":
 
 
 def _names(edition: Edition, layer: int) -> list[str]:
-    """The memories of the layer's rows."""
     return [str(edition.atlas.name(layer, memory)) for memory in layer_rows(edition, layer)["memory"].to_list()]
 
 
 def _titles(edition: Edition, layer: int) -> list[str]:
-    """What each memory's point in the picture says."""
-
     def make() -> list[str]:
         rows = layer_rows(edition, layer).select("top_text", "rate", "max_probability")
         return [

@@ -1,4 +1,4 @@
-"""A memory's page: everything that the atlas holds about it, what people say of it, and the memories most like it."""
+"""A memory's page: all data of the atlas about it, people's judgements, and the most similar memories."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,8 @@ from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
-"""Top tokens that are shown of a value through a lens."""
 NOTHING = TraceAddress()
-"""No trace to carry along."""
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
-"""What is told of a pattern."""
 
 
 def memory_page(
@@ -33,17 +30,16 @@ def memory_page(
     carried: TraceAddress = NOTHING,
     traces: bool = False,
 ) -> Page:
-    """The page; its links carry a trace's prompt and `changes` along, and lead to traces where there is a model.
-
-    `pattern` is the number of the one whose triggers are to be marked. Raises MemoryIdError for a memory that the atlas
-    does not have, OptionError for a pattern that it does not have.
+    """The page. Its links keep a trace's prompt and `changes`, and lead to traces if there is a model. `pattern` is the
+    number of the pattern whose triggers are marked. Raises MemoryIdError for an unknown memory, OptionError for an
+    unknown pattern.
     """
-    found = edition.patterns(edition.atlas[wanted].id)
-    numbers = [one["pattern"] for one in found or []]
+    patterns = edition.patterns(edition.atlas[wanted].id)
+    numbers = [one["pattern"] for one in patterns or []]
     if pattern is not None and pattern not in numbers:
         said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
-    triggers = triggers_view(edition, wanted, patterns=found or [])
+    triggers = triggers_view(edition, wanted, patterns=patterns or [])
     value, lenses = edition.row("values", wanted), edition.atlas[wanted].through_lenses()
     data: dict[str, Any] = {
         "memory": str(wanted),
@@ -56,7 +52,7 @@ def memory_page(
         "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
         "activity": _activity(edition.row("activity", wanted)),
-        "patterns": found and [{name: one[name] for name in PATTERN} for one in found],
+        "patterns": patterns and [{name: one[name] for name in PATTERN} for one in patterns],
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
@@ -78,7 +74,7 @@ def memory_page(
 
 
 def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
-    """What names this memory for good: the weights and the atlas by their hashes."""
+    """A permanent reference to this memory: the hashes of the weights and of the atlas."""
     model = edition.atlas.manifest.model
     revision = f", revision {model.revision}" if model.revision else ""
     line = (
@@ -96,7 +92,7 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
 
 
 def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
-    """The memory before or after, also in the next layer that was mined; None at the atlas's ends."""
+    """The previous or next memory, across mined layers; None at the ends."""
     atlas, layers = edition.atlas, edition.atlas.layers
     memory = atlas.number(wanted) + step
     if 0 <= memory < atlas.memories(wanted.layer):
@@ -108,9 +104,8 @@ def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
 
 
 def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
-    """Top and bottom tokens with their probabilities under the softmax of the value's scores.
-
-    The bottom tokens' scores are those of -v; only under a linear head do they tell the probability under v.
+    """Top and bottom tokens with their probabilities under the softmax of the value's scores. The bottom tokens' scores
+    are those of -v, which give the probability under v only with a linear head.
     """
     vocabulary = edition.atlas.vocabulary
     best, most = value["top_scores"][0], value["max_probability"]
@@ -135,7 +130,6 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[dict[str, Any]]:
-    """What the value says, or the key looks for, by lens; none where the atlas does not tell."""
     vocabulary = edition.atlas.vocabulary
     return [
         {"lens": row["lens"], rank: row[rank], "top": [vocabulary.token(token) for token in row[tokens][:READ]]}
@@ -144,7 +138,6 @@ def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank:
 
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Whether the value says what follows the memory's own triggers."""
     best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST_TRIGGERS]
     says = value["top_tokens"][0]
     target = value["target"]
@@ -158,20 +151,20 @@ def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, A
     }
 
 
-def _activity(found: dict[str, Any]) -> dict[str, Any]:
+def _activity(activity: dict[str, Any]) -> dict[str, Any]:
     edges = [None, *HISTOGRAM_EDGES, None]
     bins = [
         {"low": low, "high": high, "count": count}
-        for low, high, count in zip(edges, edges[1:], found["histogram"], strict=False)
+        for low, high, count in zip(edges, edges[1:], activity["histogram"], strict=False)
     ]
     names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
-    share = found["positive"] / found["prefixes"] if found["prefixes"] else None
-    every = found.get("all_prefixes", found["prefixes"])
-    return {**{name: found[name] for name in names}, "all_prefixes": every, "share": share, "bins": bins}
+    share = activity["positive"] / activity["prefixes"] if activity["prefixes"] else None
+    every = activity.get("all_prefixes", activity["prefixes"])
+    return {**{name: activity[name] for name in names}, "all_prefixes": every, "share": share, "bins": bins}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
-    """The histogram's bins from the first that is not empty to the last, with heights of 0 to 100 (logarithmic)."""
+    """The histogram's bins from the first non-empty one to the last, with heights from 0 to 100 (logarithmic)."""
     bins = activity["bins"]
     filled = [index for index, one in enumerate(bins) if one["count"]]
     if not filled:
@@ -183,7 +176,7 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
-    """The stored neighbours: memory, cosine, and the token that its value ranks first; raises AtlasDamaged."""
+    """The stored neighbours: memory, cosine, and the top token of its value. Raises AtlasDamaged."""
     atlas = edition.atlas
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
@@ -196,9 +189,8 @@ def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
 
 
 def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The memories that share the most positive triggers: memory, how many, of how many, and its top token.
-
-    Equal prefixes count once.
+    """The memories that share the most positive triggers: memory, how many, of how many, and its top token. Equal
+    prefixes count once.
     """
     prefixes: dict[int, tuple[int, int]] = {}
     for trigger in triggers:
@@ -211,5 +203,4 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    """A memory by its name, with the token that its value ranks first."""
     return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}

@@ -1,4 +1,6 @@
-"""The overview: four small figures, memories to begin with, the answers in plain sentences, what was mined and how."""
+"""The overview: four small figures, the most striking memories, the answers in sentences, and facts about the
+mining.
+"""
 
 import json
 from typing import Any
@@ -18,11 +20,10 @@ from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 STRIKING = 10
 GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match")
-"""The questions whose figures the overview shows in small: patterns, agreement, activity, refinement."""
+"""Questions whose figures are shown in small: patterns, agreement, activity, refinement."""
 
 
 def overview_page(edition: Edition) -> Page:
-    """The page; its data and its sentences are made once."""
     data = edition.tables.get("overview", lambda: overview_view(edition))
     return Page(
         "overview.html", "", data, lambda: edition.tables.get("overview words", lambda: overview_words(edition, data))
@@ -35,7 +36,7 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     mined, corpus = manifest.model, manifest["corpus"]
     blocks = format_blocks(mined.layer_blocks, mined.other_blocks) if mined.other_blocks else None
     answers = answers_of(edition)
-    # An answer may lie in the atlas and have nothing to draw.
+    # A stored answer may be empty.
     there = {question: found for question, found in answers.items() if not found.table.is_empty()}
     return {
         "model": {
@@ -60,47 +61,47 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    """What the template needs besides: small figures; sentences as soon as one of the paper's ten is answered."""
-    # The room of figures loads the drawing library; only this page needs it.
+    """Values for the template: small figures; sentences if at least one of the paper's ten questions is answered."""
+    # Imports the drawing library.
     from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 
     manifest = edition.atlas.manifest
-    said = {
+    values = {
         "warnings": warnings(edition.atlas),
         "glance": draw_small(edition, *GLANCE),
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
         "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
     }
     mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
-    # Those beyond the paper need tables that most atlases never get.
+    # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
     waiting = [question for question in unanswered if question not in not_mined]
     answers = answers_of(edition)
-    found = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
+    shown = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
     left_out = {question: answers[question].question.title for question in not_mined}
     return {
-        **said, "mined": mined, "cards": found, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
+        **values, "mined": mined, "cards": shown, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
     }  # fmt: skip
 
 
 def _run(edition: Edition) -> dict[str, Any]:
-    """When it was mined; no hash covers this, so nothing depends on it."""
+    """The record of the run; it is not covered by a hash, so nothing else depends on it."""
     try:
-        said = json.loads((edition.atlas.path / RUN).read_bytes())
+        run = json.loads((edition.atlas.path / RUN).read_bytes())
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return run if isinstance(run, dict) else {}
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:
-    """The most striking memories; `example` is a trigger that the value foretells, if there is one."""
-    found = []
+    """The most striking memories; `example` is a trigger followed by the value's top token, if there is one."""
+    memories = []
     for row in best_examples(edition.atlas, STRIKING).to_dicts():
         memory = edition.atlas.name(row["layer"], row["memory"])
         says = row["top_token"]
         (shown,) = group_triggers(triggers_view(edition, memory, patterns=(), foretold=says), 1, says=says)
-        found.append(
+        memories.append(
             {
                 "memory": str(memory),
                 "says": edition.atlas.vocabulary.token(says),
@@ -108,4 +109,4 @@ def striking_memories(edition: Edition) -> list[dict[str, Any]]:
                 "example": {name: shown[name] for name in ("short_before", "token", "next", "foretold")},
             }
         )
-    return found
+    return memories

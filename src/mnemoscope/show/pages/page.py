@@ -1,7 +1,7 @@
-"""A page: its template, its title and its data; and the frame in which the template becomes HTML.
+"""A page (template, title and data), and the frame that renders it to HTML.
 
-A template writes its links as `<a {{ link(address) }}>`, so that the same page stands on a server, where an address is
-a link, and in a file of its own, from which only some pages can be reached.
+Templates write links as `<a {{ link(address) }}>`, so that the same page works on a server, where an address is a link,
+and in a separate file, from which only some pages can be reached.
 """
 
 import re
@@ -26,18 +26,20 @@ NAV = (
     *(("Overview", "/"), ("Layers", "/layers"), ("Search", "/search"), ("Tokens", "/tokens")),
     *(("Questions", "/questions"), ("Annotate", "/annotate")),
 )
-"""What stands at the head of every page."""
+"""The navigation of every page."""
 WITH_MODEL = (("Trace", "/trace"), ("Audit", "/audit"))
-"""The same where there is a model."""
+"""Added if there is a model."""
 ROUTING = ("Routing", "/routing")
-"""The same where the model has experts."""
+"""Added for a mixture of experts."""
 DEAD = "This page is not among those that were written"
-"""What a link says when it is pointed at but leads nowhere."""
+"""The tooltip of a link without a target."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its template and title, the data that its JSON is, and what only the template needs (made when drawn)."""
+    """A page: template, title, the data that its JSON returns, and values only for the template, computed when it is
+    drawn.
+    """
 
     template: str
     title: str
@@ -46,18 +48,17 @@ class Page:
     status: int = 200
 
     def values(self) -> dict[str, Any]:
-        """All that the template sees of the page."""
         return {"title": self.title, **self.data, **self.extra()}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around a page: of which atlas it is, its own path, and where its links lead.
+    """The surroundings of a page: its atlas, its own path, and the targets of its links.
 
-    `place` gives the address of a link as this page writes it, None where it leads nowhere; `asset` that of a file of
-    style or script. `differs` says why the model is not the one that was mined (None: there is no model). A page that
-    stands alone, with neither forms nor scripts, has a `note` at its head. What `dead` says is seen where a link that
-    leads nowhere is pointed at.
+    `place` maps a link to the address written in this page, or None without a target; `asset` maps a style or script
+    file. `differs` is the reason why the model is not the one that was mined (None: there is no model). A page in a
+    separate file, without forms and scripts, has a `note` at its head. `dead` is the tooltip of a link without a
+    target.
     """
 
     edition: Edition
@@ -71,23 +72,21 @@ class Frame:
 
     @property
     def nav(self) -> tuple[tuple[str, str], ...]:
-        """The labels and addresses of the pages that every page leads to."""
         routing = (ROUTING,) if self.edition.atlas.has("routing") else ()
         return (*NAV[:2], *routing, *NAV[2:], *(() if self.differs is None else WITH_MODEL))
 
     def is_below(self, address: str) -> bool:
-        """Whether the page is the one at this address, or below it."""
         return self.path == address or (address != "/" and self.path.startswith(f"{address}/"))
 
     def link(self, address: str, *, key: str = "", current: str = "", title: str = "") -> Markup:
-        """The attributes of a link: its address, the key that follows it, whether it is the page that is read."""
+        """The attributes of a link: its address, its keyboard shortcut, whether it is the current page."""
         place = self.place(address)
-        given = {"href": place, "data-key": key, "aria-current": current, "title": title}
-        shown = {"title": self.dead} if place is None else given
+        attributes = {"href": place, "data-key": key, "aria-current": current, "title": title}
+        shown = {"title": self.dead} if place is None else attributes
         return Markup(" ".join(f'{name}="{escape(value)}"' for name, value in shown.items() if value))
 
     def drawing(self, svg: str) -> Markup:
-        """A drawing of our own, rebuilt from a list of what may stand in a page, with its links as the page's."""
+        """A drawing of our own, which contains only permitted elements, with its links mapped like the page's."""
         found = re.sub(r'href="(/[^"]*)"', lambda found: self.link(found[1]), svg) if self.note else svg
         return Markup(found)
 
@@ -98,26 +97,24 @@ class Frame:
 
 
 _SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-"""How templates are read, which says what they are compiled to."""
+"""Jinja's syntax options, which affect compiled templates."""
 
 
 class _CompiledTemplates(FileSystemBytecodeCache):
-    """Keeps templates where Python keeps this module once it is compiled, so that a server need not compile them anew.
-
-    Where nothing can be read or written there, nothing is kept.
+    """Caches compiled templates beside this module's byte code, so that a server need not compile them again. Without
+    read or write access there, nothing is cached.
     """
 
     def get_source_checksum(self, source: str) -> str:
-        """Of the template, and of how it is read."""
+        """A checksum of the template and of the syntax options."""
         return super().get_source_checksum(f"{source}{_SYNTAX}")
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Reads the template's file, if there is one."""
         with suppress(OSError):
             super().load_bytecode(bucket)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Writes a file beside it, which then takes its place; as Python, not where it is told to write none."""
+        """Writes a file and renames it; like Python, not if writing byte code is disabled."""
         if not sys.dont_write_bytecode:
             with suppress(OSError):
                 super().dump_bytecode(bucket)
@@ -125,16 +122,16 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
 @cache
 def environment() -> Environment:
-    """The engine, with autoescape and undefined names refused; filters spell tokens and numbers."""
+    """The Jinja environment, with autoescape and an error for undefined names; filters format tokens and numbers."""
     kept = _CompiledTemplates(str(Path(cache_from_source(__file__)).parent), "template-%s.cache")
-    found = Environment(
+    engine = Environment(
         loader=PackageLoader("mnemoscope.show.pages"),
         undefined=StrictUndefined,
         auto_reload=False,
         bytecode_cache=kept,
         **_SYNTAX,
     )
-    found.filters |= {
+    engine.filters |= {
         "token": show_token,
         "running": show_text,
         "percent": lambda share: format_value(share, "share"),
@@ -143,4 +140,4 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
-    return found
+    return engine

@@ -1,6 +1,6 @@
-"""The pages of the questions: what the paper asks, what this atlas answers, in figures, tables and sentences.
+"""The pages of the questions: the paper's question, and this atlas's answer in figures, tables and sentences.
 
-The same sections as the report's. Only answers that lie in the atlas are shown; a page never makes one.
+The same sections as in the report. Only stored answers are shown; a page never computes one.
 """
 
 import threading
@@ -16,26 +16,25 @@ from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page
 
 DRAWINGS = 40
-"""Drawings kept of all editions of what was mined."""
+"""Cached drawings of all editions of the same mined tables."""
 _LIBRARY = threading.Lock()
-"""Held by whoever draws with the figures' library."""
+"""Guards the drawing library, which is not thread-safe."""
 
 
 def answers_of(edition: Edition) -> dict[str, Answer]:
-    """The answers by question, in the paper's order."""
     return edition.read_current("answers", lambda: stored_answers(edition.atlas))
 
 
 def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
-    """What each question's answer says of one layer; nothing of questions without an answer there."""
-    found = []
+    """Every answer's numbers for one layer; questions without any are left out."""
+    entries = []
     for question, answer in answers_of(edition).items():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
         numbers = [_number(answer, row) for row in rows if row is not None]
         if numbers and not answer.missing:
             figure = answer.question.paper.figure
-            found.append({"question": question, "figure": figure, "about": answer.question.title, "numbers": numbers})
-    return found
+            entries.append({"question": question, "figure": figure, "about": answer.question.title, "numbers": numbers})
+    return entries
 
 
 def _number(answer: Answer, row: Row) -> dict[str, Any]:
@@ -52,17 +51,16 @@ def _number(answer: Answer, row: Row) -> dict[str, Any]:
 
 
 def _label(answer: Answer, name: str) -> str:
-    """What the number is called away from its question's page."""
+    """The number's label outside its question's page."""
     number = answer.question.number(name)
     return number.alone or number.label
 
 
 def questions_page(edition: Edition) -> Page:
-    """Every question with its headline over the layers, and why there is no answer where there is none."""
-    found = []
+    entries = []
     for question, answer in answers_of(edition).items():
         rows = [] if answer.missing else answer.rows(answer.question.main)
-        found.append(
+        entries.append(
             {
                 "question": question,
                 "figure": answer.question.paper.figure,
@@ -73,11 +71,11 @@ def questions_page(edition: Edition) -> Page:
                 "ends": [{"layer": row.layer, **_number(answer, row)} for row in (rows[:1] + rows[-1:])[: len(rows)]],
             }
         )
-    return Page("questions.html", "Questions", {"questions": found})
+    return Page("questions.html", "Questions", {"questions": entries})
 
 
 def question_page(edition: Edition, question: str) -> Page:
-    """One question: its figure, ours beside the paper's, and the numbers; made and drawn once."""
+    """One question: its figure, the comparison with the paper, and the numbers; computed and drawn once."""
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
     answers = answers_of(edition)
 
@@ -92,9 +90,8 @@ def question_page(edition: Edition, question: str) -> Page:
 def draw_answer(
     answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", small: bool = False
 ) -> str:
-    """The figure of an answer as an `svg` element, one at a time; `label` says what it shows, if not its reading.
-
-    A `small` one is its first panel as one silent picture.
+    """The figure of an answer as an `svg` element, one at a time; `label` describes it, by default its reading. A
+    `small` one is its first panel as one silent picture.
     """
     from mnemoscope.show.figures.page_svg import page_svg
     from mnemoscope.show.figures.panels import small_specification, specification
@@ -109,7 +106,7 @@ def draw_answer(
 
 
 def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) -> str:
-    """The figure of an answer, drawn once for all editions that answer the same."""
+    """The figure of an answer, drawn once for all editions with the same answers."""
     from mnemoscope.show.figures.sections import drawn_questions
 
     answers = answers_of(edition)
@@ -120,21 +117,21 @@ def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) ->
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
-    """Small figures of these questions, of those that are answered: `question`, `figure`, `about`, `drawing`."""
-    found = []
+    """Small figures of the answered ones of these questions: `question`, `figure`, `about`, `drawing`."""
+    drawings = []
     for question in questions:
         answer = answers_of(edition)[question]
         if not answer.missing:
-            asked = answer.question
+            declared = answer.question
             drawing = _keep_drawing(edition, question, name=f"small-{question}", small=True)
-            found.append(
-                {"question": question, "figure": asked.paper.figure, "about": asked.title, "drawing": drawing}
+            drawings.append(
+                {"question": question, "figure": declared.paper.figure, "about": declared.title, "drawing": drawing}
             )
-    return found
+    return drawings
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:
-    """One question: how its figure is read, what it shows, ours beside the paper's, and the numbers as tables."""
+    """One question: how to read its figure, its results, the comparison with the paper, and the numbers as tables."""
     from mnemoscope.show.figures.sections import section
 
     answers = answers_of(edition)

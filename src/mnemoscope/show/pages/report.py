@@ -1,6 +1,6 @@
-"""The report's one page: the overview's cards, every question's section, and striking memories with their triggers.
+"""The report's page: the overview's cards, every question's section, and striking memories with their triggers.
 
-What other pages show as well comes from their views; here is what a reader without a server needs besides.
+Shared parts come from the views of other pages; the rest is what a reader without a server needs in addition.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from mnemoscope.show.figures.routing import LayerRouting
 
 TRIGGERS = 8
-"""Different prefixes of a memory that are shown."""
 PATTERNS = 5
 TOKENS = 6
 
 
 def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence["LayerRouting"] = ()) -> Page:
-    """The page; `compositions` are the cases of the last layer that the analysis lists, None where it lists none."""
-    # The room of figures loads the drawing library; pages that are served without a figure do not need it.
+    """The page; `compositions` are the listed cases of the last layer, None without a list."""
+    # Imports the drawing library, which served pages without a figure do not need.
     from mnemoscope.show.figures.examples import judged_sentence
     from mnemoscope.show.figures.methods import methods
     from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
@@ -55,7 +54,6 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
 
 
 def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
-    """A striking memory with its first triggers, patterns, and the tokens that its value ranks first."""
     memory = MemoryId.parse(found["memory"])
     top = edition.row("values", memory)["top_tokens"][:TOKENS]
     triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0])
@@ -67,13 +65,13 @@ def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
-    """Each composition: its prefix, and what the residual, the layer, its output and the text say comes next."""
-    atlas, found = edition.atlas, []
+    """Each composition: its prefix, and the next token by the residual, the layer, its output and the text."""
+    atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
     prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
     for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
-        said = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        tokens = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
         before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
         token = atlas.vocabulary.token(prefix[-1])
-        found.append({"short_before": shorten_start(show_text(before)), "token": token, "said": said})
-    return found
+        cases.append({"short_before": shorten_start(show_text(before)), "token": token, "said": tokens})
+    return cases

@@ -1,4 +1,4 @@
-"""The page of routing, of a model of experts: which expert gets which tokens, and what its memories share."""
+"""The page of routing in a mixture of experts: which expert gets which tokens, and what its memories share."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 
 def routing_page(edition: Edition) -> Page:
-    """Every layer's experts with their shares of the tokens; raises AtlasUnfinished where no layer has experts."""
+    """Every layer's experts with their shares of the tokens. Raises AtlasUnfinished without experts."""
     if not edition.atlas.has("routing"):
         raise AtlasUnfinished(f"the model of {edition.atlas.path} has no experts, so nothing is routed")
-    found = edition.mined.get("routing", lambda: _read(edition))
-    return Page("routing.html", "Routing", {"layers": routing_views(edition, found)}, lambda: {
-        "drawing": _drawing(edition, found)
+    layers = edition.mined.get("routing", lambda: _read(edition))
+    return Page("routing.html", "Routing", {"layers": routing_views(edition, layers)}, lambda: {
+        "drawing": _drawing(edition, layers)
     })  # fmt: skip
 
 
 def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[dict[str, Any]]:
-    """Every layer's numbers, and its experts as rows."""
     vocabulary = edition.atlas.vocabulary
     return [
         {
@@ -48,7 +47,7 @@ def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[di
 
 
 def _read(edition: Edition) -> list["LayerRouting"]:
-    # The room of figures loads the drawing library.
+    # Imports the drawing library.
     from mnemoscope.show.figures.routing import routing
 
     return routing(edition.atlas)
@@ -65,10 +64,9 @@ def _drawing(edition: Edition, layers: list["LayerRouting"]) -> str:
     return edition.pages.get("routing drawing", draw)
 
 
-def _estimate(found: Estimate) -> dict[str, Any]:
-    return {"value": found.value, "count": found.count, "low": found.low, "high": found.high}
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate.value, "count": estimate.count, "low": estimate.low, "high": estimate.high}
 
 
 def _first(edition: Edition, layer: "LayerRouting", row: dict[str, Any]) -> str:
-    """The expert's first memory."""
     return str(edition.atlas.numbering(layer.layer).name_in(layer.layer, row["expert"], 0))

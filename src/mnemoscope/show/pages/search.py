@@ -1,4 +1,4 @@
-"""The pages of searching: hits as memories with what matched, and a token as the values and keys that know it."""
+"""The pages of searching: memories that match, and for a token the values and keys that belong to it."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 PAGE = 50
 LIKE = 8
-"""Tokens that read like what was asked, beside the hits."""
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
 USUAL = FIELDS[:-1]
 
 LAST = 10_000 // PAGE
-"""Pages of hits are counted so far."""
 
 OpenIndex = Callable[[], "Index"]
 
@@ -30,27 +28,25 @@ OpenIndex = Callable[[], "Index"]
 def search_page(
     edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: str, page: int
 ) -> Page:
-    """Memories by what their triggers, values, patterns and annotations say; no hits, and no total, for an empty text.
-
-    Raises what Index.search raises.
+    """Memories whose triggers, values, patterns or annotations match; no hits and no total for an empty text. Raises
+    what Index.search raises.
     """
     among = read_layers(edition, layers)
-    wanted = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
-    if unknown := [field for field in wanted if field not in FIELDS]:
+    names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
+    if unknown := [field for field in names if field not in FIELDS]:
         raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
-    data: dict[str, Any] = {"q": text, "in": list(wanted), "fields": list(FIELDS), "layers": layers, "page": page}
+    data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(FIELDS), "layers": layers, "page": page}
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
-        data |= _hits(edition, index(), text, wanted, among, page)
+        data |= _hits(edition, index(), text, names, among, page)
     title = f"{text} · Search" if text else "Search"
     return Page("search.html", title, data, lambda: {"page_links": _links(data, fields), "chosen": data["in"]})
 
 
 def _hits(
-    edition: Edition, opened: "Index", text: str, wanted: tuple[str, ...], layers: Sequence[int] | None, page: int
+    edition: Edition, opened: "Index", text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
-    """One page of hits for the text."""
-    found = opened.search(text, fields=wanted, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
+    result = opened.search(text, fields=fields, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
         memory_token(edition, hit.memory)
         | {
@@ -58,23 +54,22 @@ def _hits(
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
             **{name: getattr(hit, name) for name in ("score", "count", "rank", "detail")},
         }
-        for hit in found.hits
+        for hit in result.hits
     ]
     like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
-    lacking = [field for field in opened.missing_fields if field in wanted]
+    lacking = [field for field in opened.missing_fields if field in fields]
     return {
-        "total": found.total,
-        "totals": found.totals,
-        "exact": found.exact,
+        "total": result.total,
+        "totals": result.totals,
+        "exact": result.exact,
         "hits": hits,
         "tokens": like,
         "lacking": lacking,
-        "pages": -(-max(found.totals.values(), default=0) // PAGE) if len(wanted) == 1 else -(-found.total // PAGE),
+        "pages": -(-max(result.totals.values(), default=0) // PAGE) if len(fields) == 1 else -(-result.total // PAGE),
     }
 
 
 def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
-    """The tokens that read like the text, the most frequent first; without a text the most frequent of all."""
     if text:
         ids = [token.id for token in index().tokens_like(text, limit=2 * PAGE)]
     else:
@@ -85,13 +80,13 @@ def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
 
 
 def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
-    """One token: how often it occurs, the values with it at their top and bottom, and the keys that fire on it."""
+    """One token: its frequency, the values with it at their top and bottom, and the keys that fire on it."""
     among, vocabulary = read_layers(edition, layers), edition.atlas.vocabulary
     opened, offset = index(), PAGE * (page - 1)
     kinds = ("promotes", "demotes", "fires")
     totals = {kind: opened.count(token, kind=kind, layers=among) for kind in kinds}
     counts = _counts(edition).drop("token").row(token, named=True)
-    said = [
+    promoting = [
         [
             memory_token(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
             for one in opened.promoting(token, bottom=bottom, layers=among, limit=PAGE, offset=offset)
@@ -105,8 +100,8 @@ def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, p
     data: dict[str, Any] = {
         "token": vocabulary.token(token) | {"bytes": vocabulary.raw[token].hex(" "), **counts},
         "totals": totals,
-        "promotes": said[0],
-        "demotes": said[1],
+        "promotes": promoting[0],
+        "demotes": promoting[1],
         "fires": fires,
         "pages": -(-max(totals.values()) // PAGE),
         "layers": layers,
@@ -120,11 +115,11 @@ def _counts(edition: Edition) -> pl.DataFrame:
 
 
 def read_layers(edition: Edition, text: str) -> list[int] | None:
-    """The layers that `0-3,7` names; None for none named. Raises OptionError, also for a layer that was not mined."""
+    """The layers in `0-3,7`; None for none. Raises OptionError for a malformed list, or a layer that was not mined."""
     if not text.strip():
         return None
     atlas = edition.atlas
-    found: set[int] = set()
+    layers: set[int] = set()
     for piece in text.split(","):
         ends = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
         if ends is None:
@@ -132,14 +127,13 @@ def read_layers(edition: Edition, text: str) -> list[int] | None:
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first or last > atlas.layers[-1]:
             raise OptionError(f"layers {text!r} are not all there; the atlas has {atlas.range_text()}")
-        found |= set(range(first, last + 1))
-    if missing := sorted(found - set(atlas.layers)):
+        layers |= set(range(first, last + 1))
+    if missing := sorted(layers - set(atlas.layers)):
         raise OptionError(f"layer {missing[0]} was not mined; the atlas has {atlas.range_text()}")
-    return sorted(found)
+    return sorted(layers)
 
 
 def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:
-    """The addresses of the page before and after."""
     page = data["page"]
     pairs = [("q", data.get("q", "")), *(("in", field) for field in fields), ("layers", data["layers"])]
 

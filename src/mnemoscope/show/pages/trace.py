@@ -1,7 +1,7 @@
-"""The page of a trace: its address, which is its whole state, with its limits; and what is drawn besides its own data.
+"""The page of a trace: its address, which is its whole state, with limits; and the values drawn beside its data.
 
-Torch-free, and pure functions of the trace and its address: no number is worked out here, only chosen, shaded and
-linked. What a change is, and whether the model has the memory, is for the model's side to say.
+Torch-free, and pure functions of the trace and its address: numbers are selected, shaded and linked, not computed.
+Changes and memories are validated by the model's side.
 """
 
 import math
@@ -25,9 +25,9 @@ CHANGES = 50
 LONGEST = 80
 """Characters of one intervention."""
 WRITTEN = 64
-"""Tokens that the model writes for one address."""
+"""Tokens generated for one address."""
 WIDE = 32
-"""Positions that the heat map shows at one time."""
+"""Positions in the heat map at one time."""
 SHADES = 10
 RANKS = ("more", "1.6k", "630", "250", "99", "38", "14", "5", "1", "0")
 """The highest rank of every shade."""
@@ -47,28 +47,27 @@ Place = Annotated[
     Annotated[int, Field(ge=0, le=100_000)] | Literal[""] | None,
     AfterValidator(lambda place: None if place == "" else place),
 ]
-"""A number, or nothing where a form's field was left empty."""
+"""A number, or None for an empty form field."""
 
 
 WrittenText = Annotated[
     str | None,
     Field(max_length=PROMPT),
-    # As it was written: forms send other line ends.
+    # Forms send CRLF line ends.
     AfterValidator(lambda text: text and text.replace("\r\n", "\n")),
 ]
-"""A text of a form, None where none was sent."""
+"""A text of a form, None without one."""
 
 
 class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
-    """What the address asks for, empty fields of a form left out; the page chooses `layer` and `position` itself.
-
-    `at` holds for changes that name no position themselves.
+    """The parameters of the address; empty form fields are left out. The page chooses `layer` and `position` by
+    default. `at` applies to changes without a position of their own.
     """
 
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
         list[Change],
-        # One more than are taken, so that what is refused can be said in words.
+        # One more than the limit, so that the refusal can be explained.
         Field(validation_alias="set", max_length=CHANGES + 1),
         Field(description="Changes, such as L10.M222=0 or L10.M222*2@last"),
         AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
@@ -89,52 +88,47 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
 
     @property
     def placed_changes(self) -> tuple[str, ...]:
-        """The changes, each with its position."""
         if self.at == "all":
             return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
 
     def query(self, **other: Any) -> str:
-        """The query of this address with some parts changed; what is as usual is left out."""
-        wanted, usual = self.model_copy(update=other), TraceAddress()
-        pairs: list[tuple[str, object]] = [] if wanted.prompt is None else [("prompt", wanted.prompt)]
-        pairs += [("set", change) for change in wanted.changes]
+        """The query of this address with some parameters changed, without default values."""
+        changed, usual = self.model_copy(update=other), TraceAddress()
+        pairs: list[tuple[str, object]] = [] if changed.prompt is None else [("prompt", changed.prompt)]
+        pairs += [("set", change) for change in changed.changes]
         names = ("at", "generate", "layer", "position", "stream", "cell", "view")
-        pairs += [(name, getattr(wanted, name)) for name in names if getattr(wanted, name) != getattr(usual, name)]
+        pairs += [(name, getattr(changed, name)) for name in names if getattr(changed, name) != getattr(usual, name)]
         return urlencode(pairs)
 
     def address(self, **other: Any) -> str:
-        """The page with some parts changed."""
         return f"/trace?{self.query(**other)}"
 
     def with_change(self, change: str) -> str:
-        """The page with this change, in the place of others of the same memory."""
+        """The page with this change, which replaces others of the same memory."""
         others = [one for one in self.changes if memory_of(one) != memory_of(change)]
         return self.address(changes=[*others, change], view="after")
 
     def without(self, index: int) -> str:
-        """The page without the change of this number."""
         return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
 
     def with_text(self, text: str) -> str:
-        """The page of the prompt with this text after it, looked at from its new end."""
+        """The page of the prompt with this text appended, at its new end."""
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        """The memory's own page, which carries prompt and changes along."""
+        """The memory's page, with prompt and changes in its address."""
         carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
 def memory_of(change: str) -> str:
-    """The memory that a change names."""
     return re.split("[=*@]", change, maxsplit=1)[0].strip()
 
 
 def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
-    """Layer and position to look at: those asked for, else the last position and the layer that decides there.
-
-    Raises OptionError for what is not in the trace.
+    """The selected layer and position, by default the last position and the layer that decides there. Raises
+    OptionError for a place that is not in the trace.
     """
     layers, length = len(trace["layers"]), len(trace["positions"])
     position = wanted.position if isinstance(wanted.position, int) else length - 1
@@ -148,8 +142,6 @@ def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
 
 
 class TraceView:
-    """A trace looked at from one layer and position: what the template asks of it."""
-
     events, streams = EVENTS, STREAMS
 
     def __init__(self, wanted: TraceAddress, data: Data, words: Vocabulary) -> None:
@@ -164,16 +156,15 @@ class TraceView:
         self._words = words
 
     def visible_text(self, one: Data) -> str:
-        """A token as it is shown."""
         return self._words.visible_text(one["id"])
 
     def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
-        """The page at a layer and a position, this one's unless others are named, from one of its parts on."""
+        """The page at a layer and a position, by default this one's, at one of its sections."""
         layer = self.layer if layer is None else layer
         return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
-        """A row of cells for each layer, a cell for each position of the window."""
+        """A row of cells per layer, a cell per position of the window."""
 
         def cell(layer: int, position: int, place: Data) -> Data:
             final = self.visible_text(self.trace["positions"][position]["prediction"][0])
@@ -190,21 +181,22 @@ class TraceView:
             }
 
         return [
-            [cell(layer, position, found["positions"][position]) for position in self.window]
-            for layer, found in enumerate(self.trace["layers"])
+            [cell(layer, position, places["positions"][position]) for position in self.window]
+            for layer, places in enumerate(self.trace["layers"])
         ]
 
     def legend(self) -> Sequence[str]:
-        """What the shades stand for."""
         return RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
 
     def shifts(self, comparison: Data) -> list[Data]:
         """The tokens whose probability the changes moved at the position, the most probable first."""
-        found = comparison["differences"][self.position]["shifts"]
-        return sorted(found, key=lambda one: -max(one["before"], one["after"]))
+        shifts = comparison["differences"][self.position]["shifts"]
+        return sorted(shifts, key=lambda one: -max(one["before"], one["after"]))
 
     def marks(self, layer: int) -> list[str]:
-        """Which streams have the final prediction on top in this layer first, or for good from it on."""
+        """The streams whose top token is the final prediction for the first time in this layer, or for good from it
+        on.
+        """
         return [
             f"{name} {'for good' if self.here[name]['decided'] == layer else 'first'}"
             for name in ("residual", "output")
@@ -212,7 +204,7 @@ class TraceView:
         ]
 
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
-        """The changes of a memory that one click makes: label, address and title of each."""
+        """The one-click changes of a memory: label, address and title of each."""
         name = one["memory"]
         now = f"{name}={one['coefficient']:.4g}"
         changes = (
@@ -226,7 +218,7 @@ class TraceView:
 
 
 def shade(probability: float) -> int:
-    """The shade of a probability, 0 to 9: its square root in tenths, so that small ones differ, too."""
+    """The shade of a probability, 0 to 9: its square root in tenths, so that small ones differ."""
     return min(SHADES - 1, int(SHADES * math.sqrt(max(0.0, probability))))
 
 

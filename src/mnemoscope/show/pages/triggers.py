@@ -1,4 +1,4 @@
-"""A memory's triggers as text: what stands before the trigger token, the token, what came next, and the rest."""
+"""A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +11,16 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 
 BEFORE, AFTER = 160, 100
-"""Characters that are shown of a long sentence on either side of the trigger token."""
+"""Characters shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def triggers_view(
     edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
 ) -> list[dict[str, Any]]:
-    """Every trigger of both signs, the positive ones first, each by rank.
-
-    `patterns` are the numbers of the patterns that explain the trigger (those of its prefix group). With `foretold`
-    one alone: of the best positive prefix that this token follows, or the first where it follows none.
+    """Every trigger of both signs, the positive ones first, each by rank. `patterns` are the numbers of the patterns
+    that explain the trigger (those of its prefix group). With `foretold`, only one: of the best positive prefix that
+    this token follows, or the first if it follows none.
     """
     atlas = edition.atlas
     table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
@@ -34,14 +33,14 @@ def triggers_view(
         return []
     sentences = edition.tokens_of([row["sentence"] for row in rows])
     vocabulary = edition.atlas.vocabulary
-    found = []
+    views = []
     for row in rows:
         tokens, position = sentences[row["sentence"]], row["position"]
         if position >= len(tokens):
             raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
         following = row["next_token"]
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
-        found.append(
+        views.append(
             {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group")}
             | {
                 "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
@@ -51,23 +50,22 @@ def triggers_view(
                 "patterns": numbers,
             }
         )
-    return found
+    return views
 
 
 def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Prefix group -> the numbers of the patterns that name any of its ranks."""
+    """Prefix group -> the numbers of the patterns that contain any of its ranks."""
     groups = {row["rank"]: row["prefix_group"] for row in rows if row["sign"] == 1}
-    found: dict[int, list[int]] = {}
+    numbers: dict[int, list[int]] = {}
     for pattern in patterns:
         for group in dict.fromkeys(groups[rank] for rank in pattern["triggers"] if rank in groups):
-            found.setdefault(group, []).append(pattern["pattern"])
-    return found
+            numbers.setdefault(group, []).append(pattern["pattern"])
+    return numbers
 
 
 def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
-    """The triggers of one sign as a page shows them: equal prefixes once, with their count, long sentences cut.
-
-    Of equal prefixes the first one is shown that is followed by the token `says`, if there is one.
+    """The triggers of one sign for display: equal prefixes once, with their count, long sentences cut. Of equal
+    prefixes the first one followed by the token `says` is shown, if there is one.
     """
     groups: dict[int, list[dict[str, Any]]] = {}
     for trigger in triggers:
@@ -100,7 +98,6 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
 
 
 def shorten_start(text: str) -> str:
-    """The end of the text, from the beginning of a word where there is one near."""
     if len(text) <= BEFORE:
         return text
     first, space, rest = text[-BEFORE:].partition(" ")

@@ -1,1 +1,1 @@
-"""Addresses that people visit, each beside its JSON."""
+"""The routes of pages, each with its JSON twin."""

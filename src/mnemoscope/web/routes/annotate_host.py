@@ -1,7 +1,7 @@
-"""The host's routes: begin a campaign, invite people, see how far they are and what they found, take it away.
+"""The host's routes: start a campaign, invite people, see progress and results, export and import.
 
-An invitation's link is shown once, in the answer to the post that made it; only a hash of its secret is stored. What
-judgements add up to is computed once for as long as nobody says more.
+An invitation's link is shown once, in the answer to its post; only a hash of its secret is stored. Results are computed
+once and cached until there are more judgements.
 """
 
 import tempfile
@@ -38,13 +38,12 @@ TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
 def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
-    """The routes of a host, and the door by which annotators come in."""
     site = session.site
     tables, drawings = Cache(1), Cache(1)
     existing = Depends(session.judged_store)
 
     def redirect_annotator(request: Request) -> Response | None:
-        """Where an annotator is sent who asks for the host's page; raises 403 for whoever is neither."""
+        """Redirects annotators who ask for the host's page; raises 403 without access."""
         invited = not session.has_full_access(request) and session.known_annotator(request) is not None
         if session.judging(request) is not None or invited:
             ending = ".json" if path_of(request).endswith(".json") else ""
@@ -64,7 +63,7 @@ def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
         """What people found: Figure 2 from their judgements, false alarms on controls, agreement."""
         from mnemoscope.annotate.campaigns.results import compute_results
 
-        # Rows are only ever added, so their numbers say whether anything changed.
+        # Rows are never removed, so their counts show any change.
         mark = (site.edition().state, site.judgements.version_marks())
         data = tables.get(mark, lambda: results_view(compute_results(store)))
 
@@ -90,10 +89,10 @@ def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
         invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
     ) -> Response:
         """Makes this browser that of the annotator who was invited; asks first where another site's page led here."""
-        found = _find_invited(session, invitation)
+        annotator = _find_invited(session, invitation)
         if came_from_here(request.headers):
-            return _join_as(session, found, invitation)
-        values = {"title": "Annotate", "name": found.name, "invitation": invitation, "bare": True}
+            return _join_as(session, annotator, invitation)
+        values = {"title": "Annotate", "name": annotator.name, "invitation": invitation, "bare": True}
         return form_page(site, request, "annotate_join.html", values)
 
     @routes.post(f"{PLACE}/join", dependencies=[Depends(session.check_form)])
@@ -111,22 +110,20 @@ def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
 
 
 def _find_invited(session: AnnotatorSession, invitation: str) -> "Annotator":
-    """Whose invitation it is; raises 401 for nobody's."""
+    """The annotator of an invitation. Raises 401 if it is not valid."""
     store = session.site.judgements.existing_store()
-    found = None if store is None else store.annotator(invitation)
-    if found is None:
+    annotator = None if store is None else store.annotator(invitation)
+    if annotator is None:
         raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
-    return found
+    return annotator
 
 
 def _join_as(session: AnnotatorSession, annotator: "Annotator", invitation: str) -> Response:
-    """The way to the annotator's pages, after which this browser is theirs."""
     place = PLACE if annotator.role == "host" else f"{PLACE}/work"
     return session.set_annotator_cookie(RedirectResponse(place, 303), invitation)
 
 
 def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
-    """What a host alone may send."""
     post = partial(routes.post, dependencies=[Depends(session.check_form), Depends(session.host)])
     opened = Depends(session.site.judgements.store)
 
@@ -134,12 +131,11 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         return done(request, campaign_view(store), to=PLACE)
 
     def show_invitation(request: Request, store: Any, invitation: "Invitation") -> Response:
-        """The host's page with the link of an invitation."""
         link = f"{str(request.base_url).rstrip('/')}{PLACE}/join?{urlencode({'invitation': invitation.token})}"
-        told = {"name": invitation.annotator.name, "link": link}
+        data = {"name": invitation.annotator.name, "link": link}
         if wants_json(request):
-            return json_response(told, status=201)
-        values = {"title": "Annotate", **campaign_view(store), "invitation": told}
+            return json_response(data, status=201)
+        values = {"title": "Annotate", **campaign_view(store), "invitation": data}
         return form_page(session.site, request, HOME, values, status=201)
 
     @post(f"{PLACE}/campaign")
@@ -148,8 +144,8 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
         cases: Number = 100, seed: Number = 0,
     ) -> Response:  # fmt: skip
         """Draws what is to be judged."""
-        given = int(controls) if controls else None
-        store.start_campaign(keys_per_layer=keys_per_layer, controls=given, cases=cases, seed=seed)
+        count = int(controls) if controls else None
+        store.start_campaign(keys_per_layer=keys_per_layer, controls=count, cases=cases, seed=seed)
         return show_campaign(request, store)
 
     @post(f"{PLACE}/invite")
@@ -182,7 +178,7 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
             try:
                 import_judgements(store, path)
             except AnnotationError as problem:
-                # The sentence is about the file as its owner knows it.
+                # The message must name the uploaded file, not the temporary one.
                 raise AnnotationError(str(problem).replace(str(path), path.name)) from problem.__cause__
         return show_campaign(request, store)
 
@@ -193,8 +189,8 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
     ) -> Response:  # fmt: skip
         """Gives this browser the name under which its owner judges memories outside the campaign."""
         to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
-        wanted = " ".join(name.split()).casefold()
-        hosts = [one.name for one in store.annotators() if one.role == "host" and one.name.casefold() == wanted]
-        # Whoever may see all pages may take a host's name up again in another browser.
+        folded = " ".join(name.split()).casefold()
+        hosts = [one.name for one in store.annotators() if one.role == "host" and one.name.casefold() == folded]
+        # A user with full access may continue under a host's name in another browser.
         invitation = store.renew(hosts[0]) if hosts else store.invite(name, role="host")
         return session.set_annotator_cookie(done(request, {"name": invitation.annotator.name}, to=to), invitation.token)

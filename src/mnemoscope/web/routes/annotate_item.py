@@ -1,7 +1,7 @@
-"""The annotator's routes: the list of the work, one item at a time, and every judgement as a post.
+"""The annotator's routes: the list of items, one item at a time, and a post for every judgement.
 
-Posts answer a program with JSON and a browser without script with the way to the next page. A judgement is sent with a
-key of its own and stored once, however often it is sent.
+Posts answer a program with JSON and a browser without script with a redirect. A judgement is sent with its own key and
+stored once, however often it is sent.
 """
 
 import re
@@ -36,7 +36,7 @@ Key = Annotated[str, Form(max_length=100, description="Another for every judgeme
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 ITEMS = PLACE + "/items/{code}"
 _MEMORY = re.compile(r"L\d{1,9}(\.[ES]\d{1,9})?\.M\d{1,9}", re.ASCII)
-"""A memory that is judged outside the campaign goes by its name."""
+"""The code of a memory outside the campaign is its name."""
 
 
 class PatternForm(BaseModel):
@@ -49,24 +49,22 @@ class PatternForm(BaseModel):
     key: str = Field("", max_length=100, description="Another for every judgement; the same to send one again")
 
     def judgement(self) -> dict[str, Any]:
-        """What the store wants to know."""
         number = int(self.pattern) if self.pattern else None
         return {"kind": self.kind, "description": self.description, "marks": self.marks, "pattern": number}
 
 
 @dataclass(frozen=True)
 class Visit:
-    """An annotator who judges an item: what a post needs to store a judgement, and to answer."""
+    """An annotator at an item: what a post needs to store a judgement, and to answer."""
 
     request: Request
     store: "Store"
     annotator: "Annotator"
     view: "KeyView | CaseView"
-    """What they saw of the item before."""
+    """The item as they saw it before the post."""
 
     @property
     def code(self) -> str:
-        """The item's code."""
         return self.view.code
 
     def holds_new(self, given: dict[str, Any]) -> bool:
@@ -81,21 +79,20 @@ class Visit:
         return form != (stored["kind"], stored["description"], sorted(stored["marks"]))
 
     def stay(self, saved: "SavedJudgement", *names: str, at: int | None = None) -> Response:
-        """Back to the item's page, at this pattern; `names` say what of the judgement a program is told."""
+        """Redirects to the item's page, at this pattern; `names` are the fields of the judgement in the JSON answer."""
         memory = judging.judged_item(self.view)["memory"]
         place = f"{PLACE}/items/{self.code}" if memory is None else f"/{memory}{PLACE}"
         data = {name: getattr(saved, name) for name in (*names, "again")}
         return done(self.request, data, to=place if at is None else f"{place}?pattern={at}")
 
     def go_on(self, saved: "SavedJudgement") -> Response:
-        """To the next item that is not finished, or back to the list."""
+        """Redirects to the next unfinished item, or to the list."""
         following = judging.after(self.store.places(self.annotator), self.code)
         to = f"{PLACE}/work" if following is None else f"{PLACE}/items/{following}"
         return done(self.request, {"finished": True, "again": saved.again, "next": to}, to=to)
 
 
 def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
-    """The routes of an annotator."""
     site = session.site
     known, opened = Depends(session.annotator), Depends(site.judgements.store)
 
@@ -135,20 +132,19 @@ def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
 
 
 def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
-    """Every judgement that an annotator may send."""
     post = partial(routes.post, dependencies=[Depends(session.check_form)])
     known, opened = Depends(session.annotator), Depends(session.site.judgements.store)
 
     def visit_item(
         request: Request, code: Code, annotator: Annotated[Any, known], store: Annotated[Any, opened]
     ) -> Visit:
-        """The item that is being judged; a memory's name makes one of it. Raises 404."""
+        """The judged item; a memory's name adds it. Raises 404."""
         if _MEMORY.fullmatch(code) and session.has_full_access(request):
             code = store.choose(MemoryId.parse(code))
         return Visit(request, store, annotator, _view(store, annotator, code))
 
     def show_problem(visit: Visit, problem: AnnotationError, draft: dict[str, Any] | None = None) -> Response:
-        """The item's page with what was wrong, and with what was typed; a program gets the sentence alone."""
+        """The item's page with the problem and the draft; a program gets only the sentence."""
         if wants_json(visit.request) or status_of(problem) != 409:
             raise problem
         data = judging.item_view(visit.store, visit.annotator, visit.store.view(visit.code, visit.annotator))
@@ -225,7 +221,6 @@ def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
 
 
 def _view(store: "Store", annotator: "Annotator", code: str) -> "KeyView | CaseView":
-    """What the annotator sees of the item; raises 404."""
     try:
         return store.view(code, annotator)
     except AnnotationError as problem:

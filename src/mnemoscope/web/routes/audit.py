@@ -1,6 +1,6 @@
 """The route that audits one string: how well the model knows it, and which memories carry it.
 
-As traces, the page is its address, runs in the one worker's queue, and exists where a model was given.
+Like a trace, the page is a function of its address, runs in the worker's queue, and needs a model.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ NAME = "auditing_pages_audit"
 
 
 def add_pages(routes: APIRouter, site: Site) -> None:
-    """The route that audits, or the one that says how to have it."""
+    """The audit's route, or without a model a page that explains how to get one."""
     worker = site.model
     if worker is None:
         add_without_model(
@@ -44,7 +44,7 @@ def add_pages(routes: APIRouter, site: Site) -> None:
 
 
 def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:
-    """The page of one string; raises PromptError, and what the audit raises."""
+    """The page of one string. Raises PromptError, and what the audit raises."""
     data: dict[str, Any] = {"limits": _limits(worker), **wanted.model_dump(), "audit": None}
     extra: dict[str, Any] = {"asked": wanted, "problem": ""}
     if wanted.text is None:
@@ -52,16 +52,15 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
     from mnemoscope.web.model_answers import audit_script, audit_string
 
     given = {"alternatives": wanted.alternatives, "vary": wanted.vary, "neighbours": NEIGHBOURS}
-    found = audit_string(worker, site.atlas, site.edition().state, wanted.text, given)
+    audited = audit_string(worker, site.atlas, site.edition().state, wanted.text, given)
     data |= {
         "linear_head": worker.model.linear_head,
-        "audit": found,
+        "audit": audited,
         "python": audit_script(worker, site.atlas, wanted.text, given),
     }
-    look = AuditView(found["secrets"][0], found["neighbours"])
+    look = AuditView(audited["secrets"][0], audited["neighbours"])
     return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
-    """How much may be asked for at one time."""
     return {"characters": PROMPT, "tokens": min(TOKENS, worker.model.longest), "alternatives": MOST}

@@ -30,8 +30,6 @@ At = Annotated[str, Query(max_length=10, description="Where those interventions 
 
 
 def add_pages(routes: APIRouter, site: Site) -> None:
-    """The routes of the overview, of layers and of questions."""
-
     @both(routes, site, "/", name="browse_overview")
     def overview(request: Request) -> Page:
         """What was mined, the answers in words, and the most striking memories."""
@@ -45,10 +43,10 @@ def add_pages(routes: APIRouter, site: Site) -> None:
     @both(routes, site, "/layers/{layer}", name="layers_layer", stored=False)
     def layer(request: Request, layer: Number, choice: Annotated[Choice, Query()]) -> Page:
         """One layer: its memories as a table and a picture, and what the questions say of it."""
-        found = layer_page(site.edition(), layer, choice)
-        if choice.page > (last := found.data["pages"]):
+        view = layer_page(site.edition(), layer, choice)
+        if choice.page > (last := view.data["pages"]):
             raise HTTPException(404, f"There is no page {choice.page} of these memories; the last one is {last}.")
-        return found
+        return view
 
     @both(routes, site, "/routing", name="layers_routing")
     def routing(request: Request) -> Page:
@@ -72,10 +70,10 @@ def add_pages(routes: APIRouter, site: Site) -> None:
 
 
 def add_memories(routes: APIRouter, site: Site) -> None:
-    """The route of memories, which answers any single name at the top, and so comes last."""
+    """The route of memories, which matches any single name at the top level, and so must be added last."""
 
     def published_judgements(name: str, **_: object) -> object:
-        """What people say of a memory, who may go on doing so while the rest of its page stays."""
+        """The published judgements of a memory, which may change while the rest of its page stays."""
         try:
             return site.judgements.published_for(site.atlas[MemoryId.parse(name)].id) or None
         except MemoryIdError:

@@ -1,4 +1,4 @@
-"""The routes of searching; and the search index, opened or made by a thread of its own, for no page to wait."""
+"""The routes of searching; and the search index, opened or built by a background thread."""
 
 import re
 import threading
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mnemoscope.search import Index
 
 TIMEOUT_SECONDS = 1.5
-"""How long a page waits for the index before it says that it is not there yet."""
+"""How long a page waits for the index before it answers 503."""
 
 Text = Annotated[str, Query(max_length=1_000, description='Words, "a phrase", a beginning (par*), or a memory')]
 Fields = Annotated[
@@ -37,8 +37,6 @@ _MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
 
 
 def add_pages(routes: APIRouter, site: Site, background: "BackgroundIndex") -> None:
-    """The routes of searching."""
-
     @both(routes, site, "/search", name="searching_search", kept=False)
     def search(
         request: Request, q: Text = "", fields: Fields = [], layers: Layers = "", page: Number = 1  # noqa: B006
@@ -70,7 +68,7 @@ def add_pages(routes: APIRouter, site: Site, background: "BackgroundIndex") -> N
 
 
 class BackgroundIndex:
-    """The index of the atlas as it is now; opened again when what is searched has changed."""
+    """The index of the present atlas; opened again when the searched files have changed. Thread-safe."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -78,9 +76,8 @@ class BackgroundIndex:
         self._now: _Opening | None = None
 
     def begin(self) -> "_Opening":
-        """Opens the index of the edition in the background, unless that has been begun.
-
-        Raises AtlasBusy for an edition that is read no more, so that its page is made from the one that is.
+        """Opens the index of the edition in the background, unless that has begun. Raises AtlasBusy for an outdated
+        edition, so that the page is made from the present one.
         """
         edition = self._site.edition()
         with self._lock:
@@ -95,21 +92,20 @@ class BackgroundIndex:
             return self._now
 
     def index(self) -> "Index":
-        """The open index; raises 503 while it is built, and what went wrong."""
+        """The open index. Raises 503 while it is built, and the error if building failed."""
         opening = self.begin()
         try:
             return opening.future.result(TIMEOUT_SECONDS)
         except (TimeoutError, _SourceChanged):
             raise _try_again(f"The search index is being built{opening.done}") from None
         except StoreFailed:
-            # The folder is emptied before another atlas is mined in it, the manifest last.
+            # A folder is emptied before another atlas is mined in it; its manifest is removed last.
             atlas = opening.atlas
             if all((atlas.path / file).exists() for file in atlas.hashes):
                 raise
             raise _try_again("The search index needs files that are gone; the atlas may be being mined anew") from None
 
     def close(self) -> None:
-        """Gives back the index's files."""
         if self._now is not None:
             self._now.close()
 
@@ -122,16 +118,16 @@ class BackgroundIndex:
         except Exception as problem:
             opening.future.set_exception(problem)
         if before is not None:
-            # One that is still being built is nobody's once it is there.
+            # An outdated index still being built is closed as soon as it is ready.
             wait([before.future])
             before.close()
-        # An exception holds this call's names for as long as its opening lives: each that failed would hold the one
-        # before it, and all their editions would stay in memory.
+        # A stored exception keeps this frame's locals alive: each failed opening would keep the one before it, and
+        # all their editions, in memory.
         del before
 
 
 class _SourceChanged(Exception):
-    """What is searched has changed while its index was made."""
+    """The searched files changed while the index was built."""
 
 
 def _try_again(sentence: str) -> HTTPException:
@@ -140,7 +136,7 @@ def _try_again(sentence: str) -> HTTPException:
 
 @dataclass
 class _Opening:
-    """The index of an atlas and its patterns: the promise of it, and how far it is; `unwanted` ends its making."""
+    """The index of an atlas and its patterns: its future and progress; `unwanted` cancels the build."""
 
     atlas: Atlas
     searched_files: Footprint
@@ -149,16 +145,14 @@ class _Opening:
     done: str = ""
 
     def has_failed(self) -> bool:
-        """Whether the index could not be opened."""
         return self.future.done() and self.future.exception() is not None
 
     def close(self) -> None:
-        """Gives back the files of an index that is open."""
         if self.future.done() and not self.has_failed():
             self.future.result().close()
 
     def progress(self, name: str, done: float, total: float | None, unit: str) -> None:
-        """Remembers how far the index is; raises _Unwanted once another one is wanted."""
+        """Records the progress of the build. Raises _SourceChanged when it is cancelled."""
         if self.unwanted.is_set():
             raise _SourceChanged
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""

@@ -1,7 +1,7 @@
-"""The routes that run the model: a prompt traced and intervened in, and the causal check of a memory.
+"""The routes that run the model: traces with interventions, and the causal check of a memory.
 
-The address is the whole state: a page is a link, and the next request knows nothing of it. The routes exist where a
-model was given; without one `/trace` says how to give one. What runs is asked of model_worker.py, one at a time.
+The address is the whole state: a page is a link, and no request depends on an earlier one. Without a model, `/trace`
+explains how to get one. The model runs in model_worker.py, one request at a time.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,7 +28,7 @@ Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M2
 
 
 def add_pages(routes: APIRouter, site: Site) -> None:
-    """The routes that run the model, or the one that says how to have them."""
+    """The routes that run the model, or a page that explains how to get one."""
     worker = site.model
     if worker is None:
         add_without_model(
@@ -69,14 +69,14 @@ def add_pages(routes: APIRouter, site: Site) -> None:
 
         memory = site.atlas[MemoryId.parse(name)].id
         data = check_memory(worker, site.atlas, site.edition().state, memory, int(sign))
-        # Without lowest triggers there is nothing on the other side.
+        # Link to the other sign only if it has triggers.
         turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
         title = f"{memory}: causal check"
         return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
 
 
 def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
-    """The page of one trace; raises PromptError, InterventionError and what tracing raises."""
+    """The page of one trace. Raises PromptError, InterventionError and what tracing raises."""
     from mnemoscope.web import model_answers
 
     if len(wanted.changes) > CHANGES:
@@ -114,13 +114,12 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
     look = TraceView(wanted, data, worker.words)
-    # What cannot be audited has no link: one token, or a model that the atlas is not of.
+    # No link to an audit for a single token, or if the model is not the mined one.
     can = len(trace["positions"]) > 1 and not worker.differs
     extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
     return Page("trace.html", "Trace", data, lambda: extra)
 
 
 def _limits(worker: "ModelWorker") -> dict[str, int]:
-    """How much may be asked for at one time."""
     tokens = min(TOKENS, worker.model.longest)
     return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}

@@ -54,7 +54,6 @@ def _events(name: str, own: str) -> tuple[Series, ...]:
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """B1: shares of the final token's logit, Figure 11's events of both, attended positions beside memories."""
     answer, name = answers["attention_share"], "attention_share"
     stacks = [
         stack_shares(
@@ -91,7 +90,6 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 
 def _whole(answer: Answer) -> Table:
-    """The whole logit in parts."""
     titles = {"attention": "attention, all layers", "ffn": "feed-forward, all layers", "rest": "all else"}
     rows = tuple(
         (

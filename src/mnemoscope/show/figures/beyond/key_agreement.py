@@ -1,4 +1,4 @@
-"""B2: whether keys look for words (beyond the paper; the mirror of its Figure 4)."""
+"""B2: whether keys detect words (beyond the paper; the mirror of its Figure 4)."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,6 @@ FOUND = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """B2: how often a key ranks its best trigger's last token first, and how many of 25 it has among its first 25."""
     answer, name = answers["key_agreement"], "key_agreement"
     title = "word that the key is closest to = last token of the best trigger"
     beyond = "beyond the first word: among the 25 words that the key is closest to"

@@ -1,4 +1,7 @@
-"""B3: whether the ruler was wrong (beyond the paper; its Figures 4 and 9 under other rulers)."""
+"""B3: agreement of values, match of residuals and cross-entropy of readouts by layer, under every projection.
+
+Beyond the paper: its Figures 4 and 9 under other projections.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,9 +20,8 @@ def _series(name: str, control: str = "", *, rulers: Sequence[str] = tuple(COLOU
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """B3: agreement of values, match of residuals and cross-entropy of readouts, by layer, under every ruler."""
     answer, name = answers["lenses"], "lenses"
-    said = ", ".join(
+    agreements = ", ".join(
         f"{over_all(answer, f'agreement_{ruler}')} under {ruler}"
         for ruler in COLOURS
         if answer.total(f"agreement_{ruler}") is not None
@@ -39,7 +41,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         " squares (ridge) and trained to predict what the model predicts (tuned). Dashed: through the same map, another"
         " memory's target or triggers, another prefix's final token. Keys are compared with the words' embeddings as"
         " they are, and led to the layer's stream by least squares (ridge).",
-        f"Over all layers, values agree with their targets in {said}. Of the last words of triggers,"
+        f"Over all layers, values agree with their targets in {agreements}. Of the last words of triggers,"
         f" {over_all(answer, 'key_found_plain')} are among the key's first, and"
         f" {over_all(answer, 'key_found_ridge')} if the words are led to its layer.",
     )  # fmt: skip

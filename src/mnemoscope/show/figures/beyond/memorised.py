@@ -1,4 +1,4 @@
-"""B4: what the model knows by heart of the mined text, and which memories fire there (beyond the paper)."""
+"""B4: documents that the model continues word for word, and the memories that fire there (beyond the paper)."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,6 @@ MEMORIES = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """B4: the share of triggers in text known by heart by layer, and of memories that have more of it than chance."""
     answer, name = answers["memorised"], "memorised"
     return Figure(
         (

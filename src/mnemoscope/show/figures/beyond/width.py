@@ -1,4 +1,4 @@
-"""B5: how wide each layer need be, what in it is unused or there twice, and how many tokens could stop there."""
+"""B5: the width that each layer needs, its unused and duplicate memories, and early exits (beyond the paper)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,6 @@ STOPS = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """B5: width needed beside random memories, unused memories, early exits, and their errors by threshold."""
     answer, name = answers["width"], "layer_width"  # `width` is Vega's own signal
     needed = f"memories that the layer needs at +{TOLERANCE} nats a token"
     return Figure(
@@ -64,7 +63,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 
 def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
-    """Errors against the share of tokens that stop, a line a layer, a point a threshold."""
+    """Errors against the share of tokens that stop: one line per layer, one point per threshold."""
     rows: list[dict[str, Any]] = []
     for layer in answer.layers:
         for percent in THRESHOLDS:
@@ -83,11 +82,11 @@ def _exit_curves(answer: Answer) -> tuple[Panel, ...]:
             opacity=alt.Opacity("layer:O", legend=None, scale={"range": [0.25, 1]}),
             order=alt.Order("percent:Q"),
         )
-        said = tooltip(
+        tips = tooltip(
             {"layer:O": "layer", "above:N": "probability above", "stop:N": "tokens that stop"}
             | {"said:N": "errors", "interval:N": "95 % interval", "count:N": "cases"}
         )
-        points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=said)
+        points = place.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=tips)
         return alt.layer(place.mark_line(strokeWidth=1.5, color=BLUE), points)
 
     return (panel(draw, {name: rows}, title="errors of early exits, by layer and threshold"),)

@@ -15,7 +15,6 @@ STACK = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 2: shares of the top triggers under shallow, semantic, both or no patterns, stacked by layer."""
     answer = answers["key_patterns"]
     panels = [_patterns(answer, "", "patterns found automatically")]
     if answer.rows("people_none"):
@@ -33,7 +32,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 def _patterns(answer: Answer, prefix: str, title: str) -> Panel:
     series = [Series(prefix + one.name, one.colour, title=answer.label(one.name)) for one in STACK]
-    # In this order of slices the borders are shallow only, shallow at all, and covered: each has its own interval.
+    # In this order of slices the borders are shallow only, any shallow, and covered: each has its own interval.
     edges: list[Row] = [
         row for name in ("shallow_only", "shallow", "covered") for row in answer.rows(prefix + name) if row.value > 0
     ]

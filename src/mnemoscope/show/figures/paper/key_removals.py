@@ -11,7 +11,6 @@ REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 3: the change of the coefficient when the first, the last or a random token is taken away."""
     answer = answers["key_removals"]
     bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
     medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]

@@ -7,7 +7,7 @@ from mnemoscope.show.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, F
 from mnemoscope.show.figures.panels import lines
 
 BESIDES = ("key_patterns",)
-"""The other questions whose answers the figure draws."""
+"""Other questions whose answers the figure draws."""
 ACTIVE = (Series("active", GREEN),)
 SPREAD = (
     Series("effective_share", GREEN),
@@ -20,7 +20,6 @@ PATTERN_SERIES = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 7: the share of memories that fire at a prefix, with the curves of shallow and semantic patterns."""
     answer = answers["layer_activity"]
     active = "memories with a coefficient above zero"
     spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"

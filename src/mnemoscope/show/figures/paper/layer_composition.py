@@ -1,4 +1,4 @@
-"""Figure 8: whether a layer says what one of its memories says (section 5.1 of the paper)."""
+"""Figure 8: how often a layer's top token is that of none of its firing memories (section 5.1 of the paper)."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,6 @@ AGREEING = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 8: how often a layer's top token is the top token of none of its firing memories."""
     answer = answers["layer_composition"]
     zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory does say it"
     name = "layer_composition"

@@ -1,4 +1,4 @@
-"""Figure 10: how sure the residual is of what the model ends with (section 5.2 of the paper)."""
+"""Figure 10: the probability of the model's final token in the residual (section 5.2 of the paper)."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,6 @@ from mnemoscope.show.figures.panels import lines
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 10: the probability that the residual gives to the token the model ends with."""
     answer = answers["refinement_confidence"]
     series = [
         Series("probability", BLUE, title="all prefixes: mean, with the middle half"),

@@ -1,4 +1,6 @@
-"""Figure 11: what a prediction after a layer comes from (section 5.2 of the paper)."""
+"""Figure 11: whether a layer's prediction comes from the residual, the layer, both or neither (section 5.2 of the
+paper).
+"""
 
 from collections.abc import Mapping
 
@@ -16,7 +18,6 @@ EVENTS = (
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 11: how a layer's output comes about: from the residual, the layer, both, or neither."""
     answer = answers["refinement_events"]
     # The intervals of the first border (residual) and of the one below all changes.
     edges = answer.rows("residual") + [complement(row) for row in answer.rows("changed")]

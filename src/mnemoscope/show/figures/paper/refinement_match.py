@@ -1,4 +1,4 @@
-"""Figure 9: when the residual already says what the model ends with (section 5.2 of the paper)."""
+"""Figure 9: where the residual's top token already is the model's final one (section 5.2 of the paper)."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,6 @@ from mnemoscope.show.figures.panels import lines
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 9: how often the residual entering a layer already says what the model ends with."""
     answer = answers["refinement_match"]
     match, title = [Series("match", BLUE, title="match")], "the residual's top token is the model's"
     return Figure(

@@ -1,4 +1,4 @@
-"""Figure 4: whether values predict what follows (section 4 of the paper)."""
+"""Figure 4: whether values predict what follows, with baselines (section 4 of the paper)."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,6 @@ GAIN = (Series("log_probability_gain", GREEN, title="all triggers, against the u
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 4: how often a value's top token is what follows its memory's best trigger, with the baselines."""
     answer = answers["value_agreement"]
     name, title = "value_agreement", "top token of the value = target"
     beyond = "beyond the top token: log probability of what follows all triggers"

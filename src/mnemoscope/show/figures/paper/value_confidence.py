@@ -1,4 +1,4 @@
-"""Figure 6: whether confident values are right (section 4 of the paper), as they are and at work."""
+"""Figure 6: whether confident values are right (section 4 of the paper), bare and at work."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,6 @@ CONFIDENT = (Series("working_confident", GREEN),)
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 6: agreement by decile of the value's largest probability; how confident values are in each layer."""
     answer = answers["value_confidence"]
     deciles, at_work = (
         [row for decile in tenths if (row := answer.total(decile.name)) is not None]
@@ -73,12 +72,10 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
 
 
 def _probabilities(row: Row) -> str:
-    """The bounds of the largest probability in a decile."""
     return " to ".join(number(end) for end in (row.own.get("lowest"), row.own.get("highest")) if end is not None)
 
 
 def _table(deciles: list[Row]) -> Table:
-    """Agreement by tenth of the memories, with the bounds of the largest probability and the mean norm."""
     header = ("tenth", "largest probability", "agreement", "norm of the value, mean", "memories")
     rows = []
     for tenth, row in enumerate(deciles, 1):
@@ -89,7 +86,6 @@ def _table(deciles: list[Row]) -> Table:
 
 
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:
-    """Agreement by tenth of the memories, ordered by `what`."""
     title = f"tenth of the memories by {what} (10: most confident)"
     rows = [
         {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}

@@ -1,4 +1,4 @@
-"""Figure 5: how high values rank what follows (section 4 of the paper)."""
+"""Figure 5: the rank that values give to their targets, as one box per layer (section 4 of the paper)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,17 +24,16 @@ from mnemoscope.show.figures.panels import panel
 
 
 def figure(answers: Mapping[str, Answer]) -> Figure:
-    """Figure 5: the rank that values give to their targets, as a box per layer."""
     answer = answers["value_rank"]
     rows: list[dict[str, Any]] = []
     for layer in answer.layers:
-        found = {name: row for name in QUANTILES if (row := answer.at(name, layer)) is not None}
-        if len(found) < len(QUANTILES):
+        quantiles = {name: row for name in QUANTILES if (row := answer.at(name, layer)) is not None}
+        if len(quantiles) < len(QUANTILES):
             continue
-        ranks = {name: row.value for name, row in found.items()}
+        ranks = {name: row.value for name, row in quantiles.items()}
         shown = {f"{name}_drawn": rank + 1 for name, rank in ranks.items()}
-        quartiles = f"{found['q25'].text} to {found['q75'].text}"
-        rows.append({**record(found["q50"], "median"), **ranks, **shown, "quartiles": quartiles})
+        quartiles = f"{quantiles['q25'].text} to {quantiles['q75'].text}"
+        rows.append({**record(quantiles["q50"], "median"), **ranks, **shown, "quartiles": quartiles})
     return Figure(
         (_boxes(rows),),
         "Rank of the target in the value's distribution (0 is first; drawn as rank + 1 on a logarithmic scale): the box"
@@ -55,17 +54,17 @@ def _boxes(rows: list[dict[str, Any]]) -> Panel:
 
     def draw() -> Drawing:
         place = chart(name).encode(x=layer_axis(padding=0.45))
-        said = tooltip(
+        tips = tooltip(
             {"layer:N": "layer", "said:N": "median rank", "quartiles:N": "middle half", "count:N": "memories"}
         )
         dots = [
-            place.mark_point(size=12, filled=True, color=GREY).encode(y=vertical(quantile), tooltip=said)
+            place.mark_point(size=12, filled=True, color=GREY).encode(y=vertical(quantile), tooltip=tips)
             for quantile in ("q00", "q100")
         ]
         return alt.layer(
             place.mark_rule(color=GREY, strokeWidth=1.5).encode(y=vertical("q05"), y2=alt.Y2("q95_drawn:Q")),
-            place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2=alt.Y2("q75_drawn:Q"), tooltip=said),
-            place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=said),
+            place.mark_bar(color=BLUE, opacity=0.75).encode(y=vertical("q25"), y2=alt.Y2("q75_drawn:Q"), tooltip=tips),
+            place.mark_tick(color="currentColor", thickness=2).encode(y=vertical("q50"), tooltip=tips),
             *dots,
         )
 
