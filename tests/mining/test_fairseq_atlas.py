@@ -84,11 +84,10 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
     whole = values.ValuePass(model).columns(0, wanted)
     monkeypatch.setattr(projector, "_SCORES", 1)
-    monkeypatch.setattr(projector, "IN_CACHE", 5 * ROWS)
     small = projector.Projector.of(model)
     vectors = model.fold(model.values(0)[:3], layer=0)
     assert small.rows == 16
-    assert small.read_all(vectors, lambda share: len(share.room)) == [5 * torch.get_num_threads()]
+    assert small.read_all(vectors, lambda share: len(share.scores)) == [3]
     pieces = values.ValuePass(model).columns(0, wanted)
     for name, column in whole.items():
         np.testing.assert_allclose(np.ma.filled(pieces[name], 0), np.ma.filled(column, 0), rtol=1e-5, err_msg=name)

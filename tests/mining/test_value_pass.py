@@ -42,23 +42,22 @@ def test_rows_shared_out_among_threads_say_the_same(
     alone = values.ValuePass(model).columns(layer, targets)
     alone_at_work = values.ValuePass(model).working_columns(layer, firing, scale=2.0)
 
-    took: list[tuple[int, slice, int]] = []
+    took: list[tuple[int, slice]] = []
     read = values._read_scores
     monkeypatch.setattr(projector, "_SHARED", 1)
-    monkeypatch.setattr(projector, "IN_CACHE", 7 * 1024)
 
     all_there = Barrier(3)
 
     def note(targets: values.Targets, share: projector.Share):
         all_there.wait(timeout=60)  # or one thread may take what is for the next
-        took.append((get_ident(), share.vectors, len(share.room)))
+        took.append((get_ident(), share.vectors))
         return read(targets, share)
 
     monkeypatch.setattr(values, "_read_scores", note)
     shared = values.ValuePass(model).columns(layer, targets)
     assert {name: shared[name].tolist() for name in shared} == {name: alone[name].tolist() for name in alone}
-    assert {(rows.start, rows.stop, room) for _, rows, room in took} == {(0, 170, 7), (170, 341, 7), (341, 512, 7)}
-    assert len({thread for thread, *_ in took}) == 3
+    assert {(rows.start, rows.stop) for _, rows in took} == {(0, 170), (170, 341), (341, 512)}
+    assert len({thread for thread, _ in took}) == 3
     at_work = values.ValuePass(model).working_columns(layer, firing, scale=2.0)
     for name in values.AT_WORK:
         assert at_work[name].tolist() == alone_at_work[name].tolist()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.tracing import distribution, distributions, read_scores, top
+from mnemoscope.tracing import distribution, distributions, ranking, read_scores, top
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
 
@@ -76,21 +76,23 @@ def test_a_distribution_by_hand() -> None:
     assert shape.entropy.tolist() == pytest.approx([math.log(4.0) - 0.75 * math.log(3.0), math.log(2.0)])
 
 
-@pytest.mark.parametrize("room", [None, 1, 3, 100])
+@pytest.mark.parametrize("rows", [1, 3, 100])
 @pytest.mark.parametrize("size", [9, 300])
-def test_scores_are_read_as_they_are_ranked_and_measured(size: int, room: int | None) -> None:
+def test_scores_are_read_as_they_are_ranked_and_measured(
+    size: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some rows at a time; what is no number in one row changes no other."""
+    monkeypatch.setattr(ranking, "IN_CACHE", rows * size)
     scores = torch.randn(7, size, generator=torch.Generator().manual_seed(size)).round(decimals=1)
     scores[4, 2] = math.nan
     of = [torch.arange(7), torch.zeros(7, dtype=torch.int64)]
     for one in (scores, scores.double()):
-        given = None if room is None else one.new_empty(room, size)
-        ranking, shape = read_scores(one, best=5, worst=2, of=of, room=given)
-        for found, wanted in ((ranking.best, top(one, 5)), (ranking.worst, top(one, 2, lowest=True))):
+        ranks, shape = read_scores(one, best=5, worst=2, of=of)
+        for found, wanted in ((ranks.best, top(one, 5)), (ranks.worst, top(one, 2, lowest=True))):
             assert found[0].equal(wanted[0])
             assert found[1].allclose(wanted[1], equal_nan=True)
         above = [[(row > row[token]).sum() + (row[:token] == row[token]).sum() for token in range(7)] for row in one]
-        assert ranking.ranks.tolist() == [
+        assert ranks.ranks.tolist() == [
             [int(row[n]) for n, row in enumerate(above)], [int(row[0]) for row in above]
         ]  # fmt: skip
         for name in NAMES:
@@ -126,9 +128,9 @@ def test_no_rows_have_no_distributions() -> None:
 @pytest.mark.parametrize("scores", [torch.empty(0, 300), torch.empty(0, 300).double()])
 def test_nothing_is_read_off_no_rows(scores: torch.Tensor) -> None:
     none = torch.empty(0, dtype=torch.int64)
-    ranking, shape = read_scores(scores, best=3, of=[none, none], room=torch.empty(4, 300))
-    assert ranking.best[0].shape == ranking.best[1].shape == (0, 3)
-    assert ranking.ranks.shape == (2, 0)
+    ranks, shape = read_scores(scores, best=3, of=[none, none])
+    assert ranks.best[0].shape == ranks.best[1].shape == (0, 3)
+    assert ranks.ranks.shape == (2, 0)
     assert shape.entropy.shape == (0,)
 
 

@@ -4,6 +4,7 @@ Terms and sums are float64, and only the result is rounded to the scores' format
 order of the sum, and a graphics card and a processor agree, except for one number in a million.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from mnemoscope.tracing.ranking import Ranking, rank_tokens
 
-_TERMS, _TERMS_ON_CARDS = 1 << 20, 1 << 24
-"""Terms that PyTorch sums at one time: 8 MiB on a CPU, elsewhere as few calls as memory allows."""
+_TERMS, _TERMS_ON_CARDS = 1 << 15, 1 << 24
+"""Terms that exist at one time: on a CPU what a core's cache holds, elsewhere as few calls as memory allows."""
 
 
 @dataclass(frozen=True)
@@ -24,38 +25,31 @@ class Distribution:
     max_probability: Tensor
     entropy: Tensor
 
-    @classmethod
-    def join(cls, parts: "Sequence[Distribution]") -> "Distribution":
-        if len(parts) == 1:
-            return parts[0]
-        return cls(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
-
 
 def distribution(scores: Tensor) -> Distribution:
-    """The shape of `softmax(scores)`, `scores [row, vocab]`, some rows at a time; NaN where a score is NaN."""
-    step = max(1, (_TERMS if scores.device.type == "cpu" else _TERMS_ON_CARDS) // scores.shape[1])
-    return Distribution.join([_measure(part) for part in torch.split(scores, step)])
+    """The shape of `softmax(scores)`, `scores [row, vocab]`; NaN where a score is NaN."""
+    return _measure(scores, scores.amax(1))
 
 
 def read_scores(
-    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
+    scores: Tensor, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()
 ) -> tuple[Ranking, Distribution]:
-    """`rank_tokens` and `distribution` of `scores [row, vocab]`, as many rows at a time as `room [row, vocab]` has."""
-    rankings, shapes, step = list[Ranking](), list[Distribution](), max(1, len(scores) if room is None else len(room))
-    for start in range(0, max(1, len(scores)), step):
-        rows = slice(start, start + step)
-        part = scores[rows]
-        own = None if room is None else room[: len(part)]
-        rankings.append(rank_tokens(part, best=best, worst=worst, of=[tokens[rows] for tokens in of], room=own))
-        shapes.append(distribution(part))
-    return Ranking.join(rankings), Distribution.join(shapes)
+    """`rank_tokens` and `distribution` of `scores [row, vocab]`; `best` is at least 1."""
+    ranking = rank_tokens(scores, best=best, worst=worst, of=of)
+    return ranking, _measure(scores, ranking.best[1][:, 0])
 
 
-def _measure(scores: Tensor) -> Distribution:
-    shift = scores.amax(1).double()
-    below = scores.double() - shift[:, None]
-    terms = below.exp()
-    total = terms.sum(1)
-    logarithm = total.log()
-    entropy = logarithm - terms.mul_(below).sum(1) / total
-    return Distribution(*(each.to(scores.dtype) for each in (logarithm + shift, 1 / total, entropy)))
+def _measure(scores: Tensor, highest: Tensor) -> Distribution:
+    """The shape, from the highest score of every row."""
+    most = _TERMS * torch.get_num_threads() if scores.device.type == "cpu" else _TERMS_ON_CARDS
+    rows, shift = max(1, most // scores.shape[1]), highest.double()[:, None]
+    sums = shift.new_zeros(2, len(scores))
+    for some, above, own in zip(*map(torch.split, (scores, shift, sums.T), [rows] * 3), strict=True):
+        for part in torch.split(some, most, 1):
+            # Powers of two take PyTorch up to a third less time than those of e.
+            bits = part.to(torch.float64, copy=True).sub_(above).mul_(1 / math.log(2))
+            terms = bits.exp2()
+            own += torch.stack([terms.sum(1), terms.mul_(bits).sum(1)], 1)
+    total, logarithm = sums[0], sums[0].log()
+    entropy = logarithm - sums[1] / total * math.log(2)
+    return Distribution(*(each.to(scores.dtype) for each in (logarithm + shift[:, 0], 1 / total, entropy)))

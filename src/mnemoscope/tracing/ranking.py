@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mnemoscope.foundation.cores import IN_CACHE
+
 BLOCK = 64
 """Neighbouring tokens per maximum: the best k tokens lie in the k blocks with the best maxima."""
 
@@ -24,22 +26,13 @@ class Ranking:
     worst: Best
     ranks: Tensor
 
-    @classmethod
-    def join(cls, parts: "Sequence[Ranking]") -> "Ranking":
-        if len(parts) == 1:
-            return parts[0]
-        ranks = torch.cat([part.ranks for part in parts], 1)
-        return cls(_join([part.best for part in parts]), _join([part.worst for part in parts]), ranks)
 
-
-def rank_tokens(
-    scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = (), room: Tensor | None = None
-) -> Ranking:
+def rank_tokens(scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = ()) -> Ranking:
     """The `best` and `worst` tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
 
-    Returns fewer columns if there are fewer. `room` of the shape of `scores` may save an allocation.
+    Returns fewer columns if there are fewer.
     """
-    ranks = [_rank(scores, tokens, room) for tokens in of]
+    ranks = [_rank(scores, tokens) for tokens in of]
     return Ranking(
         _best(scores, best, lowest=False),
         _best(scores, worst, lowest=True),
@@ -107,16 +100,17 @@ def _block_extremes(scores: Tensor, *, lowest: bool) -> Tensor:
     return extremes
 
 
-def _join(parts: Sequence[Best]) -> Best:
-    tokens, scores = zip(*parts, strict=True)
-    return torch.cat(tokens), torch.cat(scores)
-
-
-def _rank(scores: Tensor, tokens: Tensor, room: Tensor | None) -> Tensor:
+def _rank(scores: Tensor, tokens: Tensor) -> Tensor:
     own = scores.gather(1, tokens[:, None])
-    marks = torch.empty_like(scores) if room is None else room
-    rank = torch.gt(scores, own, out=marks).sum(1).long()
-    tied = (torch.eq(scores, own, out=marks).sum(1) > 1).nonzero()[:, 0]
+    rows = max(1, IN_CACHE // scores.shape[1]) * torch.get_num_threads()
+    rows = rows if scores.device.type == "cpu" else max(1, len(scores))
+    marks = torch.empty_like(scores[:rows])
+    counts = [
+        [compare(part, mark, out=marks[: len(part)]).sum(1) for compare in (torch.gt, torch.eq)]
+        for part, mark in zip(torch.split(scores, rows), torch.split(own, rows), strict=True)
+    ]
+    above, equal = map(torch.cat, zip(*counts, strict=True))
+    rank, tied = above.long(), (equal > 1).nonzero()[:, 0]
     if len(tied):
         before = torch.arange(scores.shape[1], device=scores.device)[None] < tokens[tied, None]
         rank[tied] += ((scores[tied] == own[tied]) & before).sum(1)

@@ -77,7 +77,7 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
     """The columns of some memories, but for nulls."""
     with torch.inference_mode():
         tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
-        ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens, room=share.room)
+        ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens)
         target, control = ranking.ranks.int()
         names = {
             "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,

@@ -1,7 +1,6 @@
 """Many vectors against a vocabulary, a block of scores at a time, and what is read off every block by all cores.
 
 A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (LOG.md).
-What sweeps the scores does so some rows at a time, while a core's cache holds them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.foundation.cores import IN_CACHE
 from mnemoscope.mining.text.batches import even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
@@ -34,14 +32,12 @@ Columns = dict[str, NDArray[Any]]
 class Share:
     """What one thread reads of a block: the scores of some vectors, the first of which is vector `start`.
 
-    `opposite` are scores(-v), if they were asked for and are not -scores(v). `room [row, vocab]` is for as many rows as
-    the thread's cores sweep at a time: on a CPU those that their caches hold.
+    `opposite` are scores(-v), if they were asked for and are not -scores(v).
     """
 
     start: int
     scores: Tensor
     opposite: Tensor | None
-    room: Tensor
 
     @property
     def vectors(self) -> slice:
@@ -61,10 +57,6 @@ class Projector:
         self._scores = room_for_scores(self.rows, vocabulary, device=device)
         self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
         self._team = ThreadTeam.of_cores(device)
-        swept = self.rows
-        if device.type == "cpu":
-            swept = max(1, min(self.rows, IN_CACHE // vocabulary)) * torch.get_num_threads()
-        self._room = torch.empty(swept, vocabulary, device=device)
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
@@ -87,7 +79,7 @@ class Projector:
             if opposite and self._opposite is not None:
                 with torch.inference_mode():
                     negated = self._head.scores(-block, out=self._opposite[: len(block)])
-            found += self._share_out(Share(start, scores, negated, self._room), read)
+            found += self._share_out(Share(start, scores, negated), read)
         return found
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
@@ -95,10 +87,9 @@ class Projector:
         if block.scores.numel() < _SHARED:
             return [read(block)]
         rows, size, opposite = len(block.scores), self._team.size, block.opposite
-        rooms = torch.tensor_split(block.room, size)
         shares = [
-            Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own], room)
-            for own, room in zip(even_parts(slice(0, rows), size), rooms, strict=False)
+            Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own])
+            for own in even_parts(slice(0, rows), size)
         ]
         found: dict[int, Found] = {}
 

@@ -157,9 +157,9 @@ def _read_rows(
     output = readout.add_up(residual, update, weights, outputs, out=scratch)
     output_top = torch.where(known, finals, top(readout.add_offset(output), 1)[0][:, 0])
     residual, update = readout.add_offset(residual), readout.add_offset(update)
-    of_residual = rank_tokens(residual, best=1, of=[output_top, finals], room=scratch)
+    of_residual = rank_tokens(residual, best=1, of=[output_top, finals])
     residual_top = of_residual.best[0][:, 0]
-    of_update = rank_tokens(update, best=1, of=[finals, residual_top], room=scratch)
+    of_update = rank_tokens(update, best=1, of=[finals, residual_top])
     ffn_top = of_update.best[0][:, 0]
     found = {
         "output_top": output_top,

@@ -120,11 +120,9 @@ class ValuePass:
 
 def _read_working(share: Share) -> NDArray[np.float32]:
     """Of each row of scores the best less the mean, and the largest probability: `[2, row]`."""
-    parts = []
     with torch.inference_mode():
-        for part in torch.split(share.scores, len(share.room)):
-            parts.append(torch.stack([part.amax(1) - part.mean(1), distribution(part).max_probability]))
-    found: NDArray[np.float32] = torch.cat(parts, 1).cpu().numpy()
+        above = share.scores.amax(1) - share.scores.mean(1)
+        found: NDArray[np.float32] = torch.stack([above, distribution(share.scores).max_probability]).cpu().numpy()
     return found
 
 
@@ -135,7 +133,7 @@ def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
         count = len(scores)
         target = torch.from_numpy(wanted.target[memories]).to(scores.device)
         worst = TOKENS_KEPT if opposite is None else 0
-        ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)], room=share.room)
+        ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
         tokens, best = ranking.best
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
         low = -low if opposite is None else low
