@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 MOMENTS = (
-    *("start", "reading text", "mining", "tables", "values", "removals", "predictions", "values at work"),
+    *("start", "reading text", "mining", "tables", "values", "removals", "predictions", "scales"),
     "patterns",
 )
 """What a kill waits for; it falls a random while after."""
@@ -46,8 +46,9 @@ def sentences(count: int, words: tuple[str, ...], seed: int) -> str:
 
 
 def tables(atlas: Path) -> dict[str, bytes]:
-    """The bytes of every table."""
-    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}
+    """The bytes of every table of the atlas."""
+    paths = {path.relative_to(atlas).as_posix(): path for path in sorted(atlas.rglob("*.parquet"))}
+    return {name: path.read_bytes() for name, path in paths.items() if not name.startswith("work/")}
 
 
 def child(work: Callable[[Callable[[str], None]], None], tell: int) -> None:

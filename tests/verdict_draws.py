@@ -36,6 +36,7 @@ from mnemoscope.mining import extending, mine
 from mnemoscope.mining.lenses import lens_pass as lens_fits
 from mnemoscope.mining.lenses import tuned
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
@@ -294,7 +295,7 @@ def _swap(first: str, second: str, rng: np.random.Generator) -> Callable[[pl.Dat
 def _dealt_attention(model: LanguageModel, atlas: Any, rng: np.random.Generator) -> pl.DataFrame:
     """The table `attention` as if every prefix were followed by another one's next token."""
     plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
-    asked = AttentionPass(RunContext(atlas.path), model, plan)
+    asked = AttentionPass(MiningRun(RunContext(atlas.path), model, plan))
     asked._next = asked._next[rng.permutation(len(asked._next))]
     asked._other_next = asked._next[rng.permutation(len(asked._next))]
     with eager_attention(model):

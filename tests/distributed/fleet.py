@@ -115,4 +115,7 @@ def one_process(directory: Path, beginning: RunInputs, options: MiningOptions) -
 
     context = RunContext(directory)
     text = settle_text(context, beginning, options)
-    return read_text(context, beginning.model, text.copy, text.plan, share=None)
+    path = read_text(context, beginning.model, text.copy, text.plan, share=None)
+    state = MiningState(StateShape.of(beginning.model, keep=text.plan.triggers, layers=text.plan.layers))
+    state.load(path, plan=text.plan.hash())
+    return state

@@ -13,7 +13,7 @@ from mnemoscope.cluster import driver as driver_file
 from mnemoscope.cluster.driver import Driver
 from mnemoscope.cluster.leases import AGAIN, DONE, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
-from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.foundation.mining_options import MiningOptions
@@ -69,7 +69,7 @@ def test_the_states_of_a_fleet_are_collected(model: LanguageModel, settled: Sett
     driver, _, leases = driver_of(tmp_path / "a", settled)
     found = driver._collect(leases)
     assert found == [f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed_folders(tmp_path / "a")]
-    assert Stage.read(tmp_path / "a") == Stage("collecting", 0)
+    assert PublishedStage.read(tmp_path / "a") == PublishedStage("collecting", 0)
     assert all(lease.owner == DONE for lease in leases.read())
 
 
@@ -93,7 +93,7 @@ def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settl
     assert driver._collect(leases) is None
     again = [lease for lease in leases.read() if lease.owner == AGAIN]
     assert 0 < len(again) < leases.count
-    Stage(TEXT, leases.count).publish(directory)
+    PublishedStage(TEXT, leases.count).publish(directory)
     worker = FleetWorker(directory, "last", settled, model)
     while worker.step():
         pass

@@ -13,7 +13,7 @@ from mnemoscope.errors import StoreFailed
 
 @pytest.fixture
 def folder(tmp_path: Path) -> LeaseFolder:
-    made = LeaseFolder(tmp_path, "values at work", 5)
+    made = LeaseFolder(tmp_path, "removals together", 5)
     made.make()
     return made
 

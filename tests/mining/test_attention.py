@@ -12,6 +12,7 @@ from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining import mine
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
@@ -159,8 +160,8 @@ def test_a_number_that_is_none_is_refused(text: Path, tmp_path: Path) -> None:
     model = tiny_model("gpt2")
     out = mine(model, text, out=tmp_path / "atlas", **OPTIONS)
     plan = MiningPlan.from_document(open_atlas(out).manifest.plan, out)
-    asked = AttentionPass(RunContext(out), model, plan)
+    asked = AttentionPass(MiningRun(RunContext(out), model, plan))
     model.anatomy.layers[1].block.attn.c_proj.weight[0, 0] = float("nan")
     model.usage = None  # nobody sees that it was changed
     with eager_attention(model), pytest.raises(NotFinite, match="NaN or infinite"):
-        asked.take(asked.steps.cuts[0])
+        asked.steps.take(0)

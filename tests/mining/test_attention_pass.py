@@ -10,10 +10,11 @@ import torch
 
 from mining.conftest import tiny_model
 from mnemoscope.foundation.mining_options import MiningOptions
-from mnemoscope.mining.passes.attention import AttentionPass, _cut
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.attention import WEIGHTS, AttentionPass
+from mnemoscope.mining.passes.prefix_pass import cut_prefixes
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
-from mnemoscope.models.forward.attention import eager_attention
+from mnemoscope.mining.steps import RunContext, join_pieces, run_piece
 
 SENTENCES = [[5, 1, 9, 30], [7, 2, 200], [8, 8]]
 PREFIXES = {
@@ -29,11 +30,9 @@ def asked_of(name: str, folder: Path) -> tuple[Any, AttentionPass]:
     pl.DataFrame({"sentence": [0, 1, 2], "tokens": SENTENCES}).write_parquet(folder / "sentences/part-000.parquet")
     pl.DataFrame(PREFIXES).write_parquet(folder / "prefixes.parquet")
     plan = MiningPlan.derive(MiningOptions(batch_tokens=8), model, corpus="by hand", validation=None)
-    asked = AttentionPass(RunContext(folder), model, plan)
-    with eager_attention(model):
-        for number in range(len(asked.steps.cuts)):
-            asked.steps.take(number)
-    asked.steps.check_filled()
+    asked = AttentionPass(MiningRun(RunContext(folder), model, plan))
+    run_piece(RunContext(folder), asked.steps)
+    join_pieces(RunContext(folder), asked.steps)
     return model.anatomy.model, asked
 
 
@@ -69,7 +68,7 @@ def test_only_in_a_parallel_block_the_stream_is_read_with_the_feed_forward_layer
 
 def test_prefixes_share_a_forward_within_a_batch_128_rows_and_4_million_weights() -> None:
     def cut(lengths: list[int], area: int) -> list[int]:
-        found = _cut(np.array(lengths), area=area)
+        found = cut_prefixes(np.array(lengths), area=area, weights=WEIGHTS)
         assert [place for one in found for place in range(one.start, one.stop)] == list(range(len(lengths)))
         return [one.stop - one.start for one in found]
 

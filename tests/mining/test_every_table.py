@@ -12,9 +12,7 @@ from mining.reference import Reference, Sentence
 from mining.reference_passes import check_predictions, check_removals, check_values_at_work, distinct, held_out
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import Interrupted
 from mnemoscope.mining import merge, mine
-from mnemoscope.mining.sealing import add_patterns
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import ROWS, build
 
@@ -62,17 +60,6 @@ def test_removals(small: Small) -> None:
     assert said["removals_per_layer"] == 2
     assert said["removals_excluded"]["length_one"] in left_out
     assert len(rows) > 20
-
-
-def test_a_stop_while_patterns_are_found_says_what_is_left(small: Small) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = tables_of(small.atlas)
-    left = rf"^stopped; {small.atlas} is finished but for its patterns, which `mnemoscope analyze .*` makes$"
-    with pytest.raises(Interrupted, match=left):
-        add_patterns(small.atlas, stop)
-    assert tables_of(small.atlas) == before
 
 
 def test_two_parts_make_the_same_bytes(small: Small) -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.heap import HeapTrimmer
-from mnemoscope.mining.pieces import run_piece
 from mnemoscope.mining.steps import (
     Answers,
     PlannedSteps,
@@ -21,8 +21,8 @@ from mnemoscope.mining.steps import (
     digest,
     empty_answers,
     is_unanswered,
-    read_saved,
-    run_checkpointed,
+    join_pieces,
+    run_piece,
 )
 from mnemoscope.mining.text.batches import pack
 from mnemoscope.mining.text.thread_team import ThreadTeam
@@ -55,9 +55,10 @@ def run(
 ) -> list[int]:
     context = RunContext(folder, checkpoint_every=0)
     steps = PlannedSteps(
-        step, pieces, answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
+        step, pieces, answers, stage="squares", unit="items", inputs=inputs, team=ThreadTeam(team)
     )
-    return run_checkpointed(context, steps)
+    run_piece(context, steps)
+    return join_pieces(context, steps)
 
 
 def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these", team: int = 1) -> list[int]:
@@ -83,7 +84,7 @@ def test_a_checkpoint_of_something_else_is_not_believed(foreign: bytes | None, t
     if foreign is None:
         take(Squares(4), cuts(4, 2), tmp_path)
     else:
-        write_bytes(tmp_path / "work" / "squares-p.safetensors", foreign)
+        write_bytes(tmp_path / "work" / "squares-1-of-1.safetensors", foreign)
     work = Squares(10)
     take(work, cuts(10, 5), tmp_path)
     assert work.asked == [(0, 5), (5, 10)]
@@ -98,12 +99,19 @@ def test_a_checkpoint_of_other_inputs_is_not_believed(tmp_path: Path) -> None:
     assert (again.asked, others.asked) == ([], [(0, 2), (2, 4)])
 
 
-@pytest.mark.parametrize("empty", [np.array([5, -1, 3]), np.array([0.5, np.nan, 1], np.float32)])
-def test_an_answer_that_no_step_gave_is_an_error(empty: np.ndarray, tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", [np.array([5, 0, 3]), np.array([0.5, 0, 1], np.float32)])
+def test_an_answer_that_no_step_gave_is_an_error(full: np.ndarray, tmp_path: Path) -> None:
+    answers = {"one": empty_answers(3, full.dtype)}
     for _ in range(2):  # the checkpoint is forgotten, so that it does not say so for ever
         asked: list[slice] = []
+
+        def fill(items: slice, asked: list[slice] = asked) -> None:
+            asked.append(items)
+            answers["one"][items] = full[items]
+            answers["one"][1:2] = empty_answers(1, full.dtype)
+
         with pytest.raises(MiningError, match="1 of 3 entries of one were never filled; run the same command again"):
-            run(asked.append, cuts(3, 2), {"one": empty.copy()}, tmp_path, "these")
+            run(fill, cuts(3, 2), answers, tmp_path, "these")
         assert asked == [slice(0, 2), slice(2, 3)]
 
 
@@ -119,12 +127,12 @@ def test_every_step_is_saved_before_the_next_where_no_time_may_be_lost(tmp_path:
     work, saved = Squares(6), []
 
     def look(items: slice) -> None:
-        found = read_saved(tmp_path / "work" / "squares-p.safetensors", "these")
-        saved.append([] if found is None else found["square"].tolist())
+        path = tmp_path / "work" / "squares-1-of-1.safetensors"
+        saved.append(load_file(path)["square"].tolist() if path.is_file() else [])
         work(items)
 
     run(look, cuts(6, 2), work.answers, tmp_path, "these")
-    assert saved == [[], [0, 1, -1, -1, -1, -1], [0, 1, 4, 9, -1, -1]]
+    assert saved == [[], [0, 1], [0, 1, 4, 9]]
 
 
 def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +140,6 @@ def test_holes_in_memory_are_looked_for_behind_every_step(tmp_path: Path, monkey
     monkeypatch.setattr(HeapTrimmer, "check", lambda self: done.append(len(work.asked)))
     take(work, cuts(6, 2), tmp_path)
     assert done == [1, 2, 3]
-    steps = PlannedSteps(
-        work, cuts(6, 2), work.answers, stage="squares", unit="items", plan="p", inputs="these", team=ThreadTeam(1)
-    )
-    (tmp_path / "work").mkdir(exist_ok=True)
-    run_piece(RunContext(tmp_path), steps, 0, of=1)
-    assert done == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32, np.float64])
@@ -147,7 +149,7 @@ def test_room_for_answers_holds_none(kind: type, tmp_path: Path) -> None:
     assert is_unanswered(room).tolist() == [[True, True]] * 3
     room[1, 0] = 0
     assert is_unanswered(room).tolist() == [[True, True], [False, True], [True, True]]
-    with pytest.raises(MiningError, match="5 of 6 entries of one were never filled"):
+    with pytest.raises(MiningError, match="6 of 6 entries of one were never filled"):
         run(lambda items: None, [], {"one": room}, tmp_path, "these")
 
 

@@ -39,8 +39,8 @@ def test_rows_shared_out_among_threads_say_the_same(
 ) -> None:
     targets = wanted(model.sizes.memories[layer])
     firing = pl.DataFrame({"memory": [0, 1, 1, 511], "sign": [1, 1, -1, 1], "coefficient": [1.0, 2.0, 9.0, 0.5]})
-    alone = values.ValuePass(model).columns(layer, targets)
-    alone_at_work = values.ValuePass(model).working_columns(layer, firing, scale=2.0)
+    factor = values.work_factors(model, layer, firing, 2.0)
+    alone = values.ValuePass(model).columns(layer, targets, factor)
 
     took: list[tuple[int, slice]] = []
     read = values._read_scores
@@ -48,18 +48,16 @@ def test_rows_shared_out_among_threads_say_the_same(
 
     all_there = Barrier(3)
 
-    def note(targets: values.Targets, share: projector.Share):
+    def note(targets: values.Targets, times: torch.Tensor | None, share: projector.Share):
         all_there.wait(timeout=60)  # or one thread may take what is for the next
         took.append((get_ident(), share.vectors))
-        return read(targets, share)
+        return read(targets, times, share)
 
     monkeypatch.setattr(values, "_read_scores", note)
-    shared = values.ValuePass(model).columns(layer, targets)
+    shared = values.ValuePass(model).columns(layer, targets, factor)
     assert {name: shared[name].tolist() for name in shared} == {name: alone[name].tolist() for name in alone}
     assert {(rows.start, rows.stop) for _, rows in took} == {(0, 170), (170, 341), (341, 512)}
     assert len({thread for thread, _ in took}) == 3
-    at_work = values.ValuePass(model).working_columns(layer, firing, scale=2.0)
     for name in values.AT_WORK:
-        assert at_work[name].tolist() == alone_at_work[name].tolist()
-        assert [place for place, one in enumerate(at_work[name].tolist()) if one is not None] == [0, 1, 511]
+        assert [place for place, one in enumerate(shared[name].tolist()) if one is not None] == [0, 1, 511]
     assert torch.get_num_threads() == 3

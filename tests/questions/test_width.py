@@ -16,8 +16,10 @@ from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples
 from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.extending import load_mined
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes import width
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import load_model
 from mnemoscope.questions.beyond.width import Losses, Spread, exits, mean_spread, rate_bound
 from models.conftest import build as build_tiny
@@ -262,7 +264,8 @@ def pass_of(out: Path, model: Any) -> Any:
     atlas = ms.open_atlas(out)
     plan = MiningPlan.from_document(atlas.manifest.plan, out)
     with torch.inference_mode():
-        return width.WidthPass(out, load_mined(atlas, plan, model, ["width"], opening=ModelOptions()), plan)
+        loaded = load_mined(atlas, plan, model, ["width"], opening=ModelOptions())
+        return width.WidthPass(MiningRun(RunContext(out), loaded, plan))
 
 
 def test_an_atlas_without_the_table_names_the_command(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from mnemoscope.cluster.heartbeats import DRIVER, Heartbeat, Watch
 from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
-from mnemoscope.cluster.stages import FINISHED, TEXT, Stage
+from mnemoscope.cluster.stages import FINISHED, TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import (
     STATES,
     StateFolder,
@@ -75,7 +75,7 @@ class Driver:
                 for _ in range(self._wanted):
                     self._start()
                 yield
-                Stage(FINISHED, 0).publish(self._directory)
+                PublishedStage(FINISHED, 0).publish(self._directory)
             finally:
                 self._launcher.stop()
 
@@ -97,18 +97,18 @@ class Driver:
             leases = LeaseFolder(self._directory, TEXT, self._run.leases)
             states = None
             while states is None:
-                self._run_stage(Stage(TEXT, self._run.leases), leases)
+                self._run_stage(PublishedStage(TEXT, self._run.leases), leases)
                 states = self._collect(leases)
             write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
         return tuple(states)
 
-    def run_tasks(self, stage: Stage) -> None:
+    def run_tasks(self, stage: PublishedStage) -> None:
         """Has all tasks of a stage done."""
         self._run_stage(stage, LeaseFolder(self._directory, stage.name, stage.tasks))
         self._context.end_stage(stage.name)
 
-    def _run_stage(self, stage: Stage, leases: LeaseFolder) -> None:
+    def _run_stage(self, stage: PublishedStage, leases: LeaseFolder) -> None:
         """Publishes a stage and waits until all its tasks are done."""
         leases.make()
         stage.publish(self._directory)
@@ -148,7 +148,7 @@ class Driver:
             alive += self._closed[folder.name]
         return alive
 
-    def _tell(self, stage: Stage, leases: list[Lease]) -> None:
+    def _tell(self, stage: PublishedStage, leases: list[Lease]) -> None:
         """Shows how far the stage is, and who is at work."""
         self.lost = max(self.lost, sum(lease.lost for lease in leases))
         if stage.name == TEXT:
@@ -168,7 +168,7 @@ class Driver:
         Looks several times: a worker that was late may just have taken over a state, which it lets go when it sees that
         the text is done.
         """
-        Stage(_COLLECTING, 0).publish(self._directory)
+        PublishedStage(_COLLECTING, 0).publish(self._directory)
         found: list[str] | None = None
         for _ in range(_LOOKS):
             for folder in folders_in(self._directory / STATES):

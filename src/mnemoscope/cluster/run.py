@@ -13,15 +13,16 @@ from mnemoscope.cluster.driver import Driver, Launcher
 from mnemoscope.cluster.launchers.local_launcher import LocalLauncher
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.cluster.settling import PATIENCE, SettledRun, settle_run
-from mnemoscope.cluster.stages import Stage
+from mnemoscope.cluster.stages import PublishedStage
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.late_stages import LATE_STAGES, seal_run, task_count
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
 from mnemoscope.mining.run_folder import hold_folder
+from mnemoscope.mining.sealing import seal_run
+from mnemoscope.mining.stages import MINED
 from mnemoscope.mining.steps import RunContext
 
 HERE = "local"
@@ -151,9 +152,9 @@ def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fle
     driver = Driver(context, settled, launcher, workers=workers)
     with driver.running():
         states = driver.read_text()
-        for stage in LATE_STAGES:
-            tasks = task_count(stage, len(plan.layers), settled.run.pieces)
-            driver.run_tasks(Stage(stage, tasks, states))
+        for stage in MINED:
+            units = stage.count(len(plan.layers), settled.run.pieces)
+            driver.run_tasks(PublishedStage(stage.name, units, states))
     seal_run(
         context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
     )

@@ -14,7 +14,7 @@ from mnemoscope.cluster.heartbeats import BEATS
 from mnemoscope.cluster.leases import LEASES, LeaseFolder, check_file_system
 from mnemoscope.cluster.shared_run import SharedRun, choose_lease, hash_of_text
 from mnemoscope.cluster.single_run import SINGLE_PROCESS
-from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.foundation.files import storing
 from mnemoscope.foundation.mining_options import MiningOptions
@@ -77,7 +77,7 @@ def settle_run(
         )  # fmt: skip
         first = _take_over(context, beginning, plan)
         LeaseFolder(directory, TEXT, run.leases).make(again=-(-first // lease))
-        Stage(TEXT, run.leases).publish(directory)
+        PublishedStage(TEXT, run.leases).publish(directory)
     text.copy.release()
     # Last: whoever finds it finds the rest.
     begin_run(directory, plan, None, text.versions, places=beginning.places, work=run.document())

@@ -9,12 +9,11 @@ from typing import Any
 from mnemoscope.cluster.heartbeats import Heartbeat
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.foundation.progress import Progress
+from mnemoscope.mining.sealing import SEALING
 
 SINGLE_PROCESS = "single-process"
 """The name of the worker that a run of one process is, or becomes when others go on with it."""
 _PATIENCE = 60.0
-_LAST = "patterns"
-"""The stage that begins when the atlas is sealed and the work folder gone."""
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def telling_status(directory: Path, progress: Progress) -> Iterator[Progress]:
         def report(stage: str, done: float, total: float | None, note: str) -> None:
             if stage == TEXT and stage not in began:
                 stack.enter_context(Heartbeat(directory, SINGLE_PROCESS, lambda: dict(said), patience=_PATIENCE))
-            if stage == _LAST:
+            if stage == SEALING:
                 stack.close()
             elif began or stage == TEXT:
                 tell(stage, done, total)

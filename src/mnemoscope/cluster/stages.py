@@ -13,8 +13,8 @@ _STAGE = f"{WORK}/stage.json"
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What there is to do: a stage and the number of its tasks; after the text, which states there are to merge."""
+class PublishedStage:
+    """What there is to do: a stage and the number of its units; after the text, which states there are to merge."""
 
     name: str
     tasks: int

@@ -10,7 +10,7 @@ from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfi
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cluster.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.cluster.leases import DONE, LeaseFolder
-from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.errors import AtlasNotFound, StoreFailed
 from mnemoscope.foundation.files import read_object
 
@@ -72,7 +72,7 @@ def run_status(directory: Path) -> RunStatus:
 
 
 def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
-    stage, batches, size = Stage.read(directory), int(work["batches"]), int(work["lease_batches"])
+    stage, batches, size = PublishedStage.read(directory), int(work["batches"]), int(work["lease_batches"])
     try:
         leases = LeaseFolder(directory, TEXT, -(-batches // size)).read()
     except StoreFailed:

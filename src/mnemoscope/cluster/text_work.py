@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from mnemoscope.cluster.leases import AGAIN, DONE, Lease, LeaseFolder
-from mnemoscope.cluster.stages import TEXT, Stage
+from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
 from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.mining.steps import RunContext
@@ -98,7 +98,7 @@ class TextWork:
         """Whether nothing is left for anybody; saves what is counted before it says so."""
         if self._unsaved:
             self._save()
-        stage = Stage.read(self._context.directory)
+        stage = PublishedStage.read(self._context.directory)
         return stage is None or stage.name != TEXT or self._all_done()
 
     def _all_done(self) -> bool:

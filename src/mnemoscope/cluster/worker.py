@@ -17,14 +17,15 @@ from mnemoscope.cluster.environment import card_from_environment
 from mnemoscope.cluster.heartbeats import BEATS, DRIVER, Heartbeat
 from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.shared_run import SharedRun
-from mnemoscope.cluster.stages import FINISHED, TEXT, Stage
+from mnemoscope.cluster.stages import FINISHED, TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import WorkerClosed, closed_folders
 from mnemoscope.cluster.text_work import TextWork
 from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.errors import OptionError, PartsDiffer
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
-from mnemoscope.mining.late_stages import LateStages
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, library_versions
+from mnemoscope.mining.stages import MINED, run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
@@ -134,10 +135,10 @@ def _check_devices(context: WorkerContext) -> None:
 
 def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
     """Does what there is to do, stage by stage; whether the run is finished (or its text, with `text_only`)."""
-    late: LateStages | None = None
+    run: MiningRun | None = None
     done = None
     while not context.stop():
-        stage = Stage.read(context.directory)
+        stage = PublishedStage.read(context.directory)
         if stage is None or stage.name == FINISHED or (text_only and stage.name != TEXT):
             return stage is not None
         if stage == done:
@@ -150,19 +151,20 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
             TextWork(context).run()
         elif stage.tasks:
             states = [context.directory / state for state in stage.inputs]
-            late = late or LateStages(
-                RunContext(context.directory), context.model, context.copy, context.plan, states,
+            run = run or MiningRun(
+                RunContext(context.directory), context.model, context.plan, states, context.copy,
                 pieces=context.run.pieces, mixed=context.run.mixed_devices,
             )  # fmt: skip
-            _take_tasks(context, stage, late)
+            _take_units(context, stage, run)
         done = stage
     return False
 
 
-def _take_tasks(context: WorkerContext, stage: Stage, late: LateStages) -> None:
-    """Does tasks of a stage after the text until all are done, or another stage has begun."""
+def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -> None:
+    """Does units of a stage after the text until all are done, or another stage has begun."""
+    what = next(one for one in MINED if one.name == stage.name)
     leases = LeaseFolder(context.directory, stage.name, stage.tasks)
-    while not context.stop() and Stage.read(context.directory) == stage:
+    while not context.stop() and PublishedStage.read(context.directory) == stage:
         waiting = [lease for lease in leases.read() if lease.owner != DONE]
         if not waiting:
             return
@@ -172,7 +174,7 @@ def _take_tasks(context: WorkerContext, stage: Stage, late: LateStages) -> None:
             context.wait()
             continue
         context.was_busy()
-        late.run(stage.name, taken.number)
+        run_unit(run, what, taken.number)
         leases.end(taken)
 
 

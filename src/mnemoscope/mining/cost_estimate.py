@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 
 from mnemoscope.corpus import open_source, prepare
@@ -224,9 +223,6 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()
-    values = ValuePass(model)
-    values.columns(0, wanted)
-    firing = {"memory": np.arange(memories), "sign": np.ones(memories, np.int8), "coefficient": np.ones(memories)}
-    values.working_columns(0, pl.DataFrame(firing), scale=1.0)
+    ValuePass(model).columns(0, wanted, np.ones(memories))
     NeighbourPass(model, range(model.sizes.layers), most=MiningOptions.neighbours).columns(0)
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

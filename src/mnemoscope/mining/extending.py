@@ -19,9 +19,10 @@ from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
 from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption
-from mnemoscope.mining.extensions import EXTENSIONS
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged
@@ -93,10 +94,11 @@ def run_extension(
         loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
         with loaded.in_use(compare=True), hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
+            run = MiningRun(context, loaded, plan)
             for name in made:
                 if name in there:
                     _take_away(atlas, name)
-                EXTENSIONS[name].make(context, loaded, plan)
+                run_stages(run, [stage for stage in STAGES if stage.table == name])
                 check_unchanged(loaded)
                 cover(atlas, files_of(atlas, name), context)
     return ExtendedTables(tuple(made), tuple(kept))
@@ -105,9 +107,9 @@ def run_extension(
 def _ordered_names(tables: Sequence[str]) -> list[str]:
     """The tables named, each once, in the order in which they are made; all where none is named. Raises OptionError."""
     for name in tables:
-        if name not in EXTENSIONS:
-            raise OptionError(f"{name!r} is no table that can be added; these can: {', '.join(EXTENSIONS)}")
-    return [name for name in EXTENSIONS if not tables or name in tables]
+        if name not in OPTIONAL_TABLES:
+            raise OptionError(f"{name!r} is no table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
+    return [name for name in OPTIONAL_TABLES if not tables or name in tables]
 
 
 def has_table(atlas: Atlas, name: str) -> bool:
@@ -175,7 +177,7 @@ def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
     record_hashes(atlas, SIDE, paths)
     if (context.work / "text").is_dir():
         return
-    for saved in context.work.glob("*.safetensors"):
+    for saved in (*context.work.glob("*.safetensors"), *context.work.glob("*.json")):
         saved.unlink(missing_ok=True)
     if context.work.is_dir() and not any(context.work.iterdir()):
         (atlas.path / WORK).rmdir()

@@ -1,41 +1,32 @@
 """Parts of one plan -> one atlas, every table byte-identical to that of a single run.
 
-A part carries the accumulators' state; states merge exactly, and what needs all triggers runs here with the plan's
-model. Parts of different plans, a missing and a repeated one are refused by name. A merge that was stopped goes on from
-the values, removals and predictions that it had saved.
+A part carries the accumulators' state; states merge exactly, and all stages run here with the plan's model. Parts of
+different plans, a missing and a repeated one are refused by name. A merge that was stopped resumes from what it saved.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mnemoscope.atlas import verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
-from mnemoscope.atlas.store import write_sentences
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
-from mnemoscope.foundation.files import copy_file, make_folder
 from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.finishing import finish_atlas
-from mnemoscope.mining.passes.predictions import PREFIXES, Prefixes
-from mnemoscope.mining.passes.writing import provenance_of, write_mined_tables
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into, paths_of
+from mnemoscope.mining.sealing import model_facts, seal_run
+from mnemoscope.mining.stages import MINED, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
+from mnemoscope.models.object_state import check_unchanged
 
-_SHARED = ("vocabulary", "tokens", "background")
-"""Tables that the parts of one plan have in common."""
 _ADVICE = "; choose another folder, or --force to merge into it again"
 
 
@@ -94,11 +85,11 @@ def merge(
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
         versions = _begin(directory, plan, manifests, paths, force=force)
         context = RunContext(directory, progress=progress or ignore_progress)
-        state = merge_states(context, folders, plan, loaded, mixed=allow_mixed_devices)
-        prefixes = copy_text_tables(directory, folders, plan, state)
-        write_mined_tables(context, plan, state)
-        counts = manifests[0].corpus.counts
-        finish_atlas(context, loaded, plan, state, prefixes, counts=counts, versions=versions)
+        states = [folder / STATE / CHECKPOINT for folder in folders]
+        run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
+        run_stages(run, MINED)
+        check_unchanged(loaded)
+        seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)
     return directory
 
 
@@ -116,18 +107,6 @@ def _begin(
         clear(directory)
     begin_run(directory, plan, None, versions, places={"paths": dict(paths)})
     return versions
-
-
-def copy_text_tables(directory: Path, folders: list[Path], plan: MiningPlan, state: MiningState) -> Prefixes:
-    """Writes the tables that parts share and the sentences that any table names; returns the prefixes to ask."""
-    for name in _SHARED:
-        copy_file(folders[0] / TABLES[name].path(), directory / TABLES[name].path())
-    prefixes = Prefixes.load(folders[0] / STATE / PREFIXES)
-    background = pq.read_table(folders[0] / TABLES["background"].path())["sentence"].to_numpy()
-    named = np.union1d(state.named_sentences().numpy(), np.concatenate([background, prefixes.sentence]))
-    make_folder(directory / "sentences")
-    write_sentences(directory, _sentences(folders, named), provenance=provenance_of(plan))
-    return prefixes
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:
@@ -160,7 +139,7 @@ def _complete(folders: list[Path]) -> list[Manifest]:
             f"part {', '.join(missing)} is missing; mine it with the same options and --part {missing[0]}"
         )
     for folder, manifest in zip(folders, manifests, strict=True):
-        for name in _SHARED:
+        for name in SHARED:
             path = TABLES[name].path()
             if manifest.hashes[path] != manifests[0].hashes[path]:
                 raise PartsDiffer(f"{folder} and {folders[0]} disagree on {path}, which parts of one plan share")
@@ -194,30 +173,3 @@ def _plans_model(
             f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it anew"
         )
     return model
-
-
-def merge_states(
-    context: RunContext, folders: list[Path], plan: MiningPlan, model: LanguageModel, *, mixed: bool = False
-) -> MiningState:
-    """The state of all parts together; of each but a piece is in memory at a time."""
-    whole = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers))
-    for done, folder in enumerate(folders):
-        context.progress("merging", done, len(folders), "parts")
-        whole.absorb(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=mixed)
-    return whole
-
-
-def _sentences(folders: list[Path], named: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.Table]:
-    """The named sentences of all parts, each once, ascending, in pieces."""
-    wanted = pa.array(named)
-    tables = [
-        pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))
-        for folder in folders
-        for path in sorted((folder / "sentences").glob("part-*.parquet"))
-    ]
-    rows = pa.concat_tables(tables)
-    ids, firsts = np.unique(rows["sentence"].to_numpy(), return_index=True)
-    if len(ids) != len(named):
-        raise PartsDiffer(f"the parts lack {len(named) - len(ids)} sentences that their triggers name; mine them again")
-    for start in range(0, len(firsts), 8192):
-        yield rows.take(pa.array(firsts[start : start + 8192])).combine_chunks()

@@ -1,28 +1,31 @@
 """One run of mining, from a model and a text to a finished atlas, interrupted or not.
 
 `run_mining` is the order of things: check what can be checked at once, lock the folder, settle the text, run the model
-over it, write the tables, project the values, ask what needs all triggers, seal. Each pass says what it takes and what
-it makes. `work/` inside the atlas holds the tokenized text and the saved states until the atlas is sealed.
+over it, do all stages, seal. `work/` inside the atlas holds the tokenized text and the saved states until then.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mnemoscope.atlas.manifest import as_mined, unfinished_plan, work_of
+from mnemoscope.atlas.manifest import STATE, as_mined, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.foundation.files import copy_file
 from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.foundation.mining_options import AUTO, DTYPES, MiningOptions, is_chat
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.finishing import finish_atlas
-from mnemoscope.mining.passes.writing import write_mined_tables, write_text_tables
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefixes import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, check_writable, encoder_of, hold_folder, settle_text
-from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.sealing import model_facts, seal_run
+from mnemoscope.mining.stages import MINED, run_stages
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
+from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.tracing.scores import check_wide_numbers
 
@@ -109,10 +112,16 @@ def run_mining(
         context = RunContext(directory, options.checkpoint_every, progress)
         text = settle_text(context, begun, options)
         state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
-        prefixes = write_text_tables(context, begun.model, text.copy, text.plan, state)
-        write_mined_tables(context, text.plan, state)
-        finish_atlas(
-            context, begun.model, text.plan, state, prefixes, counts={**text.copy.counts}, versions=text.versions,
+        run = MiningRun(context, begun.model, text.plan, [state], text.copy)
+        if options.share is None:
+            run_stages(run, MINED)
+        else:
+            run_stages(run, [stage for stage in MINED if not stage.needs_all])
+            for name in (CHECKPOINT, PREFIXES):  # what `merge` needs
+                copy_file(context.work / name, directory / STATE / name)
+        check_unchanged(begun.model)
+        seal_run(
+            context, text.plan, model_facts(begun.model), counts={**text.copy.counts}, versions=text.versions,
             part=options.share, keep_work=options.keep_work,
         )  # fmt: skip
     return directory

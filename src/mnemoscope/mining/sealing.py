@@ -1,6 +1,7 @@
-"""The end of a run: what the manifest says, the seal, and the patterns, which are made of the sealed atlas.
+"""The end of a run: patterns, what the manifest says, and the seal.
 
-Needs no model, only what is to be said of it (`model_facts`): who seals an atlas that workers have made has none.
+Sealing needs no model, only `model_facts`: the driver that seals what workers made has none. Patterns are found before
+the seal, layer by layer, and put together behind it, since the manifest does not cover them.
 """
 
 import platform
@@ -18,35 +19,37 @@ from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import file_entry, write_json
 from mnemoscope.foundation.memory_names import most_experts
-from mnemoscope.foundation.progress import Progress, StopSignal, interruption
+from mnemoscope.foundation.progress import StopSignal, interruption
+from mnemoscope.mining.mining_run import MiningRun, noted
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
-from mnemoscope.patterns import join_patterns, write_patterns
+from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write_layer_patterns, write_words
 
+SEALING = "sealing"
+"""The stage at whose begin nothing may write into the work folder any more."""
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers")
 """The tables in which patterns are found."""
 
 
-def seal_atlas(
+def seal_run(
     context: RunContext,
-    facts: Mapping[str, Any],
     plan: MiningPlan,
-    halved: Sequence[int],
+    facts: Mapping[str, Any],
     *,
     counts: Mapping[str, Any],
     versions: Sequence[Mapping[str, str]],
     part: tuple[int, int] | None = None,
-    questions: Mapping[str, Any] | None = None,
-    equality: Mapping[str, Any] | None = None,
     keep_work: bool = False,
 ) -> None:
-    """Makes an atlas, or a part, of a folder that holds all its tables but the patterns; raises StoreFailed.
+    """Makes an atlas, or a part, of a folder in which all stages are done; needs no model.
 
-    `facts` are those of `model_facts`, as they are or read from JSON; `halved` the batches that were computed in
-    halves; `counts` those of the text; `versions` as of `all_versions`; `questions` what was asked.
+    `facts` are those of `model_facts`, as they are or read from JSON; `counts` those of the text; `versions` as of
+    `all_versions`. Raises MiningError where a stage is not done, AtlasUnfinished where a layer's patterns are missing
+    (the atlas is sealed then), Interrupted, StoreFailed.
     """
-    directory = context.directory
+    directory, work = context.directory, context.work
+    context.progress(SEALING, 0, None, "")
     write_json(directory / RUN, {  # which no hash covers
         "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
         "host": platform.node(),
@@ -54,35 +57,55 @@ def seal_atlas(
         "paths": mined_from(directory),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
+    text, questions = noted(work, "text", plan), None
+    if part is None:
+        asked = {stage: noted(work, stage, plan) for stage in ("scales", "removals", "predictions")}
+        halved = {stage: own.pop("halved") for stage, own in asked.items()}
+        halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
+        questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
     document = manifest_of(
-        facts, plan, halved, counts=counts, versions=versions, part=part, questions=questions, equality=equality
-    )
+        facts, plan, text["halved"], counts=counts, versions=versions, part=part, questions=questions,
+        equality=text["equality"],
+    )  # fmt: skip
     seal(directory, document)
+    if part is None:
+        add_patterns(directory)
     if not keep_work:
         remove_work(directory)
 
 
-def add_patterns(directory: Path, progress: Progress, *, found: bool = False) -> None:
-    """Makes the patterns of the atlas, which is sealed by now, or puts those together that were `found` of each layer.
+def add_patterns(directory: Path) -> None:
+    """Puts the patterns of all layers together in the atlas, which is sealed by now.
 
     Raises Interrupted after Ctrl-C, StoreFailed, AtlasUnfinished where a layer's were not found.
     """
     left = f"{directory} is finished but for its patterns, which {patterns_command(directory)} makes"
     try:
-        atlas = open_atlas(directory)
-        join_patterns(atlas) if found else write_patterns(atlas, progress=progress)
+        join_patterns(open_atlas(directory))
     except (KeyboardInterrupt, StopSignal) as stop:
         raise interruption(stop, f"stopped; {left}") from None
     except StoreFailed as refused:  # which says to run the same again, and mining would refuse a finished atlas
         raise StoreFailed(f"{str(refused).rpartition('; ')[0]}; {left}") from refused
 
 
-def unsealed_atlas(directory: Path, facts: Mapping[str, Any], plan: MiningPlan) -> Atlas:
+def number_words(run: MiningRun) -> None:
+    """Numbers the words of all layers, in one go: patterns that are equals come in the order of their words."""
+    write_words(_unsealed_atlas(run), progress=run.context.progress)
+
+
+def find_layer_patterns(run: MiningRun, layer: int) -> None:
+    """Finds the patterns of one layer, whose triggers must be there."""
+    finder = run.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(run)))
+    write_layer_patterns(finder.atlas, layer, finder)
+
+
+def _unsealed_atlas(run: MiningRun) -> Atlas:
     """The folder of a run as the atlas that it will be: what patterns are found in can be read, no other table."""
+    directory, plan = run.directory, run.plan
     read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
     files = {path: file_entry(directory / path) for path, name in read.items() if name in _OF_PATTERNS}
     document = {
-        "model": facts,
+        "model": model_facts(run.model),
         "corpus": {"fingerprint": plan.corpus_fingerprint},
         "plan": plan.document(),
         "plan_hash": plan.hash(),

@@ -1,13 +1,15 @@
-"""A run's work in steps: where it works, whom it tells, how it is saved and gone on from, how it makes do with memory.
+"""A run's work in steps: where it works, how it is saved and resumed, and what it does when memory runs out.
 
-`RunContext` is what every pass needs and no plan holds. The passes that follow the pass over the text (removals,
-predictions) know beforehand what they will ask (`PlannedSteps`), so their state is the answers so far and the number of
-the next step: `run_checkpointed`. Nothing here knows what the steps do.
+`RunContext` is what every pass needs and no plan holds. `run_checkpointed` is the one loop that saves now and then: of
+the text, of passes, of lenses. A pass after the text knows beforehand what it will ask (`PlannedSteps`); a piece of it
+is a run of neighbouring steps, which any process takes in any order (`run_piece`), and whose answers are put together
+(`join_pieces`). Nothing here knows what the steps do.
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,11 +32,13 @@ Answers = dict[str, NDArray[Any]]
 
 CHECKPOINT = "state.safetensors"
 """The state of the pass over the text: in the work folder while that goes on, in `state/` of a finished part."""
+_ROWS, _HALVED, _DONE = "rows", "halved", "done"
+"""In a piece's file beside its answers: their places along the first axis, the steps that were halved, steps taken."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run in its locked folder: `checkpoint_every` in seconds, `progress` told how far every pass is."""
+    """One run in its locked folder: `checkpoint_every` in seconds; `progress` is called with each step of a pass."""
 
     directory: Path
     checkpoint_every: float = 60.0
@@ -42,7 +46,7 @@ class RunContext:
     heap: HeapTrimmer = field(default_factory=HeapTrimmer)
     began: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each stage took that has ended, in order."""
+    """Of each stage that has ended, in order."""
 
     @property
     def work(self) -> Path:
@@ -54,22 +58,37 @@ class RunContext:
         self.seconds[stage] = time.monotonic() - self.began - sum(self.seconds.values())
 
 
+def run_checkpointed(
+    context: RunContext, numbers: Sequence[int], take: Callable[[int], None], save_state: Callable[[], None]
+) -> None:
+    """Takes the steps of these numbers in order; saves now and then, and at the end.
+
+    Raises Interrupted after Ctrl-C with the state saved, StoreFailed.
+    """
+    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
+        for number in numbers:
+            take(number)
+            context.heap.check()
+            checkpoints.step_done()
+    save_state()
+
+
 def digest(*parts: object) -> str:
     """The sha256, in hex, of arrays, tensors on a CPU and plain values, in this order."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for part in parts:
         array = np.asarray(part)
-        found.update(f"{array.dtype} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha.update(f"{array.dtype} {array.shape} ".encode())
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 @dataclass(frozen=True)
 class PlannedSteps:
     """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
 
-    `answers` come as `empty_answers`, and are changed in place. `inputs` is a digest of all that the steps read: what
-    was saved of other inputs or other arrays is not believed.
+    `answers` are made by `empty_answers`, share their first axis, and are changed in place. `inputs` is a digest of all
+    that the steps read: saved answers of other inputs are ignored. The steps run inside `around()`.
     """
 
     step: Callable[[slice], None]
@@ -77,12 +96,12 @@ class PlannedSteps:
     answers: Answers
     stage: str
     unit: str
-    plan: str
     inputs: str
     team: ThreadTeam
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def take(self, number: int) -> bool:
-        """Takes one cut, of whose items the threads of the team take a part each; whether memory held it whole.
+        """Takes one cut, of whose items each thread of the team takes a part; whether memory held it whole.
 
         What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
         """
@@ -96,21 +115,9 @@ class PlannedSteps:
         for array in self.answers.values():
             array[...] = empty_answers(array.shape, array.dtype)
 
-    def check_filled(self, *saved: Path) -> None:
-        """Raises MiningError, and forgets what was `saved`, where an answer is still what no answer can be."""
-        for name, array in self.answers.items():
-            empty = is_unanswered(array)
-            if empty.any():
-                for path in saved:
-                    path.unlink(missing_ok=True)
-                raise MiningError(
-                    f"{int(empty.sum())} of {array.size} entries of {name} were never filled; "
-                    "run the same command again, which makes them anew"
-                )
-
 
 def empty_answers(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
-    """Room for answers of which none is there: NaN, or -1 in integers."""
+    """Room for answers: NaN, or -1 in integers, which no answer is."""
     return np.full(shape, np.nan if np.dtype(kind).kind == "f" else -1, kind)
 
 
@@ -119,47 +126,70 @@ def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
     return np.isnan(array) if array.dtype.kind == "f" else array < 0
 
 
-def run_checkpointed(context: RunContext, steps: PlannedSteps) -> list[int]:
-    """Takes every cut that no earlier run has taken, in order.
+def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: int = 1) -> None:
+    """Takes the steps of one of so many pieces (0-based) that no earlier run has taken, and saves their answers.
 
-    The answers are saved now and then in the work folder, under the names of the stage and the plan; where a checkpoint
-    is not believed, the work begins anew. The numbers of the steps that were taken in halves are returned. Raises
-    Interrupted after Ctrl-C with the state saved, StoreFailed, MiningError (an item that does not fit alone, an answer
-    that no step gave).
+    All that `steps.answers` held is forgotten. Two processes may do one piece at the same time. Raises Interrupted,
+    StoreFailed, MiningError (an item that does not fit alone).
     """
-    cuts, stage, unit = steps.cuts, steps.stage, steps.unit
-    checkpoint = context.work / f"{stage}-{steps.plan[:16]}.safetensors"
-    state = {**steps.answers, "halved": np.zeros(len(cuts), bool), "next_step": np.zeros(1, np.int64)}
-    _resume(state, checkpoint, steps.inputs)
-    total = float(cuts[-1].stop) if cuts else 0.0
+    path, inputs = _file(context, steps, number, of), _inputs(steps, number, of)
+    first, last = number * len(steps.cuts) // of, (number + 1) * len(steps.cuts) // of
+    begin = float(steps.cuts[first].start) if first < last else 0.0
+    end = float(steps.cuts[last - 1].stop) if first < last else 0.0
+    steps.forget()
+    saved = read_saved(path, inputs)
+    done = 0 if saved is None else int(saved[_DONE][0])
+    if saved is not None and done == last - first:
+        return
+    halved = [] if saved is None else _fill(steps.answers, saved)
 
-    def save_state() -> None:
-        write_bytes(checkpoint, save(state, {"inputs": steps.inputs}))
+    def take(k: int) -> None:
+        nonlocal done
+        context.progress(steps.stage, float(steps.cuts[k].start) - begin, end - begin, steps.unit)
+        if not steps.take(k):
+            halved.append(k)
+        done = k + 1 - first
 
-    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
-        for k in range(int(state["next_step"][0]), len(cuts)):
-            context.progress(stage, float(cuts[k].start), total, unit)
-            state["halved"][k] = not steps.take(k)
-            context.heap.check()
-            state["next_step"][0] = k + 1
-            checkpoints.step_done()
-    steps.check_filled(checkpoint)
-    save_state()
-    context.progress(stage, total, total, unit)
-    context.end_stage(stage)
-    return np.flatnonzero(state["halved"]).tolist()
+    def save_piece() -> None:
+        rows = _answered_rows(steps.answers)
+        own = {name: array[rows] for name, array in steps.answers.items()}
+        own |= {_ROWS: rows, _HALVED: np.array(halved, np.int64), _DONE: np.array([done], np.int64)}
+        write_bytes(path, save(own, {"inputs": inputs}))
+
+    with steps.around():
+        run_checkpointed(context, range(first + done, last), take, save_piece)
+    context.progress(steps.stage, end - begin, end - begin, steps.unit)
 
 
-def _resume(state: Answers, checkpoint: Path, inputs: str) -> None:
-    """Fills the state from the checkpoint, if that is one of the same inputs and arrays."""
-    found = read_saved(checkpoint, inputs)
-    if found is not None and _shapes(found) == _shapes(state):
-        for name, array in state.items():
-            array[...] = found[name]
+def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> list[int]:
+    """Fills `steps.answers` from the files of all pieces; returns the numbers of the steps that were halved.
+
+    Raises MiningError for a piece that is missing, unfinished or of other inputs, and for an answer that no step gave.
+    """
+    halved: list[int] = []
+    steps.forget()
+    paths = [_file(context, steps, number, of) for number in range(of)]
+    for number, path in enumerate(paths):
+        saved = read_saved(path, _inputs(steps, number, of))
+        if saved is None or saved[_DONE][0] != (number + 1) * len(steps.cuts) // of - number * len(steps.cuts) // of:
+            raise MiningError(
+                f"piece {number + 1} of {of} of the {steps.stage} is missing, or is one of another run ({path}); "
+                "run the same command again, which makes it"
+            )
+        halved += _fill(steps.answers, saved)
+    for name, array in steps.answers.items():
+        if empty := int(is_unanswered(array).sum()):
+            for path in paths:
+                path.unlink(missing_ok=True)
+            raise MiningError(
+                f"{empty} of {array.size} entries of {name} were never filled; "
+                "run the same command again, which makes them anew"
+            )
+    return halved
 
 
 def read_saved(path: Path, inputs: str) -> Answers | None:
-    """The arrays that were saved at `path`; None where there is nothing that was made of these inputs."""
+    """The arrays saved at `path`; None where there is nothing that was made of these inputs."""
     try:
         with safe_open(path, "np") as file:
             stated = (file.metadata() or {}).get("inputs")
@@ -168,5 +198,25 @@ def read_saved(path: Path, inputs: str) -> Answers | None:
         return None
 
 
-def _shapes(arrays: Answers) -> dict[str, Any]:
-    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+def _fill(answers: Answers, saved: Answers) -> list[int]:
+    """Fills in what a piece's file holds; returns the numbers of its steps that were halved."""
+    for name, array in answers.items():
+        array[saved[_ROWS]] = saved[name]
+    halved: list[int] = saved[_HALVED].tolist()
+    return halved
+
+
+def _file(context: RunContext, steps: PlannedSteps, number: int, of: int) -> Path:
+    return context.work / f"{steps.stage}-{number + 1}-of-{of}.safetensors"
+
+
+def _inputs(steps: PlannedSteps, number: int, of: int) -> str:
+    """What the file of a piece must have been made of: arrays of these kinds, cut into as many pieces."""
+    kinds = [(name, array.dtype.str, array.shape) for name, array in sorted(steps.answers.items())]
+    return digest(steps.inputs, number, of, str(kinds))
+
+
+def _answered_rows(answers: Answers) -> NDArray[np.int64]:
+    """The places along the first axis at which any array has an answer."""
+    there = [(~is_unanswered(array)).any(axis=tuple(range(1, array.ndim))) for array in answers.values()]
+    return np.flatnonzero(np.logical_or.reduce(there))

@@ -1,11 +1,12 @@
 """One pass of the model over the text, checkpointed: every batch of the plan, read and counted in its order."""
 
+from pathlib import Path
+
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.progress import Checkpoints
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
@@ -30,7 +31,6 @@ class TextReader:
         if not self._reader.read(batch):
             self.state.halved.append(number)
         self._reader.count()
-        self._context.heap.check()
         return batch.tokens
 
     def serialise(self) -> bytes:
@@ -46,11 +46,10 @@ def read_text(
     plan: MiningPlan,
     *,
     share: tuple[int, int] | None,
-) -> MiningState:
-    """The state once the model has run over every batch of the text (or of its part), going on from a saved state.
+) -> Path:
+    """The saved state once the model has run over every batch of the text (or of its part); resumes a saved one.
 
-    It is saved now and then, and at the end. Raises NotFinite (nothing of that batch counted), Interrupted (state
-    saved), StoreFailed.
+    Raises NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
     """
     state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
     checkpoint = context.work / CHECKPOINT
@@ -64,16 +63,13 @@ def read_text(
     done = loader.tokens(k for k in numbers if k < state.next_batch)
     reader = TextReader(context, model, loader, plan, state)
 
-    def save_state() -> None:
-        write_bytes(checkpoint, reader.serialise())
+    def take(number: int) -> None:
+        nonlocal done
+        done += reader.take(number)
+        state.next_batch = number + 1
+        context.progress("mining", done, total, "tokens")
 
-    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
-        for k in (k for k in numbers if k >= state.next_batch):
-            done += reader.take(k)
-            state.next_batch = k + 1
-            context.progress("mining", done, total, "tokens")
-            checkpoints.step_done()
-    save_state()
-    context.heap.trim()
+    left = [k for k in numbers if k >= state.next_batch]
+    run_checkpointed(context, left, take, lambda: write_bytes(checkpoint, reader.serialise()))
     context.end_stage("mining")
-    return state
+    return checkpoint

@@ -93,7 +93,7 @@ class PatternFinder:
     """
 
     def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
-        self._atlas = atlas
+        self.atlas = atlas
         rows, self._lexicon = _begin(atlas, words)
         sentence, position = _places(rows)
         drawn = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
@@ -102,8 +102,8 @@ class PatternFinder:
         self._background = read_background(drawn.without_words(self._common))
 
     def of_layer(self, layer: int) -> Iterator[Pattern]:
-        groups, sentence, position = groups_of(self._atlas.best_triggers(layer))
-        prefixes = read_prefixes(self._atlas, sentence, position=position, lexicon=self._lexicon)
+        groups, sentence, position = groups_of(self.atlas.best_triggers(layer))
+        prefixes = read_prefixes(self.atlas, sentence, position=position, lexicon=self._lexicon)
         prefixes = prefixes.without_words(self._common)
         yield from _of_layer(layer, groups, prefixes, background=self._background, lexicon=self._lexicon)
 

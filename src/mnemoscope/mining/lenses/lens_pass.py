@@ -7,7 +7,7 @@ tokens than the plain readout, the layer keeps the plain one.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, Optio
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
-from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
 from mnemoscope.mining.lenses.lens_text import LensText, facts_of, read_streams
 from mnemoscope.mining.lenses.readouts import (
@@ -38,13 +38,12 @@ from mnemoscope.mining.lenses.readouts import (
 )
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.roles import RolePass
 from mnemoscope.mining.passes.values import ValuePass
-from mnemoscope.mining.passes.writing import each_layer, write_columns
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext, digest, run_checkpointed
-from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.readout.read_directions import input_embeddings
@@ -129,8 +128,10 @@ def _write(
 ) -> FittedLenses:
     """Judges the lenses, writes their files and tables, and covers them."""
     lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
-    asked = ReadoutPass(atlas.path, model, plan, lenses, NamedSentences(atlas.path))
-    run_checkpointed(context, asked.steps)
+    run = MiningRun(context, model, plan)
+    asked = ReadoutPass(run, lenses)
+    run_piece(context, asked.steps)
+    join_pieces(context, asked.steps)
     plain_layers = asked.fall_back()
     kept: dict[str, Lens] = {PLAIN: {}}
     files = [path for name in LENS_TABLES for path in files_of(atlas, name)]
@@ -142,16 +143,17 @@ def _write(
             said = {**facts[kind], "plain_layers": list(plain)}
             write_bytes(path, _serialise(atlas, kind, kept[kind], said))
         files.append(f"{FOLDER}/{kind}.safetensors")
-    write_columns(atlas.path, plan, "readouts", asked.columns(), {})
+    asked.write()
     words, moved = input_embeddings(model), kept.pop(WORDS)
     values, triggers = ValuePass(model), KeyTriggers(model, atlas.path, plan)
     roles = RolePass(model, words, triggers)
-    for layer in each_layer(context, plan, "readings"):
-        columns = reading_columns(values, layer, targets_of(atlas.path, model, layer), kept, seed=plan.seed)
-        write_columns(atlas.path, plan, "readings", columns, model.numberings, layer=layer)
+    for number, layer in enumerate(plan.layers):
+        context.progress("readings", number, len(plan.layers), "layers")
+        columns = reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed)
+        run.write("readings", columns, layer)
         ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
-        columns = key_reading_columns({PLAIN: roles, "ridge": ridge}, layer, atlas.path, seed=plan.seed)
-        write_columns(atlas.path, plan, "key_readings", columns, model.numberings, layer=layer)
+        run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
+    context.progress("readings", len(plan.layers), len(plan.layers), "layers")
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
     there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (found, facts))
@@ -196,42 +198,34 @@ def _run(
     plan: MiningPlan,
     text: LensText,
     state: dict[str, Tensor],
-    take: Any,
+    take: Callable[[int], None],
     *,
     steps: int,
 ) -> None:
     """Takes every step that no earlier run has taken; `state` are the tensors that steps change in place."""
     checkpoint = context.work / f"lens-{kind}-{plan.hash()[:16]}.safetensors"
-    inputs = digest(kind, plan.hash(), text.tokens, len(text.batches))
-    begin = _resume(checkpoint, inputs, state)
-    done = begin
+    inputs = digest(kind, plan.hash(), text.tokens, len(text.batches), str([(k, v.shape) for k, v in state.items()]))
+    saved = read_saved(checkpoint, inputs)
+    done = 0
+    if saved is not None:
+        done = int(saved.pop("done")[0])
+        with torch.no_grad():
+            for name, array in saved.items():
+                state[name].copy_(torch.from_numpy(array))
+
+    def step(number: int) -> None:
+        nonlocal done
+        context.progress(f"lens {kind}", number, steps, "steps")
+        take(number)
+        done = number + 1
 
     def save_state() -> None:
-        write_bytes(checkpoint, save(state, {"inputs": inputs, "done": str(done)}))
+        arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        write_bytes(checkpoint, save({**arrays, "done": torch.tensor([done])}, {"inputs": inputs}))
 
-    with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
-        for number in range(begin, steps):
-            context.progress(f"lens {kind}", number, steps, "steps")
-            take(number)
-            done = number + 1
-            checkpoints.step_done()
+    run_checkpointed(context, range(done, steps), step, save_state)
     context.progress(f"lens {kind}", steps, steps, "steps")
     context.end_stage(f"lens {kind}")
-
-
-def _resume(path: Path, inputs: str, state: dict[str, Tensor]) -> int:
-    """Fills the state from a checkpoint of the same inputs; how many steps were taken."""
-    try:
-        with safe_open(path, "pt") as file:
-            said = file.metadata() or {}
-            if said.get("inputs") != inputs or set(file.keys()) != set(state):
-                return 0
-            with torch.no_grad():
-                for name, tensor in state.items():
-                    tensor.copy_(file.get_tensor(name))
-            return int(said["done"])
-    except (OSError, SafetensorError, RuntimeError, KeyError, ValueError):
-        return 0
 
 
 def _serialise(atlas: Atlas, kind: str, lens: Lens, facts: Mapping[str, Any]) -> bytes:

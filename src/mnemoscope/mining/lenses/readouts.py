@@ -5,9 +5,8 @@ number has its baseline under the same ruler: another memory's target, another p
 triggers. Makes `readings`, `key_readings` and `readouts`, and answers no question.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.atlas.experts import counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.passes.predictions import ROWS, SCORES
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import SCORES, PrefixBatch, plan_prefixes
 from mnemoscope.mining.passes.projector import Share, join_columns
 from mnemoscope.mining.passes.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
-from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.trigger_table import NamedSentences
-from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks
-from mnemoscope.models.proof.company import sides
 from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
 from mnemoscope.tracing import read_scores, top
 
@@ -86,11 +79,10 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 
-def key_reading_columns(roles: Mapping[str, RolePass], layer: int, directory: Path, *, seed: int) -> dict[str, Any]:
+def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: int) -> dict[str, Any]:
     """The columns of `key_readings` for one layer: what `roles` says of keys, with the embeddings of every lens."""
-    model = roles[PLAIN].model
-    own = last_tokens(directory, model, layer)
-    dealt = own.dealt(seed, layer)
+    model, own = run.model, last_tokens(run, layer)
+    dealt = own.dealt(run.plan.seed, layer)
     found = [each.columns(layer, own, dealt) for each in roles.values()]
     numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
     return {
@@ -107,90 +99,82 @@ def _join(parts: Sequence[Any]) -> Any:
     return np.ma.array(np.concatenate([part.data for part in parts]), mask=unknown)
 
 
-def targets_of(directory: Path, model: LanguageModel, layer: int) -> Ints:
+def targets_of(run: MiningRun, layer: int) -> Ints:
     """The targets `[memory]` of a layer's values, from its table in a finished atlas; -1 where there is none."""
-    names = ["memory", "target"] if not model.numberings else ["expert", "memory", "target"]
-    stored = pl.read_parquet(directory / TABLES["values"].path(layer), columns=names, glob=False)
-    counted = counted_through(stored, model.numberings, layer).sort("memory")
+    counted = run.read("values", ("memory", "target"), layer).sort("memory")
     found: Ints = counted["target"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
     return found
 
 
 class ReadoutPass:
-    """The forwards that answer for all validation prefixes under all lenses, planned beforehand."""
+    """Reads every layer's streams under all lenses at every validation prefix."""
 
-    def __init__(
-        self, directory: Path, model: LanguageModel, plan: MiningPlan, lenses: Lenses, sentences: NamedSentences
-    ) -> None:
-        self._model, self._plan, self._lenses, self._sentences = model, plan, lenses, sentences
-        listed = pl.read_parquet(directory / TABLES["prefixes"].path(), glob=False).sort("prefix")
-        self._sentence, self._position, self._following, self._final = (
+    def __init__(self, run: MiningRun, lenses: Lenses) -> None:
+        self._run, self._model, self._layers, self._lenses = run, run.model, run.plan.layers, lenses
+        listed = pl.read_parquet(run.path("prefixes"), glob=False).sort("prefix")
+        sentence, position, self._following, self._final = (
             listed[name].cast(pl.Int64).to_numpy() for name in ("sentence", "position", "next_token", "final_top")
         )
-        count = len(self._sentence)
-        self._control = self._final[next_in_circle(count, plan.seed, 13)]
-        self._extra = model.beginning.length
-        lengths = self._position + 1 + self._extra
-        self._order = np.argsort(lengths, kind="stable")
-        lengths = lengths[self._order]
-        cuts = pack(lengths, area=plan.batch_tokens, rows=ROWS, apart=sides(model, lengths))
-        shape = (count, len(plan.layers), len(lenses))
+        self._control = self._final[next_in_circle(len(sentence), run.plan.seed, 13)]
+        shape = (len(sentence), len(self._layers), len(lenses))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in _INTEGERS},
             **{name: empty_answers(shape, np.float32) for name in _NUMBERS},
         }
         maps = (part.numpy() for lens in lenses.values() for each in lens.values() for part in (each.weight, each.bias))
-        inputs = digest(plan.hash(), *lenses, self._sentence, self._position, self._final, *maps)
-        self.steps = PlannedSteps(
-            self.take, cuts, self.answers, stage="readouts", unit="prefixes", plan=plan.hash(), inputs=inputs,
-            team=ThreadTeam.of(model),
-        )  # fmt: skip
+        self.steps = plan_prefixes(
+            run, sentence, position, self.read, self.answers, stage="readouts", inputs=(*lenses, self._final, *maps)
+        )
 
-    def take(self, items: slice) -> None:
-        """One forward over some prefixes, in order of length, and all that is read off it; raises NotFinite."""
-        chosen = self._order[items]
-        places = zip(self._sentence[chosen].tolist(), self._position[chosen].tolist(), strict=True)
-        ids = pad([self._sentences.of(sentence)[: position + 1] for sentence, position in places], self._model)
-        each, column = torch.arange(len(chosen)), torch.from_numpy(self._position[chosen] + self._extra)
-        kept: dict[int, tuple[Tensor, ...]] = {}
+    def read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+        """One forward, and all that is read off it; raises NotFinite."""
+        kept: dict[int, list[Tensor]] = {}
 
         def keep(layer: int, block: Block) -> None:
-            streams = (block.residual, block.ffn_update, block.layer_output)
-            place = each.to(block.residual.device), column.to(block.residual.device)
-            kept[layer] = tuple(stream[place] for stream in streams)
+            kept[layer] = [batch.at(stream) for stream in (block.residual, block.ffn_update, block.layer_output)]
 
-        with torch.inference_mode():
-            with read_blocks(self._model, keep, layers=self._plan.layers, own_thread=True):
-                self._model.backbone(ids)
-            rows = max(1, SCORES // self._model.sizes.vocabulary)
-            for start in range(0, len(chosen), rows):
-                part = slice(start, start + rows)
-                for place, layer in enumerate(self._plan.layers):
-                    self._read(place, layer, [stream[part] for stream in kept[layer]], chosen[part])
+        with read_blocks(self._model, keep, layers=self._layers, own_thread=True):
+            self._model.backbone(batch.ids)
+        found = {
+            name: np.empty((len(batch.chosen), *array.shape[1:]), array.dtype) for name, array in self.answers.items()
+        }
+        rows = max(1, SCORES // self._model.sizes.vocabulary)
+        for start in range(0, len(batch.chosen), rows):
+            part = slice(start, start + rows)
+            for place, layer in enumerate(self._layers):
+                streams = [each[part] for each in kept[layer]]
+                for number, own in enumerate(self._read(layer, streams, batch.chosen[part])):
+                    for column, values in own.items():
+                        found[column][part, place, number] = values.cpu().numpy()
+        return found
 
-    def _read(self, place: int, layer: int, streams: list[Tensor], chosen: Ints) -> None:
-        """Reads one layer's answers of some prefixes under every lens."""
+    def _read(self, layer: int, streams: list[Tensor], chosen: Ints) -> Iterator[dict[str, Tensor]]:
+        """One layer's answers of some prefixes, under each lens."""
         model = self._model
         wanted = [torch.from_numpy(ids[chosen]) for ids in (self._final, self._control, self._following)]
-        for number, (name, lens) in enumerate(self._lenses.items()):
+        for name, lens in self._lenses.items():
             translator = lens.get(layer)
             scores = translated_scores(model, streams[0], translator)
             final, control, following = (ids.to(scores.device) for ids in wanted)
             ranking, shape = read_scores(scores, best=1, of=[final, control])
-            found = {
+            loss = shape.log_normaliser - scores.gather(1, following[:, None])[:, 0]
+            if not loss.isfinite().all():
+                raise NotFinite(f"layer {layer} has NaN or infinite readouts under the lens {name}")
+            update = streams[1] if translator is None else translator.linear(streams[1])
+            yield {
                 "residual_top": ranking.best[0][:, 0],
                 "residual_final_rank": ranking.ranks[0],
                 "residual_control_rank": ranking.ranks[1],
                 "residual_final_probability": (scores.gather(1, final[:, None])[:, 0] - shape.log_normaliser).exp(),
-                "residual_loss": shape.log_normaliser - scores.gather(1, following[:, None])[:, 0],
+                "residual_loss": loss,
+                "ffn_top": top(model.scores(update, projection="lens"), 1)[0][:, 0],
+                "output_top": top(translated_scores(model, streams[2], translator), 1)[0][:, 0],
             }
-            update = streams[1] if translator is None else translator.linear(streams[1])
-            found["ffn_top"] = top(model.scores(update, projection="lens"), 1)[0][:, 0]
-            found["output_top"] = top(translated_scores(model, streams[2], translator), 1)[0][:, 0]
-            for column, values in found.items():
-                self.answers[column][chosen, place, number] = values.cpu().numpy()
-            if not np.isfinite(self.answers["residual_loss"][chosen, place, number]).all():
-                raise NotFinite(f"layer {layer} has NaN or infinite readouts under the lens {name}")
+
+    def write(self) -> Mapping[str, Any]:
+        """Writes `readouts`."""
+        self._run.write("readouts", self.columns())
+        return {}
 
     def columns(self) -> dict[str, Any]:
         """The columns of `readouts`, once every forward was made."""
@@ -198,7 +182,7 @@ class ReadoutPass:
         names = list(self._lenses)
         return {
             "prefix": np.repeat(np.arange(count, dtype=np.int32), layers * lenses),
-            "layer": np.tile(np.repeat(np.array(self._plan.layers, np.int16), lenses), count),
+            "layer": np.tile(np.repeat(np.array(self._layers, np.int16), lenses), count),
             "lens": names * (count * layers),
             **{name: array.reshape(-1) for name, array in self.answers.items()},
         }
@@ -210,7 +194,7 @@ class ReadoutPass:
             worse = np.flatnonzero(means[name] > means[PLAIN]) if name != PLAIN else np.empty(0, np.int64)
             for array in self.answers.values():
                 array[:, worse, number] = array[:, worse, 0]
-            found[name] = tuple(self._plan.layers[place] for place in worse.tolist())
+            found[name] = tuple(self._layers[place] for place in worse.tolist())
         return found
 
     def losses(self) -> dict[str, NDArray[np.float64]]:

@@ -6,6 +6,7 @@ so one forward of the text answers what decoding token by token would. Makes the
 memories fire there is the question's business.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,16 @@ from torch import Tensor
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
 from mnemoscope.foundation.mining_options import is_chat
-from mnemoscope.mining.passes.predictions import SCORES
-from mnemoscope.mining.passes.writing import is_made, write_columns
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import SCORES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers
 from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
@@ -39,10 +39,17 @@ DOCUMENTS = 2_000
 
 
 class MemorisedPass:
-    """The forwards of documents' beginnings, planned beforehand."""
+    """The forwards of documents' beginnings; reads the text again. A model of a shorter context is asked of none.
 
-    def __init__(self, model: LanguageModel, plan: MiningPlan, documents: list[SampledDocument]) -> None:
-        self._model, self.documents = model, documents
+    Raises CorpusNotFound where the text is not where it was, PlanDiffers for another text, and what reading a text
+    raises.
+    """
+
+    def __init__(self, run: MiningRun) -> None:
+        self._run, model, plan = run, run.model, run.plan
+        self._model = model
+        documents = draw_documents(run.context, model, plan) if model.longest >= MEMORISED_TOKENS else []
+        self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: dict[str, NDArray[Any]] = {
             "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
@@ -50,7 +57,7 @@ class MemorisedPass:
         lengths = np.full(len(documents), MEMORISED_TOKENS + model.beginning.length)
         self.steps = PlannedSteps(
             self.take, pack(lengths, area=plan.batch_tokens, rows=plan.batch_tokens), self.answers, stage="memorised",
-            unit="documents", plan=plan.hash(), inputs=digest(plan.hash(), self._tokens), team=ThreadTeam.of(model),
+            unit="documents", inputs=digest(plan.hash(), self._tokens), team=ThreadTeam.of(model),
         )  # fmt: skip
 
     def take(self, items: slice) -> None:
@@ -78,6 +85,11 @@ class MemorisedPass:
             number = self.documents[items.start + int(np.flatnonzero(~np.isfinite(nats).all(1))[0])].number
             raise NotFinite(f"the model has no finite loss on document {number}; try --dtype float32")
 
+    def write(self) -> Mapping[str, Any]:
+        """Writes `memorised`."""
+        self._run.write("memorised", self.columns())
+        return {}
+
     def columns(self) -> dict[str, Any]:
         """The columns of `memorised`, once every forward was made."""
         return {
@@ -89,22 +101,6 @@ class MemorisedPass:
             "sentences": [list(one.sentences) for one in self.documents],
             "inside": [list(one.inside) for one in self.documents],
         }
-
-
-def write_memorised(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
-    """Writes `memorised`, if it is not there; reads the text again. Goes on from what a stop saved of the forwards.
-
-    A model whose context is shorter than a beginning is asked of none. Raises CorpusNotFound where the text is not
-    where it was, PlanDiffers for another text, NotFinite, Interrupted, and what reading a text raises.
-    """
-    directory = context.directory
-    if is_made(directory / TABLES["memorised"].path(), plan, "memorised"):
-        return
-    drawn = draw_documents(context, model, plan) if model.longest >= MEMORISED_TOKENS else []
-    context.end_stage("documents")
-    asked = MemorisedPass(model, plan, drawn)
-    run_checkpointed(context, asked.steps)
-    write_columns(directory, plan, "memorised", asked.columns(), {})
 
 
 def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:

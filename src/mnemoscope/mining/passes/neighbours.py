@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.projector import Projector, Share
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
@@ -76,6 +77,14 @@ class NeighbourPass:
             "other_memory": self._number[place].astype(np.int32),
             "cosine": np.concatenate(cosines).reshape(-1),
         }
+
+
+def write_layer_neighbours(run: MiningRun, layer: int) -> None:
+    """Writes `neighbours` of one layer, if it is not there; raises StoreFailed."""
+    if not run.is_made("neighbours", layer):
+        plan = run.plan
+        asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
+        run.write("neighbours", asked.columns(layer), layer)
 
 
 def _share_values(model: LanguageModel, layer: int, other: int) -> bool:

@@ -58,6 +58,11 @@ class Projector:
         self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
         self._team = ThreadTeam.of_cores(device)
 
+    @property
+    def linear(self) -> bool:
+        """Whether a multiple of a vector has that multiple of its scores."""
+        return self._head.linear
+
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
         """That of a model's own head."""

@@ -8,6 +8,7 @@ the dropped last token, one position earlier. Makes the table `removals`; the st
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,12 @@ from torch import Tensor
 from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.removal_runs import WHOLE, Requests, ShortenedRuns
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.trigger_table import NamedSentences
-from mnemoscope.models import LanguageModel
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
@@ -66,15 +66,12 @@ def choose_triggers(
 
 
 class RemovalPass:
-    """The runs that answer for all triggers, planned beforehand; `take` makes one.
+    """The runs that answer for all triggers; triggers and sentences must be there."""
 
-    The folder must hold the triggers and the sentences.
-    """
-
-    def __init__(self, directory: Path, model: LanguageModel, plan: MiningPlan, sentences: NamedSentences) -> None:
-        self._model, self._sentences = model, sentences
+    def __init__(self, run: MiningRun) -> None:
+        self._run, model, plan = run, run.model, run.plan
         first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
-        triggers, self.left_out = choose_triggers(directory, plan, first=first, numberings=model.numberings)
+        triggers, self._left_out = choose_triggers(run.directory, plan, first=first, numberings=model.numberings)
         places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
         drawn = [random_position(plan.seed, *place) for place in places]
         dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
@@ -87,15 +84,14 @@ class RemovalPass:
         removed = self.requests["removed_position"].to_numpy()
         # Dropping the last token leaves the beginning of the sentence as it stands.
         gaps = np.where(removed < columns["position"], removed, WHOLE)
-        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, sentences, area=plan.batch_tokens)
-        self.answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
-        inputs = digest(plan.hash(), *self.requests.drop("removed"), *sentences.arrays())
+        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, run.sentences, area=plan.batch_tokens)
+        self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = PlannedSteps(
-            self.take, self._runs.cuts, self.answers, stage="removals", unit="sentences", plan=plan.hash(),
-            inputs=inputs, team=ThreadTeam.of(model),
+            self._take, self._runs.cuts, self._answers, stage="removals", unit="sentences", team=ThreadTeam.of(model),
+            inputs=digest(plan.hash(), *self.requests.drop("removed"), *run.sentences.arrays()),
         )  # fmt: skip
 
-    def take(self, items: slice) -> None:
+    def _take(self, items: slice) -> None:
         """Answers all that some items of the runs are asked for; raises NotFinite."""
         self._runs.take(items, self._answer)
 
@@ -105,9 +101,10 @@ class RemovalPass:
             raise NotFinite(
                 f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
             )
-        self.answers["removed_coefficient"][requests] = found
+        self._answers["removed_coefficient"][requests] = found
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of `removals`, sorted by layer, memory, rank, once every run was made."""
+    def write(self) -> Mapping[str, Any]:
+        """Writes `removals`, sorted by layer, memory, rank."""
         table = self.requests.drop("sentence").with_columns(sign=pl.lit(1))
-        return {column.name: column.to_numpy() for column in table} | self.answers
+        self._run.write("removals", {column.name: column.to_numpy() for column in table} | self._answers)
+        return {"removals_per_layer": self._run.plan.removals, "removals_excluded": self._left_out}

@@ -8,7 +8,6 @@ answers no question.
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.read import BEST_TRIGGERS
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
-from mnemoscope.mining.passes.writing import each_layer, is_made, write_columns
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
@@ -66,31 +61,20 @@ class LastTokens:
         return LastTokens(tokens)
 
 
-def write_roles(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
-    """Writes `roles` of every mined layer, but those of this plan that are there; raises NotFinite, StoreFailed."""
-    roles = RolePass(model, input_embeddings(model), KeyTriggers(model, context.directory, plan))
-    for layer in each_layer(context, plan, "roles"):
-        write_layer_roles(context, roles, plan, layer)
-    context.end_stage("roles")
-
-
-def write_layer_roles(context: RunContext, roles: "RolePass", plan: MiningPlan, layer: int) -> None:
-    """Writes the table `roles` of one layer, if it is not there; its triggers must be."""
-    directory, model = context.directory, roles.model
-    if is_made(directory / TABLES["roles"].path(layer), plan, "roles"):
+def write_layer_roles(run: MiningRun, layer: int) -> None:
+    """Writes `roles` of one layer, if it is not there; its triggers must be. Raises NotFinite, StoreFailed."""
+    if run.is_made("roles", layer):
         return
-    own = last_tokens(directory, model, layer)
-    columns = roles.columns(layer, own, own.dealt(plan.seed, layer))
-    write_columns(directory, plan, "roles", columns, model.numberings, layer=layer)
+    triggers = KeyTriggers(run.model, run.directory, run.plan)
+    roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers))
+    own = last_tokens(run, layer)
+    run.write("roles", roles.columns(layer, own, own.dealt(run.plan.seed, layer)), layer)
 
 
-def last_tokens(directory: Path, model: LanguageModel, layer: int) -> LastTokens:
-    """Those of a layer's triggers, of its table."""
-    names = ["memory", "sign", "rank", "token"]
-    stored = pl.read_parquet(
-        directory / TABLES["triggers"].path(layer), columns=with_names(names) if model.numberings else names, glob=False
-    )
-    return LastTokens.of(counted_through(stored, model.numberings, layer), model.sizes.memories[layer])
+def last_tokens(run: MiningRun, layer: int) -> LastTokens:
+    """The last tokens of a layer's triggers, from their table."""
+    triggers = run.read("triggers", ("memory", "sign", "rank", "token"), layer)
+    return LastTokens.of(triggers, run.model.sizes.memories[layer])
 
 
 class RolePass:

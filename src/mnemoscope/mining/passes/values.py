@@ -2,8 +2,8 @@
 
 Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
 blocks whose scores are dropped as soon as they are read. A value is taken at its own length, which matters under an
-adaptive softmax only, and again at its working point, once the predictions have shown what the norms divide by. Needs
-the finished triggers; makes `values`.
+adaptive softmax only, and at its working point, with what the norms divide by (scales.py). Needs the finished triggers;
+makes `values`.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ import polars as pl
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.mining.mining_run import MiningRun, noted
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.fold import branch_of, fold_values
@@ -26,7 +28,7 @@ from mnemoscope.tracing import distribution, norms_of, read_scores, top
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 AT_WORK = ("working_logit", "working_probability")
-"""The columns that are filled in after the predictions."""
+"""The columns of values at work, null where no scale is known."""
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 
@@ -68,8 +70,14 @@ class ValuePass:
         """The model's head, with room for scores."""
         return Projector.of(self.model)
 
-    def columns(self, layer: int, wanted: Targets) -> dict[str, Any]:
-        """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
+    def columns(
+        self, layer: int, wanted: Targets, factor: NDArray[np.float64] | None = None
+    ) -> dict[str, Any]:
+        """The columns of `values` for one layer; raises NotFinite if a score is not a number.
+
+        `factor [memory]` is what a value at work is multiplied by, NaN where the memory never fires (`work_factors`).
+        A linear head multiplies scores as it multiplies vectors, so one product serves values and values at work.
+        """
         model, projector = self.model, self.projector
         values = model.values(layer)
         folded = fold_values(model, layer, values)
@@ -82,7 +90,11 @@ class ValuePass:
             "up_norm": unknown if up is None else norms_of(up).cpu().numpy(),
             "value_norm": norms_of(values).cpu().numpy(),
         }
-        columns |= join_columns(projector.read_all(folded, partial(_read_scores, wanted), opposite=True))
+        times = None if factor is None else torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
+        read = partial(_read_scores, wanted, times if projector.linear else None)
+        columns |= join_columns(projector.read_all(folded, read, opposite=True))
+        if times is not None and not projector.linear:
+            columns |= join_columns(projector.read_all(folded * times, _read_working))
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
             named = model.numbering(layer).name(layer, memory)
@@ -91,43 +103,52 @@ class ValuePass:
             columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
         means = columns["trigger_log_probability"].astype(np.float32)
         columns["trigger_log_probability"] = pa.array(means, mask=~np.isfinite(means))
-        return columns | dict.fromkeys(AT_WORK, unknown)
-
-    def working_columns(self, layer: int, triggers: pl.DataFrame, *, scale: Scale) -> dict[str, NDArray[np.float32]]:
-        """The columns of `values` that tell a layer's values at work (definitions.md section 2), `[memory]` each.
-
-        A value is multiplied by the median `coefficient` of its memory's positive `triggers` and divided by `scale`,
-        what the norms before the head divide by, one number for each branch of the layer where it has several; null
-        without positive triggers. Raises NotFinite.
-        """
-        model, projector = self.model, self.projector
-        folded = fold_values(model, layer, model.values(layer))
-        medians = (
-            triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
-        )
-        factor = np.full(len(folded), np.nan)
-        scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
-        factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
-        factor /= scales
-        at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-        parts = projector.read_all(at_work, _read_working)
-        found = np.concatenate(parts, axis=1)
-        if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(found).all(0)).tolist():
+        if factor is None:
+            return columns | dict.fromkeys(AT_WORK, unknown)
+        at_work = np.stack([columns[name] for name in AT_WORK])
+        if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(at_work).all(0)).tolist():
             named = model.numbering(layer).name(layer, wrong[0])
             raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
-        return {name: np.ma.array(row, mask=np.isnan(factor)) for name, row in zip(AT_WORK, found, strict=True)}
+        return columns | {name: np.ma.array(columns[name], mask=np.isnan(factor)) for name in AT_WORK}
 
 
-def _read_working(share: Share) -> NDArray[np.float32]:
-    """Of each row of scores the best less the mean, and the largest probability: `[2, row]`."""
+def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale: Scale) -> NDArray[np.float64]:
+    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`.
+
+    The median `coefficient` of its memory's positive `triggers`, divided by `scale`, what the norms before the head
+    divide by, one number for each branch of the layer where it has several; NaN without positive triggers.
+    """
+    medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
+    factor = np.full(model.sizes.memories[layer], np.nan)
+    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
+    factor /= np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+    return factor
+
+
+def write_layer_values(run: MiningRun, layer: int) -> None:
+    """Writes `values` of one layer, if it is not there; its triggers must be, and the scales.
+
+    Without prefixes no scale is known, and the columns of values at work are null. Raises NotFinite, StoreFailed.
+    """
+    if run.is_made("values", layer):
+        return
+    values = run.keep(ValuePass, lambda: ValuePass(run.model))
+    triggers = run.read("triggers", ("memory", "sign", "coefficient", "sentence", "next_token"), layer)
+    scale = noted(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
+    factor = None if scale is None else work_factors(run.model, layer, triggers, scale)
+    run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factor), layer)
+
+
+def _read_working(share: Share) -> dict[str, NDArray[Any]]:
+    """Of each row of scores the best less the mean, and the largest probability."""
     with torch.inference_mode():
         above = share.scores.amax(1) - share.scores.mean(1)
-        found: NDArray[np.float32] = torch.stack([above, distribution(share.scores).max_probability]).cpu().numpy()
-    return found
+        found = above, distribution(share.scores).max_probability
+    return {name: tensor.cpu().numpy() for name, tensor in zip(AT_WORK, found, strict=True)}
 
 
-def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories."""
+def _read_scores(wanted: Targets, times: Tensor | None, share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories; with `times [memory, 1]` also those at work, for which the scores are changed."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)
@@ -150,4 +171,8 @@ def _read_scores(wanted: Targets, share: Share) -> dict[str, NDArray[Any]]:
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
         "target_rank": ranking.ranks[0], "trigger_log_probability": mean,
     }  # fmt: skip
-    return {name: tensor.cpu().numpy() for name, tensor in names.items()}
+    columns = {name: tensor.cpu().numpy() for name, tensor in names.items()}
+    if times is not None:
+        scores.mul_(times[memories].to(scores.device))
+        columns |= _read_working(share)
+    return columns

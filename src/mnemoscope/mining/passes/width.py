@@ -9,7 +9,6 @@ an architecture is the question's business.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,19 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
+from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.held_out import HeldOut, Reading
-from mnemoscope.mining.passes.predictions import SCORES
+from mnemoscope.mining.passes.prefix_pass import SCORES
 from mnemoscope.mining.passes.usefulness import find_duplicates, least_useful_first, usefulness
-from mnemoscope.mining.passes.writing import columns_of, each_layer, is_made, write_columns
-from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers, run_checkpointed
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.text.batches import pack
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.trigger_table import NamedSentences
-from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.models.proof.company import sides
@@ -71,16 +66,16 @@ class WidthPass:
     for each mined layer, with all of its runs.
     """
 
-    def __init__(self, directory: Path, model: LanguageModel, plan: MiningPlan) -> None:
-        self._model, self._layers = model, plan.layers
-        self._sentences = NamedSentences(directory)
-        prefixes = pl.read_parquet(directory / TABLES["prefixes"].path(), glob=False)
+    def __init__(self, run: MiningRun) -> None:
+        self._run, model, plan = run, run.model, run.plan
+        self._model, self._layers, self._sentences = model, plan.layers, run.sentences
+        prefixes = pl.read_parquet(run.path("prefixes"), glob=False)
         self._extra = model.beginning.length
         self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=1 - self._extra)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
         for layer in plan.layers:
-            self._order_memories(directory, plan, layer)
+            self._order_memories(layer)
         self.runs = [run for layer in plan.layers for run in self._runs_of(layer)]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
         self.answers: dict[str, NDArray[Any]] = {
@@ -98,17 +93,17 @@ class WidthPass:
         self.partial = PartialForward(model)
         self.steps = PlannedSteps(
             self.take, pack(lengths, area=area, rows=area, apart=apart), self.answers, stage="width",
-            unit="sentences, layer by layer", plan=plan.hash(), inputs=inputs, team=ThreadTeam.of(model),
+            unit="sentences, layer by layer", inputs=inputs, team=ThreadTeam.of(model), around=self.partial.install,
         )  # fmt: skip
 
-    def _order_memories(self, directory: Path, plan: MiningPlan, layer: int) -> None:
+    def _order_memories(self, layer: int) -> None:
         """Reads the means of a layer's memories, and settles the orders in which they go; of draw -1 by usefulness."""
-        activity = pl.read_parquet(directory / TABLES["activity"].path(layer), glob=False)
-        values = pl.read_parquet(directory / TABLES["values"].path(layer), columns=["value_norm"], glob=False)
+        activity = pl.read_parquet(self._run.path("activity", layer), glob=False)
+        values = pl.read_parquet(self._run.path("values", layer), columns=["value_norm"], glob=False)
         useful = usefulness(activity, values["value_norm"].cast(pl.Float64).to_numpy(), layer=layer)
         device = self._model.devices[layer]
         self._mean[layer] = activity["mean"].to_torch().to(device=device, dtype=self._model.dtype)
-        random = {draw: random_order(plan.seed, layer, draw, len(useful)) for draw in range(DRAWS)}
+        random = {draw: random_order(self._run.plan.seed, layer, draw, len(useful)) for draw in range(DRAWS)}
         self._orders[layer] = {-1: least_useful_first(useful), **random}
 
     def _runs_of(self, layer: int) -> Iterator[WidthForwards]:
@@ -204,6 +199,12 @@ class WidthPass:
             probabilities.append((1 / (scores - best).exp().sum(1)).double().cpu())
         return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
 
+    def write(self) -> Mapping[str, Any]:
+        """Writes `width`, and counts the memories of each layer that another one duplicates."""
+        duplicates = {layer: int(find_duplicates(self._model, layer).sum()) for layer in self._layers}
+        self._run.write("width", self.columns(duplicates))
+        return {}
+
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
         """The columns of `width`, once every forward was made; `duplicates` are how many each mined layer has."""
         documents, code = np.unique(self.text.document, return_inverse=True)
@@ -225,19 +226,6 @@ class WidthPass:
         frames = [pl.DataFrame(rows, schema_overrides=_TYPES) for rows in found]
         rows = pl.concat(frames, how="diagonal").select(*_TYPES)
         return columns_of(rows.to_arrow()) | {"kind": rows["kind"].to_list()}
-
-
-def write_width(context: RunContext, model: LanguageModel, plan: MiningPlan) -> None:
-    """Writes `width`, if it is not there; goes on from what a stop saved. Raises NotFinite, Interrupted."""
-    directory = context.directory
-    if is_made(directory / TABLES["width"].path(), plan, "width"):
-        return
-    duplicates = {layer: int(find_duplicates(model, layer).sum()) for layer in each_layer(context, plan, "duplicates")}
-    context.end_stage("duplicates")
-    asked = WidthPass(directory, model, plan)
-    with asked.partial.install():
-        run_checkpointed(context, asked.steps)
-    write_columns(directory, plan, "width", asked.columns(duplicates), {})
 
 
 _TYPES: dict[str, Any] = {

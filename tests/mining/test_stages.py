@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
-from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.mining_options import MiningOptions
-from mnemoscope.mining import mine, pieces
-from mnemoscope.mining.late_stages import LATE_STAGES, LateStages, WorkersFacts, seal_run, task_count
+from mnemoscope.mining import mine
+from mnemoscope.mining.mining_run import MiningRun, noted
 from mnemoscope.mining.passes.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, settle_text
-from mnemoscope.mining.sealing import model_facts
-from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext
+from mnemoscope.mining.sealing import model_facts, seal_run
+from mnemoscope.mining.stages import MINED, run_unit
+from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext, join_pieces, run_piece
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text_pass import read_text
@@ -33,6 +33,9 @@ from mnemoscope.models import LanguageModel, load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture
 
+STAGES = {stage.name: stage for stage in MINED}
+NAMES = tuple(STAGES)
+AFTER_TABLES = NAMES[3:]
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
 
 
@@ -54,19 +57,25 @@ class Run:
         read_text(RunContext(folder), model, self.copy, self.plan, share=None)
         self.state = folder / WORK / "read.safetensors"
         (folder / WORK / CHECKPOINT).rename(self.state)
+        # A state that counts nothing, as of a worker that came late: so there is something to merge.
+        self.empty = folder / WORK / "empty.safetensors"
+        MiningState(StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers)).save(
+            self.empty, plan=self.plan.hash()
+        )
 
-    def worker(self, of: int, *, plan: MiningPlan | None = None) -> LateStages:
-        return LateStages(RunContext(self.folder), self.model, self.copy, plan or self.plan, [self.state], pieces=of)
+    def worker(self, of: int, *, plan: MiningPlan | None = None) -> MiningRun:
+        states = [self.state, *([self.empty] if self.empty else [])]
+        return MiningRun(RunContext(self.folder), self.model, plan or self.plan, states, self.copy, pieces=of)
 
-    def do(self, stages: tuple[str, ...], of: int, *, seed: int = 0) -> None:
+    def do(self, stages: Sequence[str], of: int, *, seed: int = 0) -> None:
         """Every task at least once, some twice, in chance order within their stage, by three workers in turn."""
         chance, workers = random.Random(seed), [self.worker(of) for _ in range(3)]
         for stage in stages:
-            tasks = list(range(task_count(stage, len(self.plan.layers), of)))
-            tasks += chance.choices(tasks, k=2)
-            chance.shuffle(tasks)
-            for number, task in enumerate(tasks):
-                workers[number % 3].run(stage, task)
+            units = list(range(STAGES[stage].count(len(self.plan.layers), of)))
+            units += chance.choices(units, k=2)
+            chance.shuffle(units)
+            for number, unit in enumerate(units):
+                run_unit(workers[number % 3], STAGES[stage], unit)
 
     def seal(self, *, keep_work: bool = False) -> None:
         """What a driver does, without the model."""
@@ -112,7 +121,7 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
     model = make(tmp_path)
     whole = mine(model, text, out=tmp_path / "whole", **{**OPTIONS, **options})
     one = Run(model, text, tmp_path / "run", **options)
-    one.do(LATE_STAGES, of, seed=of)
+    one.do(NAMES, of, seed=of)
     one.seal()
     assert_same_atlas(one.folder, whole)
     assert verify(one.folder) == []
@@ -123,89 +132,84 @@ def test_tasks_in_any_order_make_the_bytes_of_one_run(
 
 @pytest.mark.full
 def test_who_wakes_up_in_a_stage_that_is_over_changes_nothing(run: Run) -> None:
-    late = {stage: run.worker(3) for stage in LATE_STAGES}
-    for stage in LATE_STAGES:
-        for number in range(late[stage].count(stage)):
-            late[stage].run(stage, number)
+    late = {stage: run.worker(3) for stage in NAMES}
+    for stage in NAMES:
+        for number in range(STAGES[stage].count(len(run.plan.layers), 3)):
+            run_unit(late[stage], STAGES[stage], number)
     made = tables_of(run.folder)
-    for stage in LATE_STAGES:
+    for stage in NAMES:
         for worker in (late[stage], run.worker(3)):
-            worker.run(stage, 0)
+            run_unit(worker, STAGES[stage], 0)
         assert tables_of(run.folder) == made, stage
-    values = run.folder / WORK / "values-000.parquet"
-    found = values.read_bytes()
-    values.unlink()
-    run.worker(3).run("values", 0)
-    assert values.read_bytes() == found
+    (run.folder / "values/layer-000.parquet").unlink()
+    run_unit(run.worker(3), STAGES["values"], 0)
     assert tables_of(run.folder) == made
 
 
 @pytest.mark.full
-def test_who_was_held_up_in_the_values_does_not_undo_the_finished_table(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_held_up_in_the_values_changes_no_sealed_atlas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker is frozen while it makes values; all others come to the end, and then it goes on."""
     compute, frozen = ValuePass.columns, run.worker(2)
 
-    def wait(*what: Any) -> dict[str, Any]:
+    def wait(*what: Any, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(ValuePass, "columns", compute)
-        found = compute(*what)
-        run.do(LATE_STAGES[3:], 2)
+        found = compute(*what, **options)
+        run.do(AFTER_TABLES, 2)
         run.seal()
         return found
 
-    run.do(LATE_STAGES[:3], 2)
+    run.do(NAMES[:5], 2)
     monkeypatch.setattr(ValuePass, "columns", wait)
-    frozen.run("values", 0)
-    assert [path.name for path in (run.folder / WORK).iterdir()] == ["values-000.parquet"]
+    run_unit(frozen, STAGES["values"], 0)
     assert verify(run.folder) == []
-    clear(run.folder, keep_work=False)
     assert not (run.folder / WORK).exists()
 
 
 def test_a_missing_piece_is_named(run: Run) -> None:
-    run.do(LATE_STAGES[:7], 3)
-    path = run.folder / WORK / "removals-piece-1.safetensors"
+    run.do(NAMES[: NAMES.index("removals together")], 3)
+    path = run.folder / WORK / "removals-2-of-3.safetensors"
     path.unlink()
     with pytest.raises(MiningError, match=rf"piece 2 of 3 of the removals is missing.*{path.name}.*run the same"):
-        run.worker(3).run("questions", 0)
+        run_unit(run.worker(3), STAGES["removals together"], 0)
     assert not (run.folder / "removals.parquet").exists()
-    run.worker(3).run("removals", 1)
-    (run.folder / WORK / "predictions-piece-0.safetensors").write_bytes(b"half")
-    with pytest.raises(MiningError, match="piece 1 of 3 of the predictions is missing"):
-        run.worker(3).run("questions", 0)
-    run.worker(3).run("predictions", 0)
+    run_unit(run.worker(3), STAGES["removals"], 1)
     with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing"):  # cut otherwise
-        run.worker(2).run("questions", 0)
-    run.worker(3).run("questions", 0)
+        run_unit(run.worker(2), STAGES["removals together"], 0)
+    run.do(("removals together", "predictions"), 3)
+    (run.folder / WORK / "predictions-1-of-3.safetensors").write_bytes(b"half")
+    with pytest.raises(MiningError, match="piece 1 of 3 of the predictions is missing"):
+        run_unit(run.worker(3), STAGES["predictions together"], 0)
+    run_unit(run.worker(3), STAGES["predictions"], 0)
+    run_unit(run.worker(3), STAGES["predictions together"], 0)
 
 
 @pytest.mark.full
 def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path, tmp_path: Path) -> None:
     old = Run(dense, text, tmp_path / "run", seed=1)
-    old.do(LATE_STAGES, 2)
+    old.do(NAMES, 2)
     kept = {path.name: path for path in (tmp_path / "run" / WORK).iterdir() if path.is_file()}
     new = Run(dense, text, tmp_path / "new")
+    kept.pop(old.empty.name)
     for name, path in kept.items():
         shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
-    with pytest.raises(MiningError, match=r"facts\.json"):
-        WorkersFacts.read(new.folder / WORK, new.plan)
+    with pytest.raises(MiningError, match=r"what the stage scales noted is missing, .*scales\.json"):
+        noted(new.folder / WORK, "scales", new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
-        new.worker(2).run("predictions", 0)
+        run_unit(new.worker(2), STAGES["predictions"], 0)
     with pytest.raises(AtlasDamaged, match=r"merged-000.* is not a saved state of this plan"):
-        new.worker(2).run("tables", 0)
+        run_unit(new.worker(2), STAGES["tables"], 0)
     new.do(("merging", "text tables", "tables"), 2)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
-        new.worker(2).run("predictions", 0)
+        run_unit(new.worker(2), STAGES["predictions"], 0)
     with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is one of another run"):
-        new.worker(2).run("questions", 0)
+        run_unit(new.worker(2), STAGES["removals together"], 0)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
-        new.worker(2, plan=old.plan).run("predictions", 0)
+        run_unit(new.worker(2, plan=old.plan), STAGES["predictions"], 0)
     new.state = new.folder / WORK / "other.safetensors"
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
-        new.worker(2).run("merging", 0)
+        run_unit(new.worker(2), STAGES["merging"], 0)
     new.state = new.folder / WORK / "read.safetensors"
-    new.do(LATE_STAGES[3:], 2)
+    new.do(AFTER_TABLES, 2)
     new.seal()
     assert_same_atlas(new.folder, mine(dense, text, out=tmp_path / "whole", **OPTIONS))
 
@@ -213,19 +217,19 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
 @pytest.mark.full
 def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
     with pytest.raises(MiningError, match="stage tables has no task 2, only 2"):
-        run.worker(1).run("tables", 2)
+        run_unit(run.worker(1), STAGES["tables"], 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
-        LateStages(RunContext(run.folder), run.model, None, run.plan, [run.state], pieces=1).run("text tables", 0)
-    with pytest.raises(MiningError, match=r"what was asked is missing.*facts\.json"):
+        run_unit(MiningRun(RunContext(run.folder), run.model, run.plan, [run.state]), STAGES["text tables"], 0)
+    with pytest.raises(MiningError, match=r"what the stage text noted is missing.*text\.json"):
         run.seal()
-    run.do(LATE_STAGES[:-2], 2)
+    run.do(NAMES[:-2], 2)
     with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json is missing, or is of another run"):
-        run.worker(2).run("patterns", 1)
-    run.worker(2).run("pattern words", 0)
-    run.worker(2).run("patterns", 1)
+        run_unit(run.worker(2), STAGES["patterns"], 1)
+    run_unit(run.worker(2), STAGES["pattern words"], 0)
+    run_unit(run.worker(2), STAGES["patterns"], 1)
     with pytest.raises(AtlasUnfinished, match=r"patterns of layer 0 are missing .*; `mnemoscope analyze"):
         run.seal()
-    run.worker(2).run("patterns", 0)
+    run_unit(run.worker(2), STAGES["patterns"], 0)
     run.seal(keep_work=True)
     assert verify(run.folder) == []
     assert (run.folder / WORK / "patterns-000.parquet").is_file()
@@ -256,7 +260,7 @@ class Halving:
         self.asked: list[tuple[int, int]] = []
         cuts = [slice(start, min(start + 3, count)) for start in range(0, count, 3)]
         self.steps = PlannedSteps(
-            self.take, cuts, self.answers, stage="squares", unit="items", plan="p", inputs=inputs, team=ThreadTeam(team)
+            self.take, cuts, self.answers, stage="squares", unit="items", inputs=inputs, team=ThreadTeam(team)
         )
 
     def take(self, items: slice) -> None:
@@ -273,37 +277,37 @@ class Halving:
 def test_pieces_are_cut_halved_and_joined(of: int, tmp_path: Path) -> None:
     context, works = RunContext(tmp_path), [Halving(10) for _ in range(2)]
     for number in reversed(range(of)):
-        pieces.run_piece(context, works[number % 2].steps, number, of=of)
+        run_piece(context, works[number % 2].steps, number, of=of)
     whole = Halving(10)
-    assert pieces.join_pieces(context, whole.steps, of=of) == [0, 1, 2]  # the last has one item
+    assert join_pieces(context, whole.steps, of=of) == [0, 1, 2]  # the last has one item
     assert whole.asked == []
     assert whole.answers["square"][:, 1].tolist() == [81, 64, 49, 36, 25, 16, 9, 4, 1, 0]
     assert whole.answers["root"].tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     again = Halving(10)
     for number in range(of):
-        pieces.run_piece(context, again.steps, number, of=of)
+        run_piece(context, again.steps, number, of=of)
     assert again.asked == []
     other = Halving(10, inputs="others")
-    pieces.run_piece(context, other.steps, 0, of=of)
+    run_piece(context, other.steps, 0, of=of)
     assert (other.asked != []) == (4 // of > 0)
     with pytest.raises(MiningError, match=f"piece 1 of {of} of the squares is missing"):
-        pieces.join_pieces(context, whole.steps, of=of)
+        join_pieces(context, whole.steps, of=of)
 
 
 def test_an_answer_that_no_piece_gave_is_an_error(tmp_path: Path) -> None:
     context, work = RunContext(tmp_path), Halving(4)
     silent = replace(work.steps, step=lambda items: work.take(items) if items.start else None)
     for number in range(2):
-        pieces.run_piece(context, silent, number, of=2)
+        run_piece(context, silent, number, of=2)
     with pytest.raises(MiningError, match="6 of 8 entries of square were never filled; run the same command again"):
-        pieces.join_pieces(context, silent, of=2)
+        join_pieces(context, silent, of=2)
     assert list((tmp_path / WORK).iterdir()) == []
 
 
 @pytest.mark.full
-def test_the_manifest_keeps_its_facts_through_json(run: Run) -> None:
-    run.do(LATE_STAGES, 1)
-    said = WorkersFacts.read(run.folder / WORK, run.plan)
-    stored = read_object(run.folder / WORK / "facts.json")
-    assert stored == {**vars(said), "plan": run.plan.hash()}
-    assert len(said.questions["value_scales"]) == 2
+def test_the_manifest_keeps_what_stages_noted(run: Run) -> None:
+    run.do(NAMES, 1)
+    scales = noted(run.folder / WORK, "scales", run.plan)["value_scales"]
+    assert len(scales) == 2
+    run.seal()
+    assert open_atlas(run.folder).manifest["questions"]["value_scales"] == scales

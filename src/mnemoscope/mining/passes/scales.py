@@ -1,0 +1,67 @@
+"""What the norms before the head divide each layer's values by: the median over the validation prefixes.
+
+A value at work (definitions.md section 2) needs this number, and so one product with the head makes both the bare
+values and the values at work. One forward per batch of prefixes, without the head.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import PrefixBatch, plan_prefixes
+from mnemoscope.mining.passes.prefixes import Prefixes
+from mnemoscope.mining.steps import empty_answers
+from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.tracing.scores import own_norm_scales
+
+
+class ScalePass:
+    """Reads the scale of every layer, and of every branch of a layer that has several, at every prefix."""
+
+    def __init__(self, run: MiningRun) -> None:
+        self._model, self._layers = run.model, run.plan.layers
+        self._prefixes = prefixes = Prefixes.of(run)
+        self._branches = [len(run.model.layer(layer).ffn.branches) for layer in run.plan.layers]
+        self._ways = max(1, *self._branches)
+        self._scale = empty_answers((len(prefixes.position), len(self._layers), self._ways), np.float32)
+        self.steps = plan_prefixes(
+            run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales", inputs=()
+        )
+
+    def _read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+        model = self._model
+        kept: dict[int, tuple[Tensor, Tensor, list[Tensor]]] = {}
+        final: list[Tensor] = []
+
+        def keep(layer: int, block: Block) -> None:
+            branches = [batch.at(tensor) for tensor in block.branches]
+            kept[layer] = batch.at(block.residual), batch.at(block.ffn_output), branches
+
+        with (
+            read_blocks(model, keep, layers=self._layers, own_thread=True),
+            read_final(model, lambda stream: final.append(batch.at(stream)), own_thread=True),
+        ):
+            model.backbone(batch.ids)
+        last = model.norm_scale(final[0], layer=None)[:, None]
+        own = [last * own_norm_scales(model, layer, *kept[layer]) for layer in self._layers]
+        scale = np.stack([each.expand(-1, self._ways).cpu().numpy() for each in own], 1)
+        if wrong := np.argwhere(~np.isfinite(scale)).tolist():
+            sentence = int(self._prefixes.sentence[batch.chosen[wrong[0][0]]])
+            raise NotFinite(
+                f"layer {self._layers[wrong[0][1]]} has NaN or infinite predictions on sentence {sentence}; "
+                "try --dtype float32, or check the model's weights"
+            )
+        return {"scale": scale}
+
+    def write(self) -> Mapping[str, Any]:
+        """Says of each mined layer the scale, one for each branch where it has several; None without prefixes."""
+        if not len(self._scale):
+            return {"value_scales": [None] * len(self._layers)}
+        medians = np.median(self._scale.astype(np.float64), axis=0).tolist()
+        scales = [own[:count] if count else own[0] for own, count in zip(medians, self._branches, strict=True)]
+        return {"value_scales": scales}

@@ -1,0 +1,101 @@
+"""The one list of stages from a read text to an atlas, and what does one unit of any of them.
+
+One process does all units in order (`run_stages`), workers lease them, `extend` does the stages of one optional table,
+a part stops before the first stage that needs all triggers. The units of a stage are independent: any order, any
+process, and twice does no harm, since every unit writes whole files and none changes a file that another has made. So
+who is late and does again what is long done writes what lies there already.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from mnemoscope.errors import MiningError
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.attention import AttentionPass
+from mnemoscope.mining.passes.memorised import MemorisedPass
+from mnemoscope.mining.passes.neighbours import write_layer_neighbours
+from mnemoscope.mining.passes.predictions import PredictionPass
+from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
+from mnemoscope.mining.passes.removals import RemovalPass
+from mnemoscope.mining.passes.roles import write_layer_roles
+from mnemoscope.mining.passes.scales import ScalePass
+from mnemoscope.mining.passes.text_tables import write_layer_tables, write_text_tables
+from mnemoscope.mining.passes.values import write_layer_values
+from mnemoscope.mining.passes.width import WidthPass
+from mnemoscope.mining.sealing import find_layer_patterns, number_words
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: `make(run, unit)` does one unit, which is a layer, the number of a piece, or 0 of a whole run."""
+
+    name: str
+    unit: Literal["run", "layer", "piece"]
+    make: Callable[[MiningRun, int], None]
+    table: str | None = None
+    """The optional table that it is a step to; `extend` makes it."""
+    needs_all: bool = True
+    """Whether the triggers of the whole text are needed, which a part of it does not have."""
+    mined: bool = True
+    """Whether mining does it, or `extend` alone."""
+
+    def count(self, layers: int, pieces: int) -> int:
+        """How many units it has, of a run with so many mined layers and pieces."""
+        return {"run": 1, "layer": layers, "piece": pieces}[self.unit]
+
+
+def _asked(name: str, kind: type[PlannedPass], *, table: str | None = None, mined: bool = True) -> tuple[Stage, Stage]:
+    """The two stages of a planned pass: its pieces, and their answers put together."""
+    return (
+        Stage(name, "piece", lambda run, piece: ask(run, kind, piece), table, mined=mined),
+        Stage(f"{name} together", "run", lambda run, _: answer(run, kind, name), table, mined=mined),
+    )
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("merging", "layer", MiningRun.merge_layer, needs_all=False),
+    Stage("text tables", "run", lambda run, _: write_text_tables(run), needs_all=False),
+    Stage("tables", "layer", write_layer_tables, needs_all=False),
+    *_asked("scales", ScalePass),
+    Stage("values", "layer", write_layer_values),
+    Stage("neighbours", "layer", write_layer_neighbours),
+    *_asked("removals", RemovalPass),
+    *_asked("predictions", PredictionPass),
+    Stage("roles", "layer", write_layer_roles, "roles"),
+    *_asked("attention", AttentionPass, table="attention"),
+    *_asked("width", WidthPass, table="width", mined=False),
+    *_asked("memorised", MemorisedPass, table="memorised", mined=False),
+    Stage("pattern words", "run", lambda run, _: number_words(run)),
+    Stage("patterns", "layer", find_layer_patterns),
+)
+"""In order; a stage begins when all units of those before it are done."""
+
+MINED: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage.mined)
+OPTIONAL_TABLES: tuple[str, ...] = tuple(dict.fromkeys(stage.table for stage in STAGES if stage.table))
+"""What `extend` can make, in the order in which it is made."""
+
+
+def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
+    """Does all units of these stages in order; resumes what a stop saved. Raises what stages raise, Interrupted."""
+    for stage in stages:
+        count = stage.count(len(run.plan.layers), run.pieces)
+        for number in range(count):
+            if stage.unit == "layer":
+                run.context.progress(stage.name, number, count, "layers")
+            run_unit(run, stage, number)
+        if stage.unit == "layer":
+            run.context.progress(stage.name, count, count, "layers")
+        run.context.end_stage(stage.name)
+
+
+def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
+    """Does one unit (0-based) of a stage, once all stages before it are done.
+
+    Raises MiningError where they are not, AtlasDamaged for a state of another plan, NotFinite, StoreFailed.
+    """
+    count = stage.count(len(run.plan.layers), run.pieces)
+    if not 0 <= number < count:
+        raise MiningError(f"stage {stage.name} has no task {number}, only {count}")
+    stage.make(run, run.plan.layers[number] if stage.unit == "layer" else number)
+    run.context.heap.trim()
