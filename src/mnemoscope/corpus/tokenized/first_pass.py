@@ -27,9 +27,9 @@ SHARES = 10_000
 LISTED = SHARES
 """The class of a document that a source's own list holds out; every other document of it has class 0."""
 
-_AT_ONCE, _CHARACTERS_AT_ONCE = 2_000, 1 << 20
+SENTENCES_AT_ONCE, CHARACTERS_AT_ONCE = 2_000, 1 << 20
 """Sentences and characters that are tokenised at one time, in all threads together, where these are few ..."""
-_BATCH, _BATCH_CHARACTERS = 250, 1 << 17
+BATCH_SENTENCES, BATCH_CHARACTERS = 250, 1 << 17
 """... and in each of them at least."""
 _THREADS = 16
 """More than so many cores are not used: what Python does of the work keeps one or two busy."""
@@ -111,8 +111,8 @@ class FirstPass:
         """... and the document of each."""
         self._characters = 0
         self._threads = min(len(usable_cores()), _THREADS)
-        self._most = max(_BATCH, _AT_ONCE // self._threads)
-        self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
+        self._most = max(BATCH_SENTENCES, SENTENCES_AT_ONCE // self._threads)
+        self._most_characters = max(BATCH_CHARACTERS, CHARACTERS_AT_ONCE // self._threads)
         self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")
         self._encoding: deque[Future[EncodedBatch]] = deque()
         """The batches handed on and not written yet, in order."""
