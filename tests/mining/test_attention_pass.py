@@ -10,7 +10,7 @@ import torch
 
 from mining.conftest import tiny_model
 from mnemoscope.foundation.mining_options import MiningOptions
-from mnemoscope.mining.passes.attention import AttentionPass, _cut
+from mnemoscope.mining.passes.attention import AttentionPass, cut_prefixes
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models.forward.attention import eager_attention
@@ -69,7 +69,7 @@ def test_only_in_a_parallel_block_the_stream_is_read_with_the_feed_forward_layer
 
 def test_prefixes_share_a_forward_within_a_batch_128_rows_and_4_million_weights() -> None:
     def cut(lengths: list[int], area: int) -> list[int]:
-        found = _cut(np.array(lengths), area=area)
+        found = cut_prefixes(np.array(lengths), area=area)
         assert [place for one in found for place in range(one.start, one.stop)] == list(range(len(lengths)))
         return [one.stop - one.start for one in found]
 

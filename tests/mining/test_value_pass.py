@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from threading import Barrier, get_ident
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -43,18 +44,21 @@ def test_rows_shared_out_among_threads_say_the_same(
     alone_at_work = values.ValuePass(model).working_columns(layer, firing, scale=2.0)
 
     took: list[tuple[int, slice, int]] = []
-    read = values._read_scores
-    monkeypatch.setattr(projector, "_SHARED", 1)
+    read_all = projector.Projector.read_all
+    monkeypatch.setattr(projector, "SHARED_SCORES", 1)
     monkeypatch.setattr(projector, "IN_CACHE", 7 * 1024)
 
     all_there = Barrier(3)
 
-    def note(targets: values.Targets, share: projector.Share):
-        all_there.wait(timeout=60)  # or one thread may take what is for the next
-        took.append((get_ident(), share.vectors, len(share.room)))
-        return read(targets, share)
+    def noting(self: projector.Projector, vectors: torch.Tensor, read: Any, **more: bool) -> list[Any]:
+        def note(share: projector.Share) -> Any:
+            all_there.wait(timeout=60)  # or one thread may take what is for the next
+            took.append((get_ident(), share.vectors, len(share.room)))
+            return read(share)
 
-    monkeypatch.setattr(values, "_read_scores", note)
+        return read_all(self, vectors, note, **more)
+
+    monkeypatch.setattr(projector.Projector, "read_all", noting)
     shared = values.ValuePass(model).columns(layer, targets)
     assert {name: shared[name].tolist() for name in shared} == {name: alone[name].tolist() for name in alone}
     assert {(rows.start, rows.stop, room) for _, rows, room in took} == {(0, 170, 7), (170, 341, 7), (341, 512, 7)}

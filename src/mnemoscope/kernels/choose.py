@@ -17,13 +17,13 @@ from torch import Tensor
 
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES, ZERO_BIN
 
-_PROGRAMS = 4096
+PROGRAMS = 4096
 """Programs that sweep a block, about: rows are dealt out to so many that all of a card's units are at work."""
 _SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
 """Memories that one program sweeps, by the format of a coefficient."""
-_CHOSEN, _ROWS = 8, 128
+CHOSEN, ROWS = 8, 128
 """Memories that one program chooses for, and the rows that it looks at together."""
-_MOST_KEPT, _RANKED = 128, 16
+_MOST_KEPT, RANKED = 128, 16
 """Triggers of a memory that one program ranks, and new ones that it looks at together."""
 
 
@@ -86,7 +86,7 @@ class CardKernels:
         memories, device = block.shape[2], block.device
         width = min(_SWEPT[block.dtype], _power_of_two(memories))
         tiles = -(-memories // width)
-        groups = min(rows.count, max(1, _PROGRAMS // tiles))
+        groups = min(rows.count, max(1, PROGRAMS // tiles))
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
@@ -123,10 +123,10 @@ class CardKernels:
             torch.empty(memories, dtype=torch.int32, device=device),
         )
         with _on(device):
-            self._kernels.choose_best[(-(-memories // _CHOSEN),)](
+            self._kernels.choose_best[(-(-memories // CHOSEN),)](
                 *peaks, rows.order, rows.sentences, threshold, best.magnitude, best.sentence, best.position, best.found,
                 rows.count, memories, keep, first,
-                SIGN=sign, ROWS=_ROWS, BLOCK=_CHOSEN,
+                SIGN=sign, ROWS=ROWS, BLOCK=CHOSEN,
             )  # fmt: skip
         return best
 
@@ -137,7 +137,7 @@ class CardKernels:
         with _on(magnitude.device):
             self._kernels.merge_best[(memories,)](
                 *own, best.magnitude, best.sentence, best.position, best.found, magnitude, sentence, position, keep,
-                WIDTH=_power_of_two(keep), CHUNK=_RANKED, num_warps=1,
+                WIDTH=_power_of_two(keep), CHUNK=RANKED, num_warps=1,
             )  # fmt: skip
         return magnitude, sentence, position
 
@@ -151,12 +151,12 @@ def card_kernels(device: torch.device) -> CardKernels | None:
         from mnemoscope.kernels import cards as triton_kernels
 
         found = CardKernels(triton_kernels)
-        return found if _does_what_it_should(found, device) else None
+        return found if agrees_with_pytorch(found, device) else None
     except Exception:  # no Triton, no compiler that it needs, a card that it does not know: whatever is in its way
         return None
 
 
-def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
+def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
     """Whether peaks, bins and the best of a small block are what PyTorch finds."""
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)

@@ -67,7 +67,7 @@ class AttentionPass:
         self._parallel = [model.layer(layer).attention is not None for layer in plan.layers]
         lengths = self._position + 1 + model.beginning.length
         self._order = np.argsort(lengths, kind="stable")
-        cuts = _cut(lengths[self._order], area=plan.batch_tokens, apart=sides(model, lengths[self._order]))
+        cuts = cut_prefixes(lengths[self._order], area=plan.batch_tokens, apart=sides(model, lengths[self._order]))
         shape = (len(listed), len(plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
@@ -217,7 +217,7 @@ def join_attention(context: RunContext, model: LanguageModel, plan: MiningPlan, 
     write_columns(context.directory, plan, "attention", asked.columns(), {})
 
 
-def _cut(lengths: NDArray[np.int64], *, area: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
+def cut_prefixes(lengths: NDArray[np.int64], *, area: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
     """The prefixes, in order of length, in batches that also bound the attention weights."""
     cuts = []
     for items in pack(lengths, area=area, rows=ROWS, apart=apart):

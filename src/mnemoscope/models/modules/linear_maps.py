@@ -22,7 +22,7 @@ from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 _ADAPTERS = ("peft",)
 """Packages whose layers show the weight of the layer that they adapt, which is not what they compute."""
 _TALKATIVE = logging.getLogger("bitsandbytes")
-_UNIT_VECTORS = 1 << 26
+UNIT_VECTORS = 1 << 26
 """Numbers of unit vectors, or of what comes of them, that exist at one time."""
 _LINEAR = 1.5e-2
 """How far a map may be from what its matrix says, of the size of the terms that add up. Rounding to bfloat16, twice as
@@ -157,7 +157,7 @@ def probe(module: nn.Module) -> Tensor:
     keep_freed_memory(64 << 20)  # what a layer makes on its way then lies where the last one's did
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
-    at_once = max(1, _UNIT_VECTORS // max(inside, outside))
+    at_once = max(1, UNIT_VECTORS // max(inside, outside))
     checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):

@@ -18,7 +18,7 @@ from mnemoscope.models.modules.offloading import hold_all_weights
 from mnemoscope.models.modules.projections import fold_of
 from mnemoscope.models.readout.fold import branch_of
 
-_ROWS = 1 << 14
+WORDS_AT_ONCE = 1 << 14
 """Words embedded at a time."""
 _SEEN = 4
 """Tokens of the forward in which norms are looked for."""
@@ -109,7 +109,7 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
     ids = torch.arange(min(int(stored), model.sizes.vocabulary))
     with hold_all_weights(module):
         device = next((parameter.device for parameter in module.parameters()), model.device)
-        parts = [module(part.to(device)).float() for part in torch.split(ids, _ROWS)]
+        parts = [module(part.to(device)).float() for part in torch.split(ids, WORDS_AT_ONCE)]
     found = torch.cat(parts).to(model.device)
     return found if found.dim() == 2 and found.shape[1] == model.sizes.hidden else None
 

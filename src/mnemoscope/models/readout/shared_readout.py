@@ -19,7 +19,7 @@ from mnemoscope.models.modules.projections import gain_and_bias
 
 _TRIED = 4
 """Rows of made-up streams that are read both ways."""
-_CANCELS = 8.0
+CANCELS = 8.0
 """Where residual or update is so many times as large as their sum, the sum has a product of its own: the two nearly
 cancel, and adding their scores up would lose as many digits."""
 
@@ -87,7 +87,7 @@ class SharedReadout:
         scales divided by that of the outputs.
         """
         found = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
-        cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
+        cancelled = (weights.amax((0, 2)) > CANCELS).nonzero()[:, 0]
         if len(cancelled):
             own_room = torch.empty_like(found[: len(cancelled)])
             found[cancelled] = self.products(self.prepare(outputs[cancelled])[0], out=own_room)
