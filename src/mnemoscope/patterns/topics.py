@@ -113,7 +113,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
         log10_p = -log10_stake(found.held[:, rest], found.shares[:, rest], background=background)
         if log10_p > limit:
             break
-        words, core = _core(found.held & rest, found.log10_p <= _NOTICED)
+        words, core = find_core(found.held & rest, found.log10_p <= _NOTICED)
         if core.sum() < FEWEST:
             break
         widest = words[np.argmax((found.held[words] & core).sum(axis=1))]
@@ -136,7 +136,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
     return result
 
 
-def _core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
+def find_core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
     """The largest set of groups and words that hang together: each group holds two of them, each word is in two.
 
     Ties go to the set that begins first.

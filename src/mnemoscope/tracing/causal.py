@@ -153,7 +153,7 @@ def causal_check(
     texts = model.vocabulary()[0]
     return CausalCheck(
         chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
-        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, stronger, seed=seed),
+        missing, tuple(Token(id, texts[id]) for id in own.tolist()), summarise_changes(changes, stronger, seed=seed),
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
     return found
 
 
-def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
+def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
     One memory goes with all triggers, so resampling these does not tell what another one would have shown in its place:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.tracing.ranking import Ranking, rank_tokens
 
-_TERMS, _TERMS_ON_CARDS = 1 << 20, 1 << 24
+TERMS, TERMS_ON_CARDS = 1 << 20, 1 << 24
 """Terms that exist at one time where PyTorch adds them up: 8 MiB on a CPU, elsewhere as few calls as memory allows."""
 
 
@@ -34,7 +34,7 @@ class Distribution:
 
 def distribution(scores: Tensor) -> Distribution:
     """The shape of `softmax(scores)`, `scores [row, vocab]`, some rows at a time; not a number where a score is not."""
-    step = max(1, (_TERMS if scores.device.type == "cpu" else _TERMS_ON_CARDS) // scores.shape[1])
+    step = max(1, (TERMS if scores.device.type == "cpu" else TERMS_ON_CARDS) // scores.shape[1])
     return Distribution.join([_measure(part) for part in torch.split(scores, step)])
 
 

@@ -104,7 +104,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     kinds = [logits.of_tokens(final[0], torch.tensor(predicted)), logits.of_mean(final[0])]
     embedding = parts[-1]["input"].to(model.device)
     found = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), embedding, streams, final[0])
-    looked = {layer: _most_attended(model, tokens, rows) for layer, rows in weights.items()}
+    looked = {layer: most_attended(model, tokens, rows) for layer, rows in weights.items()}
     counted = {layer: one.attended.tolist() for layer, one in streams.items() if one.attended is not None}
     ffn, above = found.ffn[:, 0].tolist(), (found.ffn[:, 0] - found.ffn[:, 1]).tolist()
     mixed, mixed_above = found.attention[:, 0].tolist(), (found.attention[:, 0] - found.attention[:, 1]).tolist()
@@ -126,7 +126,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     )
 
 
-def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
+def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
     """For each position the tokens that get most of `weights [position, head, position]`, of equal ones the earlier."""
     first, texts = model.beginning.length, model.vocabulary()[0]
     read = [*model.beginning.tokens, *tokens]

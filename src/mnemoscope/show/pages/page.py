@@ -97,7 +97,7 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
-_SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
 """How templates are read, which says what they are compiled to."""
 
 
@@ -109,7 +109,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
     def get_source_checksum(self, source: str) -> str:
         """Of the template, and of how it is read."""
-        return super().get_source_checksum(f"{source}{_SYNTAX}")
+        return super().get_source_checksum(f"{source}{SYNTAX}")
 
     def load_bytecode(self, bucket: Bucket) -> None:
         """Reads the template's file, if there is one."""
@@ -132,7 +132,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
         bytecode_cache=kept,
-        **_SYNTAX,
+        **SYNTAX,
     )
     found.filters |= {
         "token": show_token,
