@@ -112,7 +112,7 @@ def warm(kills: int, seed: int, base: Path) -> dict[str, Any]:
     from mnemoscope.corpus.tokenized import first_pass
     from mnemoscope.mining import mine
 
-    first_pass._AT_ONCE, first_pass._BATCH = 50, 50
+    first_pass.SENTENCES_AT_ONCE, first_pass.BATCH_SENTENCES = 50, 50
     models = {name: tiny_model(name) for name in ("gpt2", "gpt2-relu")}
     text = base / "text.txt"
     text.write_text(sentences(3_000, tuple(WORDS), seed))

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mnemoscope.errors import Forked
-from mnemoscope.foundation import forks
 from support.handbuilt_atlas import build_atlas
 
 FORK = """
@@ -97,17 +95,20 @@ set_threads(2)
     assert re.fullmatch("Forked: .*has 1 of the 2 threads wanted.*", refused)
 
 
-def test_where_threads_have_no_names_an_import_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_running", {})
+def test_where_threads_have_no_names_an_import_counts(tmp_path: Path) -> None:
+    """`polars` is imported, and its threads have not begun: what the system says of threads decides."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "comm").write_text("polars-ooc-clea\n")
     (tmp_path / "8").mkdir()  # a thread that has ended
-    monkeypatch.setattr(forks, "_TASKS", tmp_path)
-    forks._look()
-    assert "polars" not in forks._running
-    monkeypatch.setattr(forks, "_TASKS", tmp_path / "none")
-    forks._look()
-    forks.refuse_forked()
-    forks._running["polars"] -= 1
-    with pytest.raises(Forked, match="forkserver"):
-        forks.refuse_forked()
+    script = """
+import polars
+from pathlib import Path
+from mnemoscope.foundation import forks
+for folder in sys.argv[1:]:
+    forks.TASKS = Path(folder)
+    in_child(forks.refuse_forked)
+forks.refuse_forked()
+"""
+    named, nameless = lines_of(script, tmp_path, tmp_path / "none")
+    assert named == "None"
+    assert re.fullmatch("Forked: .*'forkserver'.*", nameless)

@@ -1,7 +1,9 @@
 """Memory that was freed between what is still in use goes back to the operating system."""
 
+import ctypes
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,9 +11,14 @@ from mnemoscope.foundation.heap import HeapTrimmer
 
 # In a process of its own: what earlier tests left free would take the pieces in, and no hole would show.
 PREPARED = """
-from mnemoscope.foundation.heap import HeapTrimmer, _resident
+import psutil
+from mnemoscope.foundation.heap import HeapTrimmer
 
 MIB = 1 << 20
+
+def resident():
+    seen = psutil.Process().memory_info()
+    return seen.rss - seen.shared  # mapped files aside
 
 def make_holes():
     pieces = [bytes([1]) * (MIB // 16) for _ in range(64 * 16)]  # from the C library's heap
@@ -19,9 +26,9 @@ def make_holes():
 
 heap = HeapTrimmer(room={room} * MIB)
 heap.check()
-before = _resident()
+before = resident()
 kept = make_holes()
-holes = _resident() - before
+holes = resident() - before
 heap.check()
 """
 
@@ -36,7 +43,7 @@ def alone(script: str, *, room: int) -> None:
 def test_holes_go_back_when_they_have_become_much() -> None:
     alone(
         "assert holes > 32 * MIB, 'no holes, so this shows nothing'\n"
-        "assert _resident() - before < 16 * MIB\n"
+        "assert resident() - before < 16 * MIB\n"
         "assert all(piece[0] == 1 for piece in kept)\n",
         room=16,
     )
@@ -44,14 +51,14 @@ def test_holes_go_back_when_they_have_become_much() -> None:
 
 def test_little_growth_is_left_alone() -> None:
     alone(
-        "assert _resident() - before > 32 * MIB\nheap.trim()\nassert _resident() - before < 16 * MIB\n",
+        "assert resident() - before > 32 * MIB\nheap.trim()\nassert resident() - before < 16 * MIB\n",
         room=256,
     )
 
 
-def test_without_glibc_nothing_happens() -> None:
-    heap = HeapTrimmer()
-    heap._trim = None
+def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    heap = HeapTrimmer(room=-1)  # trims at every look, where it can
     heap.check()
     heap.trim()
 
@@ -59,9 +66,14 @@ def test_without_glibc_nothing_happens() -> None:
 FREED = """
 import threading
 import numpy as np
-from mnemoscope.foundation.heap import _resident, give_back_freed_memory
+import psutil
+from mnemoscope.foundation.heap import give_back_freed_memory
 
 {first}
+
+def resident():
+    seen = psutil.Process().memory_info()
+    return seen.rss - seen.shared  # mapped files aside
 
 def read(kept=[]):
     # Something larger is given back first; then the C library takes what is large from its heaps, too.
@@ -76,9 +88,9 @@ def in_threads():
         thread.start()
         thread.join()
 
-before = _resident()
+before = resident()
 in_threads()
-print((_resident() - before) >> 20)
+print((resident() - before) >> 20)
 """
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -225,3 +226,68 @@ def test_no_class_name_has_two_meanings() -> None:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name.lstrip("_"), []).append(name_of(path))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+SHARED_NAMES = {"_repr_html_"}
+"""Private names of the package that a protocol of somebody else's fixes."""
+PATCHING = {"setattr", "delattr", "getattr", "object"}
+"""Functions that take an attribute's name as a string (`object`: unittest's `patch.object`)."""
+
+
+def private_names() -> set[str]:
+    """The functions, classes, attributes and constants of the package whose names begin with one underscore."""
+    found = set[str]()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return {name for name in found if re.match("_[^_]", name)} - SHARED_NAMES
+
+
+def private_uses(tree: ast.AST, private: set[str]) -> list[tuple[int, str]]:
+    """The lines where a script imports, patches or reads one of these names of another object, and the names.
+
+    Strings that hold a script, or the path of something of the package, are read as the script.
+    """
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        used: list[str] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mnemoscope"):
+            used = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            used = [] if own else [node.attr]
+        elif isinstance(node, ast.Call):
+            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            used = [each.value for each in node.args if isinstance(each, ast.Constant)] * (function in PATCHING)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "mnemoscope" in node.value:
+            with suppress(SyntaxError):
+                inside = private_uses(ast.parse(node.value), private)
+                found += [(node.lineno + line - 1, name) for line, name in inside]
+        found += [(node.lineno, name) for name in used if name in private]  # type: ignore[attr-defined]
+    return sorted(found)
+
+
+def test_tests_use_no_private_name_of_the_package() -> None:
+    every_kind = """
+from mnemoscope.foundation.heap import _made_up
+heap._made_up
+monkeypatch.setattr(heap, "_made_up", None)
+patch("mnemoscope.foundation.heap._made_up")
+script = "import mnemoscope; mnemoscope._made_up"
+self._made_up + cls._made_up + heap._another
+rows["_made_up"]
+"""
+    assert private_uses(ast.parse(every_kind), {"_made_up"}) == [(line, "_made_up") for line in range(2, 7)]
+    private = private_names()
+    assert len(private) > 1_000
+    found = [
+        f"{name_of(path)}:{line} {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line, name in private_uses(ast.parse(path.read_text(encoding="utf-8")), private)
+    ]
+    assert found == []

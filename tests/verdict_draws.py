@@ -23,6 +23,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -254,22 +255,16 @@ def check(
         said = atlas.table("values", layer=layer).select("memory", said=pl.col("top_tokens").list.first())
         triggers = triggers.join(said, on="memory").filter(pl.col("next_token") == pl.col("said"))
     often = triggers.group_by("memory").len().filter(pl.col("len") >= (12 if planted else 10))["memory"].sort()
-    seen: list[Any] = []
-    summary = causal._summary
+    summarise = causal.summarise_changes
 
-    def watch(changes: Any, stronger: Any, *, seed: int) -> pl.DataFrame:
-        if exchange:  # one control of each trigger is asked about, beside the others
-            changes, stronger = changes[:, 1:], stronger[:, 1:] / stronger[:, :1]
-        seen.append(summary(changes, stronger, seed=seed))
-        return seen[0]
+    def of_controls(changes: Any, stronger: Any, *, seed: int) -> pl.DataFrame:
+        """One control of each trigger is asked about, beside the others."""
+        return summarise(changes[:, 1:], stronger[:, 1:] / stronger[:, :1], seed=seed)
 
-    causal._summary = watch
-    try:
-        memory = f"L{layer}.M{int(rng.choice(often.to_numpy()))}"
-        causal.causal_check(model, atlas, memory, seed=int(rng.integers(1000)))
-    finally:
-        causal._summary = summary
-    row = seen[0].filter(measure="next_token_log_probability", of="difference").to_dicts()[0]
+    memory = f"L{layer}.M{int(rng.choice(often.to_numpy()))}"
+    with patch.object(causal, "summarise_changes", of_controls if exchange else summarise):
+        found = causal.causal_check(model, atlas, memory, seed=int(rng.integers(1000)))
+    row = found.table.filter(measure="next_token_log_probability", of="difference").to_dicts()[0]
     return row["high"] is not None and row["high"] < 0
 
 
@@ -295,16 +290,19 @@ def _swap(first: str, second: str, rng: np.random.Generator) -> Callable[[pl.Dat
 def _dealt_attention(model: LanguageModel, atlas: Any, rng: np.random.Generator) -> pl.DataFrame:
     """The table `attention` as if every prefix were followed by another one's next token."""
     plan = MiningPlan.from_document(atlas.manifest.plan, atlas.path)
-    asked = AttentionPass(MiningRun(RunContext(atlas.path), model, plan))
-    asked._next = asked._next[rng.permutation(len(asked._next))]
-    asked._other_next = asked._next[rng.permutation(len(asked._next))]
-    with eager_attention(model):
-        for number in range(len(asked.steps.cuts)):
-            asked.steps.take(number)
+    prefixes = atlas.table("prefixes").sort("prefix")
+    following = prefixes["next_token"].gather(rng.permutation(prefixes.height))
+    with tempfile.TemporaryDirectory(prefix="verdicts-") as folder:
+        (Path(folder) / "sentences").symlink_to(atlas.path.absolute() / "sentences")
+        prefixes.with_columns(following).write_parquet(Path(folder) / "prefixes.parquet")
+        asked = AttentionPass(MiningRun(RunContext(Path(folder)), model, plan))
+        with eager_attention(model):
+            for number in range(len(asked.steps.cuts)):
+                asked.steps.take(number)
     columns = asked.columns()
     names = [name for name in columns if name.endswith("next") or name == "other_next_token"]
     kept = pl.DataFrame({name: np.asarray(columns[name]) for name in names})
-    following = np.repeat(asked._next, len(plan.layers))
+    following = np.repeat(following.to_numpy(), len(plan.layers))
     return atlas.table("attention").with_columns(**kept.to_dict(), next_dealt=pl.Series(following))
 
 

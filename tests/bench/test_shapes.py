@@ -61,7 +61,7 @@ def test_the_work_of_a_token_in_a_mixture_is_that_of_its_experts() -> None:
     model = random_model("experts", sizes=SMALL["experts"])
     hidden, memories, each, chosen = 24, 16, 8, 2
     layer = hidden * (hidden + 2 * 12 + hidden) + hidden * each + chosen * 3 * hidden * memories
-    found = shapes._work_rates(model, shapes.Rates(1, {"bare forward": 1e12, "mining": 1e12}, {}))
+    found = shapes.work_rates(model, shapes.Rates(1, {"bare forward": 1e12, "mining": 1e12}, {}))
     assert found == {"bare forward": 2 * 2 * layer, "mining": 2 * 2 * layer}
 
 
@@ -70,7 +70,7 @@ def test_the_work_of_a_token_is_two_operations_for_each_weight_of_the_blocks() -
     hidden, memories = 24, 60
     each = hidden * (hidden + 2 * 12 + hidden) + 3 * hidden * memories
     rates = shapes.Rates(1, {"bare forward": 1e12, "mining": 1e12}, {})
-    found = shapes._work_rates(model, rates)
+    found = shapes.work_rates(model, rates)
     assert found == {"bare forward": 2 * 2 * each, "mining": 2 * 2 * each - 2 * hidden * memories}
 
 

@@ -65,7 +65,7 @@ def test_every_verb_prints_one_json_document(
     small_benchmark: None,
 ) -> None:
     """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
-    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.01)
     names = "whole", "first", "second", "merged", "shared"
     whole, first, second, merged, shared = (str(tmp_path / name) for name in names)
     mining = ["mine", MODEL, str(text), "--split", "line"]
@@ -118,7 +118,7 @@ def test_a_folder_may_bear_any_name(text: Path, tmp_path: Path, capsys: Capture)
 
 
 def test_inspect_tells_anatomy_proof_and_cost(text: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.01)
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.01)
     assert main(["inspect", MODEL]) == 0
     plain = capsys.readouterr().out
     assert plain.startswith("handmade:planted: family ")

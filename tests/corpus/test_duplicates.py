@@ -42,7 +42,7 @@ def test_texts_that_differ_in_either_half_of_the_hash_differ(tmp_path: Path) -> 
 def test_repeats_are_those_of_a_dictionary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[int], bucket: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(duplicates, "_BUCKET", bucket)
+    monkeypatch.setattr(duplicates, "BUCKET", bucket)
     monkeypatch.setattr(duplicates, "CHUNK", chunk)
     assert repeats(text_hashes(map(str, keys)), tmp_path) == expected(list(keys))
 

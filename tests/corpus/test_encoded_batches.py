@@ -91,8 +91,8 @@ def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
     late = Late()
     for threads, encoder in ((1, Words()), (3, late)):
         monkeypatch.setattr(first_pass, "usable_cores", lambda threads=threads: range(threads))
-        monkeypatch.setattr(first_pass, "_AT_ONCE", 30)
-        monkeypatch.setattr(first_pass, "_BATCH", 10)
+        monkeypatch.setattr(first_pass, "SENTENCES_AT_ONCE", 30)
+        monkeypatch.setattr(first_pass, "BATCH_SENTENCES", 10)
         folder = tmp_path / str(threads)
         prepare(
             open_source(str(tmp_path / "a.txt")), encoder, directory=folder, longest=12, split="sentence",

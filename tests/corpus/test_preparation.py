@@ -71,7 +71,7 @@ def test_a_copy_is_what_plain_python_says(text: Path, tmp_path: Path, split: str
 def test_chunks_do_not_matter(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make(text, tmp_path / "whole", max_tokens=2_000)
     monkeypatch.setattr(finalize, "CHUNK", 7)
-    monkeypatch.setattr(finalize, "_TEXT_CHUNK", 11)
+    monkeypatch.setattr(finalize, "TEXT_CHUNK", 11)
     chunked = make(text, tmp_path / "chunked", max_tokens=2_000)
     assert files(tmp_path / "whole") == files(tmp_path / "chunked")
     assert whole.fingerprint == chunked.fingerprint
@@ -235,7 +235,7 @@ def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
 
 
 def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "_PROGRESS_EVERY", 0)
+    monkeypatch.setattr(preparation, "PROGRESS_EVERY", 0)
     told: list[tuple[str, float, float | None, str]] = []
     make(text, tmp_path / "copy", progress=lambda *each: told.append(each))
     size = text.stat().st_size
@@ -246,7 +246,7 @@ def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_reading_many_sentences_gives_pages_back(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = make(text, tmp_path / "copy")
     before = [copy.text(i) for i in range(copy.sentences)]
-    monkeypatch.setattr("mnemoscope.corpus.tokenized.tokenized_corpus._TOUCHES", 3)
+    monkeypatch.setattr("mnemoscope.corpus.tokenized.tokenized_corpus.TOUCHES", 3)
     assert [copy.text(i) for i in range(copy.sentences)] == before
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mnemoscope.corpus import open_source
 from mnemoscope.corpus.sources import readers, row_fields
 from mnemoscope.corpus.sources.row_fields import RowField
+from mnemoscope.corpus.sources.streams import Meter
 from mnemoscope.errors import CorpusUnreadable, OptionError
 
 ROWS = [[3, 1, 4], [], [1, 5, 9, 2, 6], None, [50256]]
@@ -131,13 +133,23 @@ def test_very_long_rows_are_refused_before_they_are_unpacked(tmp_path: Path, mon
         texts(tmp_path / "a.jsonl")
 
 
-@pytest.mark.parametrize(("ids", "rows"), [([[1] * 1_000_000] * 2, 4), ([[1]] * 3, 512)], ids=["16 MB", "24 bytes"])
-def test_so_many_rows_are_unpacked_together_as_take_64_mb(tmp_path: Path, ids: list[list[int]], rows: int) -> None:
+def rows_together(path: Path) -> int:
+    """How many rows are unpacked at once: the first that are read before the meter moves on."""
+    meter = Meter()
+    rows = readers.read_parquet(path, meter, field=RowField("ids", ids=True))
+    return sum(1 for _ in takewhile(lambda _: not meter.done, rows))
+
+
+@pytest.mark.parametrize(
+    ("ids", "group", "rows"), [([[1] * 1_000_000] * 6, 2, 4), ([[1]] * 600, 3, 512)], ids=["16 MB", "24 bytes"]
+)
+def test_so_many_rows_are_unpacked_together_as_take_64_mb(
+    tmp_path: Path, ids: list[list[int]], group: int, rows: int
+) -> None:
     """At most 512, and each as if it held all ids of its row group, eight bytes an id."""
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"ids": ids}), path)
-    with pq.ParquetFile(path) as file:
-        assert readers._rows_together(path, file.metadata, RowField("ids", ids=True)) == rows
+    pq.write_table(pa.table({"ids": ids}), path, row_group_size=group)
+    assert rows_together(path) == rows
 
 
 def test_a_few_bytes_that_stand_for_many_ids_are_unpacked_row_by_row(tmp_path: Path) -> None:
@@ -145,8 +157,7 @@ def test_a_few_bytes_that_stand_for_many_ids_are_unpacked_row_by_row(tmp_path: P
     rows = pa.ListArray.from_arrays(pa.array(range(0, 9_000_001, 1_000_000), pa.int32()), pa.array([1] * 9_000_000))
     pq.write_table(pa.table({"ids": rows}), path, compression="zstd")
     assert path.stat().st_size < 10_000
-    with pq.ParquetFile(path) as file:
-        assert readers._rows_together(path, file.metadata, RowField("ids", ids=True)) == 1
+    assert rows_together(path) == 1
     before = pa.total_allocated_bytes()
     reading = open_source(str(path), ids_field="ids").pieces()
     assert len(next(reading)[0]) == 1_999_999

@@ -133,7 +133,7 @@ def test_text_in_small_blocks_and_pieces_is_the_same_text(
 ) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
-    monkeypatch.setattr(streams, "_BLOCK", block)
+    monkeypatch.setattr(streams, "BLOCK", block)
     monkeypatch.setattr(readers, "PIECE", piece)
     runs = re.split(r"\n(?:[ \t]*\n)+", "\n" + text.replace("\r\n", "\n").replace("\r", "\n") + "\n\n")
     reference = [run.removeprefix("\n").rstrip("\n") for run in runs]
@@ -243,7 +243,7 @@ def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, kind: 
 def test_the_line_is_right_however_the_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, block: int
 ) -> None:
-    monkeypatch.setattr(streams, "_BLOCK", block)
+    monkeypatch.setattr(streams, "BLOCK", block)
     (tmp_path / "a.txt").write_bytes(content)
     assert said in complaint(tmp_path / "a.txt")
 

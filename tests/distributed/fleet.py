@@ -36,10 +36,13 @@ def settle(directory: Path, beginning: RunInputs, options: MiningOptions, **more
 class FleetWorker:
     """One worker whose every step is asked for."""
 
-    def __init__(self, directory: Path, name: str, settled: SettledRun, model: LanguageModel) -> None:
+    def __init__(
+        self, directory: Path, name: str, settled: SettledRun, model: LanguageModel, *, device: str | None = None
+    ) -> None:
         copy = settled.run.open_text(directory, settled.plan)
         self.context = WorkerContext(directory, name, settled.plan, settled.run, model, copy, lambda: False)
         self.context.wait = lambda: None  # type: ignore[method-assign]
+        self.context.device = device or self.context.device
         self.heart = Heartbeat(directory, name, lambda: self.context.said, patience=settled.run.patience)
         make_folder(beat_path(directory, name).parent)
         self.heart.beat()
@@ -56,9 +59,9 @@ class FleetWorker:
         """As SIGKILL does: nothing is saved, its heartbeat stays behind; returns how many batches are lost."""
         path = beat_path(self.context.directory, self.context.name)
         write_json(path, read_object(path) | {"pid": GONE})
-        saved = self.work._folder.state
+        saved = StateFolder(self.context.directory, self.context.name).state
         kept = sum(end - first for first, end in StateFacts.read(saved).finished) if saved.exists() else 0
-        return self.work._batches - kept
+        return max(0, self.context.said["batches"] - kept)  # of a state that it took over it says nothing at first
 
 
 @dataclass
@@ -99,14 +102,18 @@ def run_fleet(
             fleet.remove(worker)
     for folder in folders_in(directory / STATES):  # as the driver does in the end
         StateFolder(directory, folder.name).close(directory)
+    return Outcome(closed_state(directory, settled, model), lost, len(closed_folders(directory)), closed_alive)
+
+
+def closed_state(directory: Path, settled: SettledRun, model: LanguageModel) -> MiningState:
+    """The states that workers have left, merged."""
     shape = StateShape.of(model, keep=settled.plan.triggers, layers=settled.plan.layers)
     whole = MiningState(shape)
-    folders = closed_folders(directory)
-    for folder in folders:
+    for folder in closed_folders(directory):
         one = MiningState(shape)
         one.load(folder / CHECKPOINT, plan=settled.plan.hash())
         whole.merge(one)
-    return Outcome(whole, lost, len(folders), closed_alive)
+    return whole
 
 
 def one_process(directory: Path, beginning: RunInputs, options: MiningOptions) -> MiningState:

@@ -1,8 +1,10 @@
 """The driver's own part: what it does with states that do not fit together, and with workers that come and go."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ OPTIONS = MiningOptions(split="line", triggers=4, batch_tokens=60, checkpoint_ev
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_file, "_POLL", 0.001)
+    monkeypatch.setattr(driver_file, "POLL", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +36,24 @@ def model() -> LanguageModel:
 
 
 class Workers:
-    """A launcher whose workers do nothing but end when told."""
+    """A launcher whose workers do nothing but end, at every look of the driver, as `ending` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending: Callable[[list[str]], dict[str, str | None]] = lambda alive: {}) -> None:
         self.began: list[str] = []
-        self.over: dict[str, str | None] = {}
+        self.alive: list[str] = []
+        self.ending = ending
 
     def start(self, name: str) -> None:
         self.began.append(name)
+        self.alive.append(name)
 
     def take_ended(self) -> dict[str, str | None]:
-        over, self.over = self.over, {}
+        over = self.ending(self.alive)
+        self.alive = [name for name in self.alive if name not in over]
         return over
 
     def stop(self) -> None:
-        self.over = {}
+        self.alive = []
 
 
 @pytest.fixture
@@ -58,19 +63,21 @@ def settled(model: LanguageModel, tmp_path: Path) -> SettledRun:
     return settle(tmp_path / "a", begin(model, text, OPTIONS), OPTIONS)
 
 
-def driver_of(directory: Path, settled: SettledRun) -> tuple[Driver, Workers, LeaseFolder]:
-    launcher = Workers()
-    driver = Driver(RunContext(directory), settled, launcher, workers=2)
-    return driver, launcher, LeaseFolder(directory, TEXT, settled.run.leases)
+def driver_of(directory: Path, settled: SettledRun, launcher: Workers | None = None, **context: Any) -> Driver:
+    return Driver(RunContext(directory, **context), settled, launcher or Workers(), workers=2)
+
+
+def leases_of(directory: Path, settled: SettledRun) -> LeaseFolder:
+    return LeaseFolder(directory, TEXT, settled.run.leases)
 
 
 def test_the_states_of_a_fleet_are_collected(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> None:
-    run_fleet(tmp_path / "a", settled, model, workers=3, deaths=0, seed=1)
-    driver, _, leases = driver_of(tmp_path / "a", settled)
-    found = driver._collect(leases)
-    assert found == [f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed_folders(tmp_path / "a")]
-    assert PublishedStage.read(tmp_path / "a") == PublishedStage("collecting", 0)
-    assert all(lease.owner == DONE for lease in leases.read())
+    directory = tmp_path / "a"
+    run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
+    found = driver_of(directory, settled).read_text()
+    assert found == tuple(f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed_folders(directory))
+    assert PublishedStage.read(directory) == PublishedStage("collecting", 0)
+    assert all(lease.owner == DONE for lease in leases_of(directory, settled).read())
 
 
 def test_a_state_that_counts_twice_is_left_out(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> None:
@@ -78,10 +85,7 @@ def test_a_state_that_counts_twice_is_left_out(model: LanguageModel, settled: Se
     run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
     closed = closed_folders(directory)
     shutil.copytree(closed[0], directory / CLOSED / "zombie")
-    driver, _, leases = driver_of(directory, settled)
-    found = driver._collect(leases)
-    assert found is not None
-    assert len(found) == len(closed)
+    assert len(driver_of(directory, settled).read_text()) == len(closed)
     assert not (directory / CLOSED / "zombie/state.safetensors").exists()
 
 
@@ -89,63 +93,62 @@ def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settl
     directory = tmp_path / "a"
     run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
     shutil.rmtree(closed_folders(directory)[0])
-    driver, _, leases = driver_of(directory, settled)
-    assert driver._collect(leases) is None
+    with pytest.raises(MiningError, match="no worker is left"):
+        driver_of(directory, settled).read_text()
+    leases = leases_of(directory, settled)
     again = [lease for lease in leases.read() if lease.owner == AGAIN]
     assert 0 < len(again) < leases.count
-    PublishedStage(TEXT, leases.count).publish(directory)
+    assert PublishedStage.read(directory) == PublishedStage(TEXT, leases.count)
     worker = FleetWorker(directory, "last", settled, model)
     while worker.step():
         pass
     worker.work.end()
-    assert driver._collect(leases) is not None
+    assert driver_of(directory, settled).read_text()
     assert list((directory / STATES).iterdir()) == []
 
 
 def test_devices_of_two_kinds_are_refused_unless_allowed(
     model: LanguageModel, settled: SettledRun, tmp_path: Path
 ) -> None:
-    directory = tmp_path / "a"
-    fleet = [FleetWorker(directory, f"w-{number}", settled, model) for number in range(2)]
-    fleet[1].work._state.device = "cpu of another kind"
+    directory, other = tmp_path / "a", "cpu of another kind"
+    fleet = [FleetWorker(directory, name, settled, model, device=on) for name, on in (("w-0", None), ("w-1", other))]
     while fleet:
         for worker in list(fleet):
             if not worker.step():
                 worker.work.end()
                 fleet.remove(worker)
-    driver, _, leases = driver_of(directory, settled)
     with pytest.raises(PartsDiffer, match=r"computed on cpu .+ and cpu of another kind, .*allow_mixed_devices=True"):
-        driver._collect(leases)
+        driver_of(directory, settled).read_text()
     allowed = replace(settled, run=replace(settled.run, mixed_devices=True))
-    assert len(driver_of(directory, allowed)[0]._collect(leases) or []) == 2
+    assert len(driver_of(directory, allowed).read_text()) == 2
 
 
 def test_workers_that_die_one_after_the_other_end_the_run(settled: SettledRun, tmp_path: Path) -> None:
-    driver, launcher, leases = driver_of(tmp_path / "a", settled)
-
-    def look_on() -> None:
-        for _ in range(20):
-            launcher.over = dict.fromkeys(driver._workers, "layer 3 has NaN")
-            driver._look_after(leases.read())
-
-    with driver.running():
-        assert len(launcher.began) == 2
-        with pytest.raises(MiningError, match="no worker is left: layer 3 has NaN"):
-            look_on()
-        assert len(launcher.began) == 5  # two, and three in their place
+    launcher = Workers(lambda alive: dict.fromkeys(alive, "layer 3 has NaN"))
+    driver = driver_of(tmp_path / "a", settled, launcher)
+    with driver.running(), pytest.raises(MiningError, match="no worker is left: layer 3 has NaN"):
+        driver.read_text()
+    assert len(launcher.began) == 5  # two, and three in their place
 
 
 def test_a_worker_that_ends_is_replaced_while_work_goes_on(settled: SettledRun, tmp_path: Path) -> None:
-    driver, launcher, leases = driver_of(tmp_path / "a", settled)
-    notes: list[str] = []
-    driver._context = replace(driver._context, progress=lambda stage, *rest: notes.append(f"{stage} {rest[-1]}"))
+    """At every look the youngest has died, and another one has done a task."""
+    tasks = LeaseFolder(tmp_path / "a", "values", 9)
+
+    def end_one(alive: list[str]) -> dict[str, str | None]:
+        free = next(lease for lease in tasks.read() if lease.is_free)
+        lease = tasks.take(free, "w")
+        assert lease is not None
+        tasks.end(lease)
+        return {alive[-1]: "killed by SIGKILL"}
+
+    launcher, notes = Workers(end_one), list[str]()
+    driver = driver_of(
+        tmp_path / "a", settled, launcher, progress=lambda stage, *rest: notes.append(f"{stage} {rest[-1]}")
+    )
     with driver.running():
-        for number in range(9):
-            launcher.over = {launcher.began[-1]: "killed by SIGKILL"}
-            driver._look_after(leases.read())
-            lease = leases.take(leases.read()[number], "w")
-            assert lease is not None
-            leases.end(lease)
+        driver.run_tasks(PublishedStage("values", 9))
         assert len(launcher.began) == 11
-        assert len(driver._workers) == 2
+        assert len(launcher.alive) == 2
+    assert notes[-1] == "values tasks; 2 workers"
     assert sum("lost: killed by SIGKILL" in note for note in notes) == 9

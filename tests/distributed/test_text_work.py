@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from distributed.fleet import FleetWorker, begin, one_process, run_fleet, settle
+from distributed.fleet import FleetWorker, begin, closed_state, one_process, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.cluster import state_folders
@@ -55,9 +55,10 @@ def whole(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Min
 
 def assert_equal_states(a: MiningState, b: MiningState) -> None:
     """Every tensor of both, bit for bit; where a single run and workers differ by design is left out."""
-    for (name, one), (_, other) in zip(a._parts(), b._parts(), strict=True):
-        for key, tensor in one.state().items():
-            assert torch.equal(tensor, other.state()[key]), f"{name}/{key}"
+    others = b.tensors()
+    assert a.tensors().keys() == others.keys()
+    for name, tensor in a.tensors().items():
+        assert torch.equal(tensor, others[name]), name
     assert a.halved == b.halved
 
 
@@ -109,7 +110,7 @@ def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
     with pytest.raises(WorkerClosed, match="frozen was silent for too long"):
         step_on(frozen)
     assert [folder.name for folder in closed_folders(directory)] == ["other"]
-    assert_equal_states(other.work._state, whole)
+    assert_equal_states(closed_state(directory, settled, model), whole)
     leases = LeaseFolder(directory, TEXT, settled.run.leases).read()
     assert sum(lease.lost for lease in leases) == 4  # three counted and not saved, one half-way
 
@@ -136,8 +137,10 @@ def test_half_a_lease_that_was_saved_is_not_counted_again(
     second = FleetWorker(directory, "second", settled, model)
     step_on(second)
     second.work.end()
-    assert second.work._state.finished == [(0, settled.run.batches)]
-    assert_equal_states(second.work._state, whole)
+    assert [folder.name for folder in closed_folders(directory)] == ["second"]  # which took over the first one's state
+    found = closed_state(directory, settled, model)
+    assert found.finished == [(0, settled.run.batches)]
+    assert_equal_states(found, whole)
 
 
 @pytest.mark.full
@@ -171,7 +174,8 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
     worker = FleetWorker(directory, "full", settled, model)
     worker.step()
     worker.step()
-    before = worker.work._folder.state.read_bytes()
+    folder = StateFolder(directory, "full")
+    before = folder.state.read_bytes()
 
     def refuse(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -179,8 +183,8 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
     monkeypatch.setattr(state_folders.os, "fsync", refuse)
     with pytest.raises(StoreFailed, match="No space left on device"):
         step_on(worker)
-    assert worker.work._folder.state.read_bytes() == before
-    assert [path.name for path in worker.work._folder.path.iterdir()] == ["state.safetensors"]
+    assert folder.state.read_bytes() == before
+    assert [path.name for path in folder.path.iterdir()] == ["state.safetensors"]
 
 
 def test_another_text_is_refused_by_name(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
@@ -237,7 +241,8 @@ def test_a_worker_that_is_far_too_slow_is_not_waited_for(
         slow.heart.beat()  # it lives
         quick.heart.beat()
     quick.work.end()
-    assert_equal_states(quick.work._state, whole)
+    assert [folder.name for folder in closed_folders(directory)] == ["quick"]
+    assert_equal_states(closed_state(directory, settled, model), whole)
     with pytest.raises(WorkerClosed):
         slow.work.end()
 

@@ -31,7 +31,8 @@ DRAWS = 200
 
 ATTENTION = TABLES["attention"].columns
 UNKNOWN = dict.fromkeys(("shallow", "semantic"), NOTHING)
-NO_PATTERNS = pl.DataFrame(schema={"layer": pl.Int16})
+NO_PATTERNS = pl.DataFrame(schema={"layer": pl.Int16, "memory": pl.Int64})
+NO_KINDS = pl.DataFrame(schema={"memory": pl.Int64, "group": pl.Int16, "kind": pl.String})
 
 Array = NDArray[Any]
 
@@ -48,8 +49,11 @@ class Tables:
         sizes = {"memories": [memories] * layers, "vocabulary": 1000}
         model, corpus = {"fingerprint": "m", "sizes": sizes}, {"fingerprint": "c"}
         self.manifest = Manifest.of(
-            {"plan": {"seed": 3}, "model": model, "corpus": corpus, "plan_hash": "p", "layers": [], "files": {}}
-        )
+            {
+                "plan": {"seed": 3}, "model": model, "corpus": corpus, "plan_hash": "p", "layers": [], "files": {},
+                "questions": {"removals_excluded": {"length_one": 0, "length_two": 0}},
+            }
+        )  # fmt: skip
 
     @property
     def upper_layers(self) -> tuple[int, ...]:
@@ -87,7 +91,7 @@ def verdicts(*answers: Answer) -> dict[str, str]:
 
 
 def read_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Bootstraps of fewer draws; patterns, values and changes are what `Tables` holds under these names."""
+    """Bootstraps of fewer draws; patterns and values are what `Tables` holds under these names."""
     from mnemoscope.foundation import intervals
     from mnemoscope.questions.paper import (
         key_patterns,
@@ -106,16 +110,15 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(key_patterns.coverage, "count_per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
     patch.setattr(key_patterns, "judgements", lambda tables: None)
     patch.setattr(refinement_events, "judgements", lambda tables: None)
-    patch.setattr(key_removals, "_changes", lambda tables: tables.table("changes"))
-    patch.setattr(key_removals, "_add_estimates", lambda *asked: None)
-    patch.setattr(key_removals, "_excluded_prefixes", lambda tables, *, tokens: NOTHING)
+    unexplained = SimpleNamespace(top_prefixes=lambda tables, layer: NO_KINDS, kinds=lambda prefixes, own: NO_KINDS)
+    patch.setattr(key_removals, "coverage", unexplained)
+    patch.setattr(key_removals, "TRIGGER_KINDS", {})  # no quantiles, of which no claim speaks
     patch.setattr(layer_activity, "coverage", SimpleNamespace(layer_shares=lambda *asked: UNKNOWN))
     for module in (value_agreement, value_confidence, value_rank):
         patch.setattr(module, "values", lambda tables: tables.table("values"))
-    gain = pl.DataFrame(schema={"layer": pl.Int16, "memory": pl.Int32, "unigram": pl.Float64})
-    patch.setattr(value_agreement, "_unigram", lambda tables, tokens: gain)
     follows = pl.DataFrame(schema={"memory": pl.Int32, "next_token": pl.Int32})
-    patch.setattr(value_confidence, "next_tokens", lambda tables, layer, best: follows)
+    for module in (value_agreement, value_confidence):
+        patch.setattr(module, "next_tokens", lambda tables, layer, best=None: follows)
 
 
 def kinds(rng: np.random.Generator, *, with_pattern: float, covered: float, shallow: Array) -> Tables:
@@ -150,9 +153,11 @@ def changes(rng: np.random.Generator, last: Array) -> Tables:
         change = rng.normal(0, 0.2, shape) + rng.normal(0, 0.2, shape[:2])[:, :, None]
         change += last[:, None, None] if removed == "last" else 0.0
         layer, memory, group = (axis.ravel() for axis in np.indices(shape))
-        columns = {"layer": layer.astype(np.int16), "memory": memory, "group": group, "change": change.ravel()}
-        rows.append(pl.DataFrame(columns).with_columns(removed=pl.lit(removed), kind=pl.lit(None, pl.String)))
-    return Tables({"changes": pl.concat(rows)})
+        columns = {"layer": layer.astype(np.int16), "memory": memory, "trigger_rank": group}
+        columns["removed_coefficient"] = 1.0 + change.ravel()
+        rows.append(pl.DataFrame(columns).with_columns(removed=pl.lit(removed)))
+    removals = pl.concat(rows).with_columns(coefficient=pl.lit(1.0), sign=pl.lit(1), position=pl.lit(2))
+    return Tables({"removals": removals, "patterns": NO_PATTERNS})
 
 
 def values(

@@ -208,8 +208,8 @@ class SlowMixture(SlowTransformer):
         for layer, (coefficients, weights, output) in enumerate(zip(*self.hand.read(ids), outputs, strict=True)):
             update = self._written(layer, coefficients[-1]) + self._biases(layer, weights[-1])
             output = output / getattr(self._block(layer), "layer_scalar", 1.0)
-            if self._sandwich_norm(layer) is not None:
-                update = self._sandwich_norm(layer)(update[None])[0]
+            if self.sandwich_norm(layer) is not None:
+                update = self.sandwich_norm(layer)(update[None])[0]
             update = update * getattr(self.hf.config, "residual_multiplier", 1.0)
             places.append(Place(output - update, coefficients[-1], update, output))
         return places, logits

@@ -70,7 +70,7 @@ class SlowTransformer:
         self.beginning = beginning
         self._names = dict(self.hf.named_modules())
         downs = [name for name in self._names if _DOWN.search(name)]
-        self._downs = [self._names[name] for name in downs]
+        self.downs = [self._names[name] for name in downs]
         found = [re.match(r".*?\.\d+(?=\.)", name) for name in downs]
         self._blocks = [match.group() for match in found if match]
         self.layers = len(downs)
@@ -90,7 +90,7 @@ class SlowTransformer:
         later = math.prod(float(getattr(self._block(at), "layer_scalar", 1.0)) for at in range(layer, self.layers))
         return later * logits * getattr(config, "residual_multiplier", 1.0)
 
-    def _sandwich_norm(self, layer: int) -> Any:
+    def sandwich_norm(self, layer: int) -> Any:
         names = (f"{self._blocks[layer]}.{name}" for name in ("post_feedforward_layernorm", "post_mlp_layernorm"))
         return next((self._names[name] for name in names if name in self._names), None)
 
@@ -108,7 +108,7 @@ class SlowTransformer:
         return self._names[f"{self._blocks[layer]}.final_layer_norm"] if post else None
 
     def values(self, layer: int) -> Tensor:
-        down = self._downs[layer]
+        down = self.downs[layer]
         return down.weight if type(down).__name__ == "Conv1D" else down.weight.T
 
     @torch.no_grad()
@@ -125,7 +125,7 @@ class SlowTransformer:
         hooks = []
         for layer in range(self.layers):
             hooks += [
-                self._downs[layer].register_forward_pre_hook(lambda _, i, layer=layer: note("coefficients", layer, i)),
+                self.downs[layer].register_forward_pre_hook(lambda _, i, layer=layer: note("coefficients", layer, i)),
                 self._names[self._blocks[layer]].register_forward_hook(
                     lambda _, i, out, layer=layer: note("output", layer, out)
                 ),
@@ -143,10 +143,10 @@ class SlowTransformer:
             coefficients, output = seen["coefficients", layer], seen["output", layer]
             output = seen.get(("behind", layer), output / getattr(self._block(layer), "layer_scalar", 1.0))
             assert output.shape == (width,)
-            bias = self._downs[layer].bias
+            bias = self.downs[layer].bias
             update = coefficients @ self.values(layer) + (0 if bias is None else bias)
-            if self._sandwich_norm(layer) is not None:
-                update = self._sandwich_norm(layer)(update[None])[0]
+            if self.sandwich_norm(layer) is not None:
+                update = self.sandwich_norm(layer)(update[None])[0]
             total = seen.get(("sum", layer), output)
             places.append(Place(total - update, coefficients, update, output))
         return places, logits
@@ -163,7 +163,7 @@ class SlowTransformer:
             eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
             found.append((sum((one - mean) ** 2 for one in x) / len(x) + eps) ** 0.5)
 
-        behind = (*self._behind(layer, branch), self._sandwich_norm(layer), self._post_norm(layer), self._final)
+        behind = (*self._behind(layer, branch), self.sandwich_norm(layer), self._post_norm(layer), self._final)
         norms = [norm for norm in behind if norm is not None]
         hooks = [norm.register_forward_pre_hook(note) for norm in norms]
         self.hf(input_ids=torch.tensor([extra + tokens]))
@@ -185,7 +185,7 @@ class SlowTransformer:
     def value_scores(self, layer: int, vector: Tensor, branch: int = 0) -> Tensor:
         """`gain`: centring and gain of the block's own output norm, then of the final norm, then the head's matrix."""
         behind = self._behind(layer, branch)
-        return self._gain(vector, [*behind, self._sandwich_norm(layer), self._post_norm(layer), self._final])
+        return self._gain(vector, [*behind, self.sandwich_norm(layer), self._post_norm(layer), self._final])
 
     def update_scores(self, layer: int, update: Tensor) -> Tensor:
         """As a value, but a sandwich block's update has passed its norm already."""

@@ -44,10 +44,10 @@ def kernels() -> Iterator[card.CardKernels]:
     with pytest.MonkeyPatch.context() as patch:
         from mnemoscope.kernels import cards as triton_kernels
 
-        patch.setattr(card, "_PROGRAMS", 2)
-        patch.setattr(card, "_CHOSEN", 32)
-        patch.setattr(card, "_ROWS", 8)
-        patch.setattr(card, "_RANKED", 4)
+        patch.setattr(card, "PROGRAMS", 2)
+        patch.setattr(card, "CHOSEN", 32)
+        patch.setattr(card, "ROWS", 8)
+        patch.setattr(card, "RANKED", 4)
         interpreted = card.CardKernels(triton_kernels)
         patch.setattr(triggers, "card_kernels", lambda device: interpreted)
         yield interpreted
@@ -226,8 +226,8 @@ def test_nothing_is_looked_at(kernels: card.CardKernels) -> None:
 def test_kernels_that_do_something_else_are_not_taken(
     kernels: card.CardKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert card._does_what_it_should(kernels, CPU)
-    real = kernels._kernels
+    assert card.agrees_with_pytorch(kernels, CPU)
+    from mnemoscope.kernels import cards as real
 
     class Launched:
         """A kernel that leaves what it should write as it is."""
@@ -239,7 +239,7 @@ def test_kernels_that_do_something_else_are_not_taken(
         names = ("sweep_rows", "choose_best", "merge_best")
         others = {name: Launched() if name == idle else getattr(real, name) for name in names}
         monkeypatch.setattr(torch, "empty", torch.zeros)
-        assert not card._does_what_it_should(card.CardKernels(SimpleNamespace(**others)), CPU), idle
+        assert not card.agrees_with_pytorch(card.CardKernels(SimpleNamespace(**others)), CPU), idle
 
 
 def test_where_there_is_no_card_or_no_triton_pytorch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from mnemoscope.models import load_model
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.02)
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
 
 
 def test_a_model_is_described_in_plain_values() -> None:
@@ -52,7 +52,7 @@ def test_a_small_text_is_counted_not_estimated(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_large_text_is_judged_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "_SAMPLE_TOKENS", 2_000)
+    monkeypatch.setattr(cost_estimate, "TEXT_SAMPLE_TOKENS", 2_000)
     model, path = tiny_model(), tmp_path / "text.txt"
     chance = random.Random(3)
     path.write_text("".join(" ".join(chance.choices(WORDS, k=chance.randint(4, 9))) + "\n" for _ in range(6_000)))
@@ -110,7 +110,7 @@ def test_what_is_measured_is_shared_out_as_it_was_spent(tmp_path: Path, monkeypa
     looks = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: (looked := next(looks)) * (looked + 1) / 2)
     monkeypatch.setattr(cost_estimate, "time", clock)
-    monkeypatch.setattr(cost_estimate, "_SECONDS", 1.0)
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 1.0)
     model, path = tiny_model(), tmp_path / "text.txt"
     path.write_text("".join(f"the cat sat on mat {number}\n" for number in range(12)))
     lines = sentences_of(path.read_text().splitlines(), lambda line: [line], byte_tokenizer(), longest=model.longest)

@@ -83,7 +83,7 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
     whole = values.ValuePass(model).columns(0, wanted)
-    monkeypatch.setattr(projector, "_SCORES", 1)
+    monkeypatch.setattr(projector, "SCORES", 1)
     small = projector.Projector.of(model)
     vectors = model.fold(model.values(0)[:3], layer=0)
     assert small.rows == 16
@@ -131,7 +131,7 @@ def test_parts_merge_with_the_dictionary_named(tmp_path: Path, text: Path) -> No
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_estimate, "_SECONDS", 0.02)
+    monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
 
 
 def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefly: None) -> None:

@@ -39,7 +39,7 @@ def numbers(*shape: int, negative: bool, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("memories", [1, 7, 8, 24, 513])
 def test_bins_are_those_of_the_edges(memories: int, negative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histogram, "_BYTES", 512 * memories)  # so few that bins are counted several times
+    monkeypatch.setattr(histogram, "WAITING_BYTES", 512 * memories)  # so few that bins are counted several times
     counter = BinCounter(memories, negative=negative, device=CPU)
     for seed, (batch, positions) in enumerate(((3, 7), (1, 300), (30, 25), (1, 1))):
         whole = numbers(batch, positions + 3, memories, negative=negative, seed=seed)

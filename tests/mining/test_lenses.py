@@ -18,7 +18,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.mining import mine
 from mnemoscope.mining.lenses import tuned
-from mnemoscope.mining.lenses.lens_pass import _SAYS, fit_lenses, read_lens
+from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
 from mnemoscope.mining.mining_run import MiningRun
@@ -31,7 +31,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
 from mnemoscope.models.readout.translators import Translator
 from mnemoscope.questions import answer
-from mnemoscope.questions.beyond.lenses import _of_values
+from mnemoscope.questions.beyond.lenses import estimate_values
 from models.conftest import build
 from models.expert_models import HandRead, build_mixture
 from web.served import client
@@ -144,8 +144,8 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
             own, lens = table.filter(pl.col("lens") == ruler), lenses.get(ruler)
             for memory in range(0, model.sizes.memories[layer], 5):
                 value = slow.values(layer)[memory]
-                if slow._sandwich_norm(layer) is not None:
-                    value = value * (1 + slow._sandwich_norm(layer).weight)
+                if slow.sandwich_norm(layer) is not None:
+                    value = value * (1 + slow.sandwich_norm(layer).weight)
                 if lens is not None:
                     value = value @ lens[layer].weight.double()
                 scores = slow.update_scores(layer, value)
@@ -365,7 +365,7 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     said = {"model": "m", "plan": "p", "layers": [0, 1]}
 
     def written(tensors: dict[str, torch.Tensor], words: dict[str, Any]) -> None:
-        save_file(tensors, path, {_SAYS: json.dumps(words)})
+        save_file(tensors, path, {"mnemoscope": json.dumps(words)})
 
     written(whole, said)
     assert (read_lens(atlas, "ridge") or {}).keys() == {0, 1}
@@ -397,7 +397,7 @@ def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_sta
     for _ in range(200):
         ranks = generator.integers(0, 25, (2, 300))
         rows = pl.DataFrame({"target_rank": ranks[0], "control_rank": ranks[1], "max_probability": ranks[0] / 25})
-        low = _of_values(rows)["above_control"].low
+        low = estimate_values(rows)["above_control"].low
         assert low is not None
         called += low > 0
     assert called <= 10

@@ -18,7 +18,7 @@ from mnemoscope.foundation.files import json_bytes
 from mnemoscope.mining import extend, mine
 from mnemoscope.mining.passes.key_triggers import TOKENS, KeyTriggers
 from mnemoscope.mining.passes.projector import Share
-from mnemoscope.mining.passes.roles import KEPT, LastTokens, RolePass, _read
+from mnemoscope.mining.passes.roles import KEPT, LastTokens, RolePass, read_cosines
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import LanguageModel, load_model, read_blocks
 from mnemoscope.models.readout.read_directions import input_embeddings
@@ -162,7 +162,7 @@ def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
     dealt = own.dealt(0, 1)
     assert [row[row >= 0].tolist() for row in dealt.tokens] == [[5, 0], [], [0, 7, 29]]
     cosine = -torch.arange(30.0)[None].expand(3, -1).contiguous()  # the first 25 are nearest, in their order
-    found = _read((own, dealt), Share(0, cosine, None))
+    found = read_cosines((own, dealt), Share(0, cosine, None))
     assert (found["trigger_rank"].tolist()[0], found["control_rank"].tolist()[0]) == (0, 5)
     assert found["triggers_found"][[0, 2]].tolist() == pytest.approx([2 / 3, 1])
     assert found["controls_found"][[0, 2]].tolist() == pytest.approx([1, 2 / 3])

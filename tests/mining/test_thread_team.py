@@ -17,6 +17,8 @@ from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, thread_team
+from mnemoscope.mining.text.batches import Batch
+from mnemoscope.mining.text.blocks import Places
 from mnemoscope.mining.text.thread_team import ThreadTeam, runs_side_by_side
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_blocks, read_coefficients
@@ -110,18 +112,23 @@ def test_memory_that_runs_out_in_one_thread_halves_the_batch(tmp_path: Path, mon
     (tmp_path / "text.txt").write_text(odd_text())
     model = tiny_model("gpt2")
     whole = mine(model, tmp_path / "text.txt", out=tmp_path / "whole", **OPTIONS)
-    share = batch_reader.BatchReader._read_share
-    failed: list[int] = []
+    split, second, failed = Batch.split, list[Batch](), list[int]()
 
-    def fail_once(self: Any, layers: Any, number: int, part: Any) -> None:
-        if number == 1 and len(part.lengths) > 1 and len(failed) < 3:
-            failed.append(number)
+    def note_second(self: Batch, parts: int) -> list[Batch]:
+        shares = split(self, parts)
+        second.extend(shares[1:2])
+        return shares
+
+    def fail_thrice(share: Batch, *more: Any) -> Places:
+        if len(share.lengths) > 1 and len(failed) < 3 and any(share is one for one in second):
+            failed.append(len(share.lengths))
             raise torch.OutOfMemoryError("CUDA out of memory")
-        share(self, layers, number, part)
+        return Places(share, *more)
 
-    monkeypatch.setattr(batch_reader.BatchReader, "_read_share", fail_once)
+    monkeypatch.setattr(Batch, "split", note_second)
+    monkeypatch.setattr(batch_reader, "Places", fail_thrice)
     assert_equal_atlases(whole, mine(model, tmp_path / "text.txt", out=tmp_path / "halved", **OPTIONS))
-    assert failed == [1, 1, 1]
+    assert len(failed) == 3
 
 
 def test_what_is_not_finite_is_found_in_any_share(tmp_path: Path) -> None:

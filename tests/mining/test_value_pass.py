@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from threading import Barrier, get_ident
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -43,17 +44,20 @@ def test_rows_shared_out_among_threads_say_the_same(
     alone = values.ValuePass(model).columns(layer, targets, factor)
 
     took: list[tuple[int, slice]] = []
-    read = values._read_scores
-    monkeypatch.setattr(projector, "_SHARED", 1)
+    read_all = projector.Projector.read_all
+    monkeypatch.setattr(projector, "SHARED_SCORES", 1)
 
     all_there = Barrier(3)
 
-    def note(targets: values.Targets, times: torch.Tensor | None, share: projector.Share):
-        all_there.wait(timeout=60)  # or one thread may take what is for the next
-        took.append((get_ident(), share.vectors))
-        return read(targets, times, share)
+    def noting(self: projector.Projector, vectors: torch.Tensor, read: Any, **more: bool) -> list[Any]:
+        def note(share: projector.Share) -> Any:
+            all_there.wait(timeout=60)  # or one thread may take what is for the next
+            took.append((get_ident(), share.vectors))
+            return read(share)
 
-    monkeypatch.setattr(values, "_read_scores", note)
+        return read_all(self, vectors, note, **more)
+
+    monkeypatch.setattr(projector.Projector, "read_all", noting)
     shared = values.ValuePass(model).columns(layer, targets, factor)
     assert {name: shared[name].tolist() for name in shared} == {name: alone[name].tolist() for name in alone}
     assert {(rows.start, rows.stop) for _, rows in took} == {(0, 170), (170, 341), (341, 512)}

@@ -17,17 +17,15 @@ from mining.test_accumulators import MEMORIES, ids_of, oracle, rows, streams
 from mnemoscope.errors import NotFinite
 from mnemoscope.kernels import histogram
 from mnemoscope.kernels import reference as observer
-from mnemoscope.kernels.reference import Observer
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_reader, triggers
 from mnemoscope.mining.text.batches import Batch
-from mnemoscope.mining.text.blocks import CoefficientBlock
 from mnemoscope.mining.text.state import MiningState, StateShape
+from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Triggers
-from mnemoscope.models.forward.hooks import read_coefficients
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
-WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "equal", "is_nonzero")
+WAITS = ("item", "_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "equal", "is_nonzero")
 """Operations whose result, or whose size, the host must know."""
 
 
@@ -40,7 +38,7 @@ def look_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device whose numbers the host may not look at."""
     for module in (batch_reader, histogram, observer, triggers):
         monkeypatch.setattr(module, "may_look", lambda device: False)
-    monkeypatch.setattr(histogram, "_DEVICE_BYTES", 1 << 16)
+    monkeypatch.setattr(histogram, "WAITING_DEVICE_BYTES", 1 << 16)
 
 
 class Watch(TorchDispatchMode):
@@ -81,27 +79,22 @@ def test_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureReques
 
 @pytest.mark.parametrize("sampled", [True, False])
 @pytest.mark.usefixtures("unseen")
-def test_nothing_is_waited_for(sampled: bool) -> None:
+def test_nothing_is_waited_for(sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadTeam, "of", classmethod(lambda cls, model: cls(1)))  # the watch sees one thread alone
     model = tiny_model("gpt2")
     state = MiningState(StateShape.of(model, keep=3))
     reader = batch_reader.BatchReader(model, state)
-    watch, observer = Watch(), Observer()
+    watch, alone = Watch(), Watch()
     for number in range(12):  # long enough for queues to be merged
         ids = torch.randint(1, 200, (6, 9), generator=torch.Generator().manual_seed(number))
         lengths = torch.tensor([3, 3, 5, 5, 5, 8]).numpy()
         batch = Batch(ids, lengths, torch.arange(6) + 6 * number, sampled)
-        reader.read(batch)
         with watch:
+            reader.read(batch)
             reader.count()
-
-    def measured(layer: int, coefficients: torch.Tensor) -> None:
-        with watch:
-            block = CoefficientBlock(coefficients[:, 1:], torch.arange(6))
-            reader._sweep(observer, [block], layer, sampled=sampled)
-
-    with read_coefficients(model, measured):
-        model.backbone(ids)
-    assert watch.waited == []
+        with alone:
+            model.backbone(ids, stop_after=reader.layers[-1])
+    assert watch.waited == alone.waited  # for what transformers' own forward asks
     assert state.triggers[0, 1].magnitude.any()
 
 

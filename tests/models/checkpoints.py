@@ -188,21 +188,21 @@ class Slow:
         for layer in range(self.args.decoder_layers):
             name = f"layers.{layer}."
             if self.args.decoder_normalize_before:
-                stream = stream + self._attended(name, self._normed(f"{name}self_attn_layer_norm", stream))
-                ffn_input = self._normed(f"{name}final_layer_norm", stream)
+                stream = stream + self._attended(name, self.normed(f"{name}self_attn_layer_norm", stream))
+                ffn_input = self.normed(f"{name}final_layer_norm", stream)
             else:
-                stream = self._normed(f"{name}self_attn_layer_norm", stream + self._attended(name, stream))
+                stream = self.normed(f"{name}self_attn_layer_norm", stream + self._attended(name, stream))
                 ffn_input = stream
             coefficients.append(_ACTIVATIONS[self.args.activation_fn](self._mapped(f"{name}fc1", ffn_input)))
             stream = stream + self._mapped(f"{name}fc2", coefficients[-1])
             if not self.args.decoder_normalize_before:
-                stream = self._normed(f"{name}final_layer_norm", stream)
+                stream = self.normed(f"{name}final_layer_norm", stream)
         return self.read_out(stream), coefficients
 
     def read_out(self, stream: Tensor) -> Tensor:
         """The final norm and the projection before the head, each where there is one."""
         if "layer_norm.weight" in self.weights:
-            stream = self._normed("layer_norm", stream)
+            stream = self.normed("layer_norm", stream)
         return stream @ self.weights["project_out_dim.weight"].T if "project_out_dim.weight" in self.weights else stream
 
     def values(self, layer: int) -> Tensor:
@@ -254,7 +254,7 @@ class Slow:
     def _mapped(self, name: str, rows: Tensor) -> Tensor:
         return rows @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
-    def _normed(self, name: str, rows: Tensor) -> Tensor:
+    def normed(self, name: str, rows: Tensor) -> Tensor:
         centred = rows - rows.mean(1, keepdim=True)
         scale = (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
         return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]

@@ -8,9 +8,11 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import accelerate
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -117,7 +119,7 @@ def test_a_model_that_fits_is_not_spread(stored: Any) -> None:
 def test_auto_spreads_what_free_memory_does_not_hold(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, size = stored("llama")
     plain = load_model(folder)
-    monkeypatch.setattr("mnemoscope.models.modules.spreading._usable", lambda _: size // 2)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=size // 2))
     spread = load_model(folder)
     assert is_spread(spread.anatomy.model)
     assert_same(spread, plain)

@@ -1,5 +1,7 @@
 """Mixtures of experts: found, proved, and read as a loop over tokens reads them; planted faults are noticed."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
@@ -10,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.models import load_model, overwrite_coefficients, read_blocks, read_coefficients
 from mnemoscope.models.anatomy import mixture_structure
-from mnemoscope.models.memories import experts as experts_module
-from mnemoscope.models.memories import routed_experts
-from mnemoscope.models.memories.expert_taps import tap_experts
+from mnemoscope.models.memories import expert_taps, routed_experts
+from mnemoscope.models.memories.expert_taps import Group, tap_experts
+from mnemoscope.models.memories.routed_experts import RoutedExperts
 from models.conftest import build
 from models.expert_models import EXPERTS, MIXTURES, WIDTH, HandRead, blocks_of, build_mixture, fill_randomly
 
@@ -140,16 +142,16 @@ def test_an_expert_named_twice_counts_once_with_its_weights_added(tokenizer: Any
     torch.testing.assert_close(out[0], routed.module(x[:1], torch.tensor([[1, 1]]), torch.tensor([[0.3, 0.2]]))[0])
 
 
-def fault(monkeypatch: pytest.MonkeyPatch, name: str, of: Any) -> None:
-    monkeypatch.setattr(routed_experts.RoutedExperts, name, of)
-
-
-FAULTS = {
-    "gate and up swapped": ("_half", lambda self, e, half, right=routed_experts.RoutedExperts._half: right(
-                                self, e, 1 - half)),
-    "expert index off by one": ("second_map", lambda self, e: (self._matrix("down_proj", (e + 1) % self.count),
-                                                            self._bias("down_proj", (e + 1) % self.count))),
-}  # fmt: skip
+FAULTS: dict[str, dict[str, Callable[..., Any]]] = {
+    "gate and up swapped": {
+        "keys": RoutedExperts.up_keys,
+        "up_keys": RoutedExperts.keys,
+        "maps": lambda self, inputs, e, right=RoutedExperts.maps: right(self, inputs, e)[::-1],
+    },
+    "expert index off by one": {
+        "second_map": lambda self, e, right=RoutedExperts.second_map: right(self, (e + 1) % self.count)
+    },
+}
 
 
 @pytest.mark.fast(12)
@@ -157,7 +159,8 @@ FAULTS = {
 def test_the_proof_notices(planted: str, mixture: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if planted == "gate and up swapped" and not MIXTURES[mixture].gated:
         pytest.skip("has no gate")
-    fault(monkeypatch, *FAULTS[planted])
+    for name, wrong in FAULTS[planted].items():
+        monkeypatch.setattr(RoutedExperts, name, wrong)
     with pytest.raises((ProofFailed, ModelUnsupported)):
         load_model(build_mixture(mixture), tokenizer=tokenizer)
 
@@ -173,27 +176,36 @@ def test_the_proof_notices_that_interleaving_is_ignored(tokenizer: Any, monkeypa
 def test_the_proof_notices_that_the_routers_weight_or_its_scaling_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mnemoscope.models.memories import expert_taps
+    def without(*given: Any, weights: torch.Tensor | None = None, **more: Any) -> Group:
+        if weights is not None:
+            weights = weights / 2.5 if name == "deepseek_v2" else torch.ones_like(weights)
+        return Group(*given, weights=weights, **more)
 
-    right = expert_taps._compute
-
-    def without(routed: Any, takes: Any, hidden: Any, index: Any, weights: Any) -> Any:
-        factor = 2.5 if name == "deepseek_v2" else 1.0
-        return right(routed, takes, hidden, index, weights / factor if factor > 1 else torch.ones_like(weights))
-
-    monkeypatch.setattr(expert_taps, "_compute", without)
+    monkeypatch.setattr(expert_taps, "Group", without)
     with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)
+
+
+def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    """Layers of experts are made with other shared experts than were found."""
+    right = mixture_structure.MixtureFeedForward
+    monkeypatch.setattr(
+        mixture_structure, "MixtureFeedForward", lambda entry, exits, routed, shared: right(
+            entry, exits, routed, change(shared)
+        )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name, case in MIXTURES.items() if case.shared])
 def test_the_proof_notices_that_a_shared_expert_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixture_structure, "_factors", lambda *given: [1.0] * (1 + len(given[3])))
-    monkeypatch.setattr(mixture_structure, "_find_shared", lambda *given: [])
-    # Branches that do not add up are not even taken for a layer.
-    refusal, told = (ModelUnsupported, "does not add up") if MIXTURES[name].behind else (ProofFailed, "'ablation'")
+    if MIXTURES[name].behind:  # branches that do not add up are not even taken for a layer
+        monkeypatch.setattr(mixture_structure, "find_keys", lambda *given: None)
+        refusal, told = ModelUnsupported, "does not add up"
+    else:
+        change_shared(monkeypatch, lambda shared: ())
+        refusal, told = ProofFailed, "'ablation'"
     with pytest.raises(refusal, match=told):
         load_model(build_mixture(name), tokenizer=tokenizer)
 
@@ -202,8 +214,7 @@ def test_the_proof_notices_that_a_shared_expert_is_left_out(
 def test_the_proof_notices_that_a_shared_experts_gate_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixture_structure, "_factors", lambda *given: [1.0] * (1 + len(given[3])))
-    monkeypatch.setattr(experts_module.SharedExpert, "weigh", lambda self, inputs: None)
+    change_shared(monkeypatch, lambda shared: tuple(replace(one, switch=None) for one in shared))
     with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)
 

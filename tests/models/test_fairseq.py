@@ -87,7 +87,7 @@ def test_attention_is_read_as_the_format_says(name, tmp_path):
     for layer in range(LAYERS):
         before = f"layers.{layer}.self_attn"
         stream = seen[layer, "input"].double()
-        rows = slow._normed(f"{before}_layer_norm", stream) if kind.pre_norm else stream
+        rows = slow.normed(f"{before}_layer_norm", stream) if kind.pre_norm else stream
         found = seen[layer, "weights"]
         torch.testing.assert_close(found.double(), slow.attention_weights(before, rows), atol=1e-5, rtol=1e-4)
         assert not found.triu(1).any()

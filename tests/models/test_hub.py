@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,16 @@ from mnemoscope.models.opening import hub
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What the hub's host answers, if it is asked, each time; no proxy."""
+    """Whether the hub's host takes a connection, each time that it is asked for one; no proxy."""
     answers: list[bool] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> nullcontext[None]:
+        if not answers.pop():
+            raise ConnectionRefusedError
+        return nullcontext()
+
     monkeypatch.setattr(hub, "getproxies", dict)
-    monkeypatch.setattr(hub, "_reachable", lambda: answers.pop())
+    monkeypatch.setattr(hub.socket, "create_connection", connect)
     return answers
 
 
@@ -37,13 +44,14 @@ def test_nobody_asks_for_the_hub_where_it_is_not_needed(
 
 
 def test_a_host_that_answers_a_connection_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "getproxies", dict)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(hub.hub, "ENDPOINT", address)
-        assert hub._reachable()
-    assert not hub._reachable()
+        assert hub.where("some/model", None, False)["local_files_only"] is False
+    assert hub.where("some/model", None, False)["local_files_only"] is True
 
 
 def fail(error: Exception, source: str) -> None:

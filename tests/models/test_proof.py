@@ -71,7 +71,7 @@ def test_a_planted_fault_is_refused_by_check_and_layer(fault, tiny, tokenizer):
 
 def test_ablation_alone_catches_a_norm_that_the_sum_does_not_see(tiny, tokenizer, monkeypatch):
     """With (a) switched off, zeroing the coefficients still shows that a norm stands after the feed-forward."""
-    monkeypatch.setattr(proof, "_residual_error", lambda *arguments: 0.0)
+    monkeypatch.setattr(proof, "residual_error", lambda *arguments: 0.0)
     for family, changes in (
         ("gemma2", {"post_norm": None}),
         ("olmo2", {"post_norm": None}),
@@ -129,7 +129,7 @@ def test_one_huge_entry_of_the_stream_hides_no_fault(tiny, tokenizer):
 
 
 def test_rounding_is_left_out_only_above_the_limit():
-    scale = proof._ErrorScale(torch.ones(1, 2, dtype=torch.bool), torch.float32)
+    scale = proof.ErrorScale(torch.ones(1, 2, dtype=torch.bool), torch.float32)
     b = torch.tensor([[[1.0], [1.0]]])
     assert scale.error(b * (1 + 5e-5), b) == pytest.approx(5e-5, rel=1e-2)  # under the limit: as it is
     assert scale.error(b + 1e-3, b) == pytest.approx(1e-3, rel=1e-2)  # rounding explains 5e-7 of it
@@ -174,10 +174,10 @@ def test_an_encoder_changes_most_positions_and_experts_in_half_precision_some(
     )
     forgiven = 2 if experts and dtype == torch.bfloat16 else 0
     if changed <= forgiven:
-        proof._check_causal(model, ids, logits, limit=0.1)
+        proof.check_causal(model, ids, logits, limit=0.1)
     else:
         with pytest.raises(ModelUnsupported, match=r"'own' model lets later tokens change earlier ones"):
-            proof._check_causal(model, ids, logits, limit=0.1)
+            proof.check_causal(model, ids, logits, limit=0.1)
 
 
 def test_a_block_that_never_runs_is_named(tiny, tokenizer):

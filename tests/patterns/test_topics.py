@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 
 from mnemoscope.patterns.prefixes import read_background
 from mnemoscope.patterns.significance import log10_tail
-from mnemoscope.patterns.topics import BETS, Topic, TopicVocabulary, _core, find_topics, log10_stake, read_vocabulary
+from mnemoscope.patterns.topics import (
+    BETS,
+    Topic,
+    TopicVocabulary,
+    find_core,
+    find_topics,
+    log10_stake,
+    read_vocabulary,
+)
 from patterns.hand_prefixes import prefixes_of
 
 Bools = NDArray[np.bool_]
@@ -262,7 +270,7 @@ def test_what_hangs_together_is_what_sets_say() -> None:
     for _ in range(200):
         held = random.random((9, 10)) < random.choice([0.12, 0.2, 0.3])
         noticed = random.random(9) < 0.8
-        words, groups = _core(held, noticed)
+        words, groups = find_core(held, noticed)
         assert (set(words.tolist()), set(np.flatnonzero(groups).tolist())) == slow_core(held, noticed)
         largest.add(int(groups.sum()))
     assert len(largest) > 5

@@ -16,7 +16,7 @@ from mnemoscope.foundation.intervals import NOTHING, Estimate, clustered_share, 
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.questions.answer_builder import difference
-from mnemoscope.questions.beyond.memorised import TriggerPlaces, _chosen, binomial_tail, find_true
+from mnemoscope.questions.beyond.memorised import TriggerPlaces, binomial_tail, find_true, shares_found
 from mnemoscope.questions.verdicts import is_above
 from questions.known_model import Known, build
 from support.handbuilt_answers import build_answers, numbers
@@ -83,11 +83,11 @@ def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
 def test_who_is_found_is_told_by_layer(layers: tuple[int, ...], above: dict[int, int]) -> None:
     """Of one layer's memories one is as unlikely as 0.001, the others are not at all."""
     tails = {0: np.array([0.9, 0.001, 0.8]), 3: np.array([0.7, 0.6])}
-    found = _chosen(layers, [tails[layer] for layer in layers])
+    found = shares_found(layers, [tails[layer] for layer in layers])
     count = {0: 3, 3: 2}
     expected: dict[int | None, Estimate] = {layer: share(hits, count[layer]) for layer, hits in above.items()}
     assert found == expected | {None: share(1, sum(count[layer] for layer in layers))}
-    assert _chosen((), ()) == {None: NOTHING}
+    assert shares_found((), ()) == {None: NOTHING}
 
 
 def test_a_trigger_beyond_the_tokens_asked_does_not_count(tmp_path: Path) -> None:

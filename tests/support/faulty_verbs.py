@@ -220,7 +220,7 @@ def _prepare_report(base: Path) -> None:
     writing.export_figure, writing.drawn_figure = kept, kept_chart
     writing.write_report(atlas)
     shutil.rmtree(atlas)
-    made = {"figures": drawn, "charts": charts, "vega": writing._vega()}
+    made = {"figures": drawn, "charts": charts, "vega": writing.vega_script()}
     (base / "drawn.json").write_text(json.dumps(made))
 
 
@@ -236,7 +236,7 @@ def _report(root: Path) -> int:
 
     writing.export_figure = export
     writing.drawn_figure = lambda opened, answers, question: made["charts"][question]
-    writing._vega = lambda: made["vega"]
+    writing.vega_script = lambda: made["vega"]
     return run_verb(["report", str(root / "atlas")])
 
 

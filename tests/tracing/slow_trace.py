@@ -33,7 +33,7 @@ class Changed:
                         rows[column, memory] = value if how == "set" else rows[column, memory] * value
                 return (rows.reshape(found.shape),)
 
-            self.hooks.append(slow._downs[layer].register_forward_pre_hook(hook))
+            self.hooks.append(slow.downs[layer].register_forward_pre_hook(hook))
 
     def close(self) -> None:
         for hook in self.hooks:
@@ -122,7 +122,7 @@ def check_decisions(found: dict[str, Any], best: list[dict[str, set[int]]], fina
 
 def ablated(slow: SlowTransformer, tokens: list[int], layer: int) -> Tensor:
     """The model's scores at the last position when one layer's memories are silent at the sentence's own positions."""
-    down = slow._downs[layer]
+    down = slow.downs[layer]
 
     def silence(_: Any, inputs: Any, output: Tensor) -> Tensor:
         rows = output.clone().reshape(-1, output.shape[-1])

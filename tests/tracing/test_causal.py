@@ -16,7 +16,7 @@ from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model, read_blocks
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import CausalCheck, Token, causal_check, intervene
-from mnemoscope.tracing.causal import MEASURES, _mean, _summary
+from mnemoscope.tracing.causal import MEASURES, summarise_changes
 from mnemoscope.tracing.controls import draw_control
 from models.conftest import build
 
@@ -168,18 +168,26 @@ def test_a_check_in_a_terminal() -> None:
 
 def test_a_mean_and_its_interval() -> None:
     """Of a hundred zeros and ones the mean's standard error is 0.05."""
-    found = _mean(np.array([0.0, 1.0] * 50), seed=3)
+
+    def mean(*values: float) -> dict[str, float | int | None]:
+        """Of what a memory's triggers change, each measure by as much."""
+        changes = np.array(values).reshape(-1, 1, 1).repeat(len(MEASURES), axis=2)
+        table = summarise_changes(changes, np.ones((len(values), 0)), seed=3)
+        (row,) = table.filter(measure=MEASURES[0], of="memory").drop("measure", "of").to_dicts()
+        return row
+
+    found = mean(*[0.0, 1.0] * 50)
     assert (found["mean"], found["count"]) == (0.5, 100)
     assert found["low"] == pytest.approx(0.5 - 1.96 * 0.05, abs=0.015)
     assert found["high"] == pytest.approx(0.5 + 1.96 * 0.05, abs=0.015)
-    assert _mean(np.array([3.0]), seed=3) == {"mean": 3.0, "low": None, "high": None, "count": 1}
-    assert _mean(np.array([]), seed=3) == {"mean": None, "low": None, "high": None, "count": 0}
+    assert mean(3.0) == {"mean": 3.0, "low": None, "high": None, "count": 1}
+    assert mean() == {"mean": None, "low": None, "high": None, "count": 0}
 
 
 def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
     changes = np.full((2, 1, len(MEASURES)), -0.5)
     changes[1, 0, 5] = np.nan
-    table = _summary(changes, np.ones((2, 0)), seed=0).to_dicts()
+    table = summarise_changes(changes, np.ones((2, 0)), seed=0).to_dicts()
     rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in table}
     assert rows[MEASURES[0], "memory"] == (-0.5, 2)
     assert rows[MEASURES[5], "memory"] == (-0.5, 1)
@@ -191,7 +199,7 @@ def test_a_difference_is_as_unsure_as_one_control_of_the_memory_s_strength_is_fa
     """Two triggers, one control each, which changes 0.1 and -0.1; the memory is twice as strong as they are."""
     changes = np.full((2, 2, len(MEASURES)), -0.5)
     changes[:, 1] = np.array([0.1, -0.1])[:, None]
-    table = _summary(changes, np.full((2, 1), 2.0), seed=0)
+    table = summarise_changes(changes, np.full((2, 1), 2.0), seed=0)
     rows = {row["of"]: row for row in table.filter(measure=MEASURES[0]).to_dicts()}
     assert (rows["memory"]["low"], rows["memory"]["high"]) == (-0.5, -0.5)
     assert rows["difference"]["mean"] == pytest.approx(-0.5)

@@ -12,7 +12,7 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import compare, generate, intervene
-from mnemoscope.tracing.comparison import _shares
+from mnemoscope.tracing.comparison import compare_streams
 from models.conftest import build
 
 
@@ -73,9 +73,9 @@ def test_a_divergence_is_never_below_zero() -> None:
     model: Any = SimpleNamespace(sizes=SimpleNamespace(vocabulary=30), scores=lambda rows, *, projection: rows)
     before = torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     after = before + 1e-9 * torch.randn(100, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, after, 3))
+    assert all(0 <= kl < 1e-15 for kl, _ in compare_streams(model, before, after, 3))
     before[:, 7] = -torch.inf  # a token that is never given, before or after
-    assert all(0 <= kl < 1e-15 for kl, _ in _shares(model, before, before.clone(), 3))
+    assert all(0 <= kl < 1e-15 for kl, _ in compare_streams(model, before, before.clone(), 3))
 
 
 def test_nothing_to_compare_is_refused(tiny: LanguageModel) -> None:

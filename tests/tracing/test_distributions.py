@@ -146,6 +146,6 @@ def test_other_formats_keep_theirs_and_rows_may_lie_in_columns() -> None:
 def test_however_many_terms_exist_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(7, 30, generator=torch.Generator().manual_seed(5))
     whole = distribution(scores)
-    monkeypatch.setattr(distributions, "_TERMS", at_once)
+    monkeypatch.setattr(distributions, "TERMS", at_once)
     parts = distribution(scores)
     assert all(getattr(parts, name).equal(getattr(whole, name)) for name in NAMES)

@@ -11,8 +11,8 @@ from mining.conftest import byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.models import load_model
 from mnemoscope.tracing import Token, trace
-from mnemoscope.tracing.logit_sums import AttendedToken, _most_attended
-from models.checkpoints import KINDS, args_of, weights_of, write
+from mnemoscope.tracing.logit_sums import AttendedToken, most_attended
+from models.checkpoints import KINDS, args_of, edges_of, weights_of, write
 from models.conftest import build
 from models.uncommon_models import build_uncommon
 
@@ -71,12 +71,12 @@ def test_the_most_attended_tokens_by_eye() -> None:
     )
     weights = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]])
     start, a, b = Token(0, "<s>"), Token(1, "a"), Token(2, "b")
-    assert _most_attended(model, [1, 2], weights) == [
+    assert most_attended(model, [1, 2], weights) == [
         (AttendedToken(start, None, 0.75), AttendedToken(a, 0, 0.25)),
         (AttendedToken(b, 1, 0.5), AttendedToken(start, None, 0.25), AttendedToken(a, 0, 0.25)),
     ]
     model.beginning = SimpleNamespace(length=0, tokens=[])
-    (found,) = _most_attended(model, [1] * 7, torch.full((1, 2, 7), 1 / 7))
+    (found,) = most_attended(model, [1] * 7, torch.full((1, 2, 7), 1 / 7))
     assert [one.position for one in found] == [0, 1, 2, 3, 4]
 
 
@@ -114,8 +114,8 @@ def test_under_an_adaptive_softmax_the_parts_add_up_to_the_two_scores(tmp_path: 
     rows = head.vectors_of(torch.arange(model.sizes.vocabulary))
     scores, plain = head.scores(hidden)[0].double(), rows @ hidden[0].double()
     torch.testing.assert_close(head.mean_vector(), rows.mean(0))
-    edges = [0, *model.anatomy.two_level._edges]
-    for start, end in pairwise(edges):
+    assert KINDS["tied"].softmax_cutoffs is not None
+    for start, end in pairwise([0, *edges_of(KINDS["tied"].softmax_cutoffs)]):
         torch.testing.assert_close(
             scores[start:end] - scores[start], plain[start:end] - plain[start], atol=1e-4, rtol=1e-4
         )

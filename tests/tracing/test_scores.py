@@ -56,6 +56,7 @@ def test_top_of_a_real_vocabulary(size: int) -> None:
     scores[:, -5:] = 100.0  # the best lie in the last, short block
     scores[:, :3] = -100.0
     check(scores, 20)
+    check(-scores, 20)  # the lowest lie there
 
 
 def test_padded_rows_of_a_head_tie_and_go_by_token() -> None:
@@ -185,14 +186,6 @@ def test_the_rank_is_the_place_in_the_sorted_row(size: int, data) -> None:
     order = plain_top(row, size, False)
     ranks = rank_of(torch.tensor([row] * size), torch.arange(size))
     assert ranks.tolist() == [order.index(token) for token in range(size)]
-
-
-@pytest.mark.parametrize("size", [640, 641, 130])
-def test_the_extremes_of_blocks_of_64(size: int) -> None:
-    scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
-    for lowest, extreme in ((False, max), (True, min)):
-        found = ranking._block_extremes(scores, lowest=lowest)
-        assert found.tolist() == [[extreme(row[at : at + 64]) for at in range(0, size, 64)] for row in scores.tolist()]
 
 
 @pytest.mark.parametrize(("vocabulary", "rows"), [(3, [3, 3, 1]), (5, [2, 2, 2, 1]), (10, [1] * 7), (99, [1] * 7)])

@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
 from mnemoscope.training import Recipe, TextSource, loop, train
 from mnemoscope.training import step as one_step
-from mnemoscope.training.step import Workers, _ChunkedLoss, attend_in_float32, batch_loss
+from mnemoscope.training.step import Workers, attend_in_float32, batch_loss
 from training.conftest import made_up_documents
 
 
@@ -32,10 +33,14 @@ def test_gradients_taken_chunk_by_chunk_are_autograd_s(monkeypatch: pytest.Monke
     hidden = torch.randn(13, 8).bfloat16().float().requires_grad_()
     head = torch.randn(11, 8).bfloat16().float().requires_grad_()
     targets = torch.randint(0, 11, (13,))
+    network: Any = SimpleNamespace(
+        base_model=lambda inputs, use_cache: SimpleNamespace(last_hidden_state=hidden[None]),
+        get_output_embeddings=lambda: SimpleNamespace(weight=head),
+    )
     expected = torch.nn.functional.cross_entropy(hidden @ head.T, targets)
     wanted = torch.autograd.grad(3 * expected, (hidden, head))
     for dtype, close in ((torch.bfloat16, 1e-2), (torch.float32, 1e-6)):
-        found = _ChunkedLoss.apply(hidden, head, targets, dtype)
+        found = batch_loss(network, targets[None], targets[None], dtype=dtype)
         gradients = torch.autograd.grad(3 * found, (hidden, head))
         assert found.item() == pytest.approx(expected.item(), rel=close)
         for own, right in zip(gradients, wanted, strict=True):
@@ -174,7 +179,7 @@ def test_workers_leave_the_gradient_of_the_whole_batch(recipe: Recipe, monkeypat
 
 @pytest.mark.parametrize(("name", "owner"), [("muon", "Muon"), ("adamw", "AdamW")])
 def test_the_matrices_inside_the_blocks_are_updated_as_the_recipe_says(recipe: Recipe, name: str, owner: str) -> None:
-    run = loop._TrainingState(replace(recipe, optimiser=name, learning_rate=3e-3), "cpu")
+    run = loop.TrainingState(replace(recipe, optimiser=name, learning_rate=3e-3), "cpu")
     names = {id(parameter): each for each, parameter in run.model.named_parameters()}
     owners = {
         names[id(parameter)]: (type(optimiser).__name__, rate, group["weight_decay"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mnemoscope.training import Recipe
-from mnemoscope.training.loop import _TrainingState
+from mnemoscope.training.loop import TrainingState
 from mnemoscope.training.sparsity import MemoryTerms, log_effective
 from mnemoscope.training.text import prepare_text
 
@@ -137,7 +137,7 @@ def test_training_makes_memories_few_at_a_time_and_wakes_the_silent(
     own = replace(recipe, sparsity=sparsity, free_memories=1.0, revival=revival)
     own = replace(own, learning_rate=3e-3, warmup=1, decay=0.0)
     text = prepare_text(own, tmp_path, say=lambda text: None)
-    run = _TrainingState(own, "cpu")
+    run = TrainingState(own, "cpu")
     network: Any = run.model
     mlp = network.gpt_neox.layers[1].mlp
     with torch.no_grad():

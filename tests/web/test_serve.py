@@ -211,7 +211,7 @@ def test_a_template_is_compiled_anew_where_it_is_read_in_another_way(
 ) -> None:
     page.environment().get_template("refusal.html")
     page.environment.cache_clear()
-    monkeypatch.setattr(page, "_SYNTAX", page._SYNTAX | {"trim_blocks": False})
+    monkeypatch.setattr(page, "SYNTAX", page.SYNTAX | {"trim_blocks": False})
     page.environment().get_template("refusal.html")
     assert compiled == ["refusal.html"] * 2
 

@@ -149,12 +149,12 @@ def measure_shape(
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         **rates.document(),
-        "teraflops": {"matrix product": ceiling / 1e12, **_work_rates(model, rates)},
+        "teraflops": {"matrix product": ceiling / 1e12, **work_rates(model, rates)},
         "same_as_on_the_host": same,
     }
 
 
-def _work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
+def work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
     """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. Only
     useful work is counted: no products of attention's keys and values, and no padding. A mixture's stacks (a third
     axis) count the experts of each token, though mining computes all of them.

@@ -29,7 +29,8 @@ from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.ranges import Range, count_numbers, join_ranges, leave_out
 from mnemoscope.mining.text.state import StateFacts
 
-_POLL = 0.1
+POLL = 0.1
+"""Seconds between two looks at the workers."""
 _STATES_TO_MERGE = "states.json"
 _COLLECTING = "collecting"
 """The stage between the text and the first merge, in which there is nothing to do."""
@@ -118,7 +119,7 @@ class Driver:
             if all(lease.owner == DONE for lease in found):
                 return
             self._look_after(found)
-            time.sleep(_POLL)
+            time.sleep(POLL)
 
     def _look_after(self, leases: list[Lease]) -> None:
         """Closes what died, and starts others in its place."""
@@ -176,7 +177,7 @@ class Driver:
             before, found = found, self._check_states()
             if found is not None and found == before:
                 return found
-            time.sleep(_POLL)
+            time.sleep(POLL)
         counted = counted_in_closed(self._directory)
         for lease in leases.read():
             if leave_out(self._run.lease_range(lease.number), counted):

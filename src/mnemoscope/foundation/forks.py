@@ -12,7 +12,9 @@ from pathlib import Path
 
 from mnemoscope.errors import Forked
 
-_TASKS, _NAME = Path("/proc/self/task"), "polars-"
+TASKS = Path("/proc/self/task")
+"""The folder in which Linux names the threads of this process."""
+_NAME = "polars-"
 _running: dict[str, int] = {}
 """The process in which a library's threads run, or may run, as noted at the last fork."""
 
@@ -42,7 +44,7 @@ def _look() -> None:
 def _polars_has_begun() -> bool:
     """Whether polars has started its pool; assumed where /proc is missing."""
     try:
-        tasks = list(_TASKS.iterdir())
+        tasks = list(TASKS.iterdir())
     except OSError:
         return True
     for task in tasks:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES, ZERO_BIN
 
-_PROGRAMS = 4096
+PROGRAMS = 4096
 """Approximate number of programs that sweep a block, enough to occupy all units of a card."""
 _SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
 """Memories per program of the sweep, by the format of a coefficient."""
-_CHOSEN, _ROWS = 8, 128
+CHOSEN, ROWS = 8, 128
 """Memories per program of the choice, and the rows that it reads together."""
-_MOST_KEPT, _RANKED = 128, 16
+_MOST_KEPT, RANKED = 128, 16
 """Most triggers of a memory that one program ranks, and the new ones that it compares together."""
 
 
@@ -81,7 +81,7 @@ class CardKernels:
         memories, device = block.shape[2], block.device
         width = min(_SWEPT[block.dtype], _power_of_two(memories))
         tiles = -(-memories // width)
-        groups = min(rows.count, max(1, _PROGRAMS // tiles))
+        groups = min(rows.count, max(1, PROGRAMS // tiles))
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
@@ -118,10 +118,10 @@ class CardKernels:
             torch.empty(memories, dtype=torch.int32, device=device),
         )
         with _on(device):
-            self._kernels.choose_best[(-(-memories // _CHOSEN),)](
+            self._kernels.choose_best[(-(-memories // CHOSEN),)](
                 *peaks, rows.order, rows.sentences, threshold, best.magnitude, best.sentence, best.position, best.found,
                 rows.count, memories, keep, first,
-                SIGN=sign, ROWS=_ROWS, BLOCK=_CHOSEN,
+                SIGN=sign, ROWS=ROWS, BLOCK=CHOSEN,
             )  # fmt: skip
         return best
 
@@ -131,7 +131,7 @@ class CardKernels:
         with _on(magnitude.device):
             self._kernels.merge_best[(memories,)](
                 *own, best.magnitude, best.sentence, best.position, best.found, magnitude, sentence, position, keep,
-                WIDTH=_power_of_two(keep), CHUNK=_RANKED, num_warps=1,
+                WIDTH=_power_of_two(keep), CHUNK=RANKED, num_warps=1,
             )  # fmt: skip
         return magnitude, sentence, position
 
@@ -145,12 +145,12 @@ def card_kernels(device: torch.device) -> CardKernels | None:
         from mnemoscope.kernels import cards as triton_kernels
 
         kernels = CardKernels(triton_kernels)
-        return kernels if _does_what_it_should(kernels, device) else None
+        return kernels if agrees_with_pytorch(kernels, device) else None
     except Exception:  # no Triton, no compiler for it, a card that it does not support, or any other obstacle
         return None
 
 
-def _does_what_it_should(kernels: CardKernels, device: torch.device) -> bool:
+def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
     """Compares peaks, bins and the best of a small block with PyTorch's."""
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)

@@ -17,7 +17,7 @@ _BELOW_ZERO = 32
 """Added to the byte of a negative coefficient."""
 _ROWS = 255
 """Positions that a byte can count."""
-_BYTES, _DEVICE_BYTES = 1 << 20, 1 << 26
+WAITING_BYTES, WAITING_DEVICE_BYTES = 1 << 20, 1 << 26
 """Bins buffered before they are counted: on a CPU what its cache holds, elsewhere more, for fewer steps."""
 
 
@@ -27,7 +27,7 @@ class BinCounter:
     def __init__(self, memories: int, *, negative: bool, device: torch.device) -> None:
         self.memories, self.negative = memories, negative
         self._width = -(-memories // 8) * 8
-        room = _BYTES if may_look(device) else _DEVICE_BYTES
+        room = WAITING_BYTES if may_look(device) else WAITING_DEVICE_BYTES
         rows = max(1, room // (_ROWS * self._width)) * _ROWS
         self._bins = torch.zeros(rows, self._width, dtype=torch.uint8, device=device)
         self._equal = torch.empty_like(self._bins)

@@ -32,9 +32,9 @@ from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
-_SAMPLE_TOKENS = 150_000
+TEXT_SAMPLE_TOKENS = 150_000
 """Mined tokens of the sample that the text's size is judged by."""
-_SECONDS = 10.0
+TIMED_SECONDS = 10.0
 """Time spent on batches of each kind, about."""
 _READINGS = 2
 """Products with the head that a prefix takes in each layer: residual and update; twice as many for the few models
@@ -125,7 +125,7 @@ def estimate(
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
-        sample = _SAMPLE_TOKENS if max_tokens is None else min(max_tokens, _SAMPLE_TOKENS)
+        sample = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
         copy = prepare(
             source, encoder, directory=Path(folder), longest=model.longest, split=split,
             vocabulary=model.sizes.vocabulary, max_tokens=sample, render=render,
@@ -202,8 +202,8 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress
         if number >= min(4, loader.count):
             spent[batch.sampled] += time.perf_counter() - began
             read[batch.sampled] += batch.tokens
-        progress("timing", min(sum(spent.values()), 2 * _SECONDS), 2 * _SECONDS, "seconds")
-        if min(spent.values()) >= _SECONDS or (number >= loader.count and min(read.values()) > 0):
+        progress("timing", min(sum(spent.values()), 2 * TIMED_SECONDS), 2 * TIMED_SECONDS, "seconds")
+        if min(spent.values()) >= TIMED_SECONDS or (number >= loader.count and min(read.values()) > 0):
             break
     return spent[True] / max(1, read[True]), spent[False] / max(1, read[False])
 

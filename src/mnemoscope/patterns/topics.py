@@ -108,7 +108,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
         log10_p = -log10_stake(found.held[:, rest], found.shares[:, rest], background=background)
         if log10_p > limit:
             break
-        words, core = _core(found.held & rest, found.log10_p <= _NOTICED)
+        words, core = find_core(found.held & rest, found.log10_p <= _NOTICED)
         if core.sum() < FEWEST:
             break
         widest = words[np.argmax((found.held[words] & core).sum(axis=1))]
@@ -131,7 +131,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
     return result
 
 
-def _core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
+def find_core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
     """The largest connected set of groups and words: each group holds two of the words, each word is in two groups.
 
     Ties go to the set that begins first.

@@ -152,7 +152,7 @@ def causal_check(
     texts = model.vocabulary()[0]
     return CausalCheck(
         chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
-        missing, tuple(Token(id, texts[id]) for id in own.tolist()), _summary(changes, stronger, seed=seed),
+        missing, tuple(Token(id, texts[id]) for id in own.tolist()), summarise_changes(changes, stronger, seed=seed),
     )  # fmt: skip
 
 
@@ -220,7 +220,7 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
     return values
 
 
-def _summary(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
+def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
     All triggers belong to one memory, so resampling them misses the variation between memories. The interval of a

@@ -173,7 +173,7 @@ def compare(
             streams.append(run_blocks(model, own_tokens)[1])
     texts = model.vocabulary()[0]
     differences = []
-    for j, (kl, shares) in enumerate(_shares(model, streams[0], streams[1], top)):
+    for j, (kl, shares) in enumerate(compare_streams(model, streams[0], streams[1], top)):
         shifts = tuple(Shift(Token(id, texts[id]), p, q, q - p) for id, p, q in shares)
         first, second = (one.positions[j].prediction[0].token for one in (before, after))
         differences.append(Difference(j, first, second, first.id != second.id, kl, shifts))
@@ -187,7 +187,7 @@ def compare(
     return Comparison(before, after, tuple(differences), write(()), write(changes))
 
 
-def _shares(
+def compare_streams(
     model: LanguageModel, before: Tensor, after: Tensor, count: int
 ) -> Iterator[tuple[float, list[tuple[int, float, float]]]]:
     """Per row KL(before || after), and the best tokens of both with their two probabilities."""

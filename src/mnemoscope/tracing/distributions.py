@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mnemoscope.tracing.ranking import Ranking, rank_tokens
 
-_TERMS, _TERMS_ON_CARDS = 1 << 15, 1 << 24
+TERMS, TERMS_ON_CARDS = 1 << 15, 1 << 24
 """Terms that exist at one time: on a CPU what a core's cache holds, elsewhere as few calls as memory allows."""
 
 
@@ -41,7 +41,7 @@ def read_scores(
 
 def _measure(scores: Tensor, highest: Tensor) -> Distribution:
     """The shape, from the highest score of every row."""
-    most = _TERMS * torch.get_num_threads() if scores.device.type == "cpu" else _TERMS_ON_CARDS
+    most = TERMS * torch.get_num_threads() if scores.device.type == "cpu" else TERMS_ON_CARDS
     rows, shift = max(1, most // scores.shape[1]), highest.double()[:, None]
     sums = shift.new_zeros(2, len(scores))
     for some, above, own in zip(*map(torch.split, (scores, shift, sums.T), [rows] * 3), strict=True):

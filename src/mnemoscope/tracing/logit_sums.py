@@ -97,7 +97,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     kinds = [logits.of_tokens(final[0], torch.tensor(predicted)), logits.of_mean(final[0])]
     embedding = parts[-1]["input"].to(model.device)
     split = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), embedding, streams, final[0])
-    looked = {layer: _most_attended(model, tokens, rows) for layer, rows in weights.items()}
+    looked = {layer: most_attended(model, tokens, rows) for layer, rows in weights.items()}
     counted = {layer: one.attended.tolist() for layer, one in streams.items() if one.attended is not None}
     ffn, above = split.ffn[:, 0].tolist(), (split.ffn[:, 0] - split.ffn[:, 1]).tolist()
     mixed, mixed_above = split.attention[:, 0].tolist(), (split.attention[:, 0] - split.attention[:, 1]).tolist()
@@ -119,7 +119,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     )
 
 
-def _most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
+def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
     """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
     first, texts = model.beginning.length, model.vocabulary()[0]
     read = [*model.beginning.tokens, *tokens]

@@ -54,7 +54,7 @@ def train(
     # Otherwise every step requests its megabytes from the system again: 1.7 times the time on two cores (LOG.md).
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
-    run = _TrainingState(recipe, device)
+    run = TrainingState(recipe, device)
     checkpoint = directory / "checkpoint.pt"
     run.load(checkpoint)
     if run.step:
@@ -76,7 +76,7 @@ def train(
     return export(run.model, text, recipe, directory)
 
 
-class _TrainingState:
+class TrainingState:
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe = recipe
         self.device = device_of(device)
@@ -163,7 +163,7 @@ class _TrainingState:
             optimiser.load_state_dict(saved)
 
 
-def _log(directory: Path, run: _TrainingState, text: TrainingData, average: float, seconds: float) -> None:
+def _log(directory: Path, run: TrainingState, text: TrainingData, average: float, seconds: float) -> None:
     def loss(of: Text) -> float:
         most = min(400, max(1, int(np.searchsorted(of.documents, EVALUATED_TOKENS))))
         return round(held_out_loss(run.model, of, run.recipe.context, most=most).per_token, 4)

@@ -55,7 +55,8 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that wait for an answer."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
     @cached_property
@@ -92,21 +93,21 @@ class ModelWorker:
             if cached is not _NOTHING:
                 return cast(T, cached)
             # Jobs without a waiting reader count as well.
-            if max(len(self._jobs), self._waiting) >= self.max_queued:
+            if max(len(self._jobs), self.waiting) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
             if job is None:
                 job = self._jobs[key] = _Job()
                 job.future = self._worker.submit(self._run, key, make, job, places)
             job.until = time.monotonic() + self.timeout + linger
-            self._waiting += 1
+            self.waiting += 1
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self._waiting -= 1
+                self.waiting -= 1
         return answered
 
     def _run(

@@ -23,7 +23,8 @@ COMPRESSED = (".gz", ".xz", ".zst")
 LONGEST = 1 << 25
 """Most characters of a line read whole, or of a row's text; more means a damaged or hostile file."""
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open}
-_BLOCK = 1 << 18
+BLOCK = 1 << 18
+"""Bytes of an unpacked file that are read at one time."""
 _POINTERS = {b"version https://git-lfs.github.com/spec/": "git lfs pull", b"/annex/objects/": "git annex get"}
 """The beginnings of files that only point to another, and the command that fetches it."""
 _PACKED = 1 << 10
@@ -140,7 +141,7 @@ def _unpack(path: Path, raw: IO[bytes]) -> Iterator[bytes]:
         yield from _unpack_zstandard(raw)
         return
     unpacked = _OPENERS[ending](raw) if ending in _OPENERS else raw
-    while block := unpacked.read(_BLOCK):
+    while block := unpacked.read(BLOCK):
         yield block
 
 
@@ -155,9 +156,9 @@ def _unpack_zstandard(raw: IO[bytes]) -> Iterator[bytes]:
                 frame = unpacker.decompressobj()
             held += frame.decompress(packed)
             packed = frame.unused_data if frame.eof else b""
-            if len(held) >= _BLOCK:
-                for start in range(0, len(held), _BLOCK):
-                    yield bytes(held[start : start + _BLOCK])
+            if len(held) >= BLOCK:
+                for start in range(0, len(held), BLOCK):
+                    yield bytes(held[start : start + BLOCK])
                 held.clear()
     if held:
         yield bytes(held)

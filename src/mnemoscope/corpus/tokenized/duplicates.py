@@ -20,7 +20,8 @@ Hashes = NDArray[np.uint64]
 """`[text, 2]`: the two halves of a 128-bit hash."""
 
 CHUNK = 1 << 15
-_BUCKET = 1 << 14
+BUCKET = 1 << 14
+"""Hashes that one bucket holds, about."""
 _MOST_BUCKETS = 1 << 12
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("serial", "<i8")])
 
@@ -58,7 +59,7 @@ def count_repeats(
 def _spill(read: Callable[[int, int], Hashes], count: int, *, path: Path) -> NDArray[np.int64]:
     """Writes all entries grouped by bucket; returns where each bucket ends, in entries."""
     buckets = 2
-    while buckets * _BUCKET < count and buckets < _MOST_BUCKETS:
+    while buckets * BUCKET < count and buckets < _MOST_BUCKETS:
         buckets *= 2
     shift = np.uint64(65 - buckets.bit_length())
     sizes = np.zeros(buckets, np.int64)

@@ -19,7 +19,8 @@ from mnemoscope.corpus.tokenized.encoded_batches import RECORD
 from mnemoscope.corpus.tokenized.first_pass import LISTED, SHARES, ReadState
 from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, MappedArray
 
-_TEXT_CHUNK = 1 << 22
+TEXT_CHUNK = 1 << 22
+"""Bytes of text that are hashed at one time."""
 _LEAST, _MOST = 200, 1_000
 """The threshold of the hold-out rule is at least 2 % and at most 10 % of the classes ..."""
 _ENOUGH = 4_000
@@ -183,7 +184,7 @@ def fingerprint(directory: Path, sentences: int) -> str:
                 text.seek(int(starts[first]))
                 left = int(ends[last - 1] - starts[first])
                 while left:
-                    block = text.read(min(left, _TEXT_CHUNK))
+                    block = text.read(min(left, TEXT_CHUNK))
                     of_texts.update(block)
                     left -= len(block)
             of_documents.update(documents.tobytes())

@@ -26,9 +26,9 @@ SHARES = 10_000
 LISTED = SHARES
 """The class of a document that a source's own list holds out; its other documents have class 0."""
 
-_AT_ONCE, _CHARACTERS_AT_ONCE = 2_000, 1 << 20
+SENTENCES_AT_ONCE, CHARACTERS_AT_ONCE = 2_000, 1 << 20
 """Sentences and characters that are tokenised at one time, in all threads together ..."""
-_BATCH, _BATCH_CHARACTERS = 250, 1 << 17
+BATCH_SENTENCES, BATCH_CHARACTERS = 250, 1 << 17
 """... and at least in each of them."""
 _THREADS = 16
 """Most threads used: the work done in Python keeps one or two cores busy."""
@@ -104,8 +104,8 @@ class FirstPass:
         self._documents: list[int] = []
         self._characters = 0
         self._threads = min(len(usable_cores()), _THREADS)
-        self._most = max(_BATCH, _AT_ONCE // self._threads)
-        self._most_characters = max(_BATCH_CHARACTERS, _CHARACTERS_AT_ONCE // self._threads)
+        self._most = max(BATCH_SENTENCES, SENTENCES_AT_ONCE // self._threads)
+        self._most_characters = max(BATCH_CHARACTERS, CHARACTERS_AT_ONCE // self._threads)
         self._workers = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenize")
         self._encoding: deque[Future[EncodedBatch]] = deque()
         """The batches submitted and not written yet, in order."""

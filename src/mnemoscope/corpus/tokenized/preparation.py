@@ -36,7 +36,8 @@ FIRST_LOOK = 65_536
 
 _STATE = "copy.json"
 _PROBE = ["The quick brown fox.", "  def f(x):\n    return 3.14", "caf\u00e9 \u65e5\u672c \U0001f600 <s> </s>"]
-_PROGRESS_EVERY = 0.2
+PROGRESS_EVERY = 0.2
+"""Seconds between two reports of progress."""
 _READ_COUNTS = ("documents", "windows", "without_tokens", "tokens", "text_bytes")
 
 
@@ -211,7 +212,7 @@ class _Preparation:
                 if (final := final_if_enough()) is not None:
                     return final, False
             now = time.monotonic()
-            if now - shown >= _PROGRESS_EVERY:
+            if now - shown >= PROGRESS_EVERY:
                 self.progress("reading text", source.meter.done, source.size, "bytes")
                 shown = now
             if now - saved >= self.checkpoint_every and not (whole_text or skipped):

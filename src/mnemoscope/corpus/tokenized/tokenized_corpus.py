@@ -40,7 +40,8 @@ COLUMNS = {
 }
 """The finished columns and the type of their entries; the file of each is its name with `.bin`."""
 
-_TOUCHES = 1 << 15
+TOUCHES = 1 << 15
+"""Look-ups of sentences after which the mapped pages are given back."""
 
 WINDOW = 65_536
 PADDING_SHARE = 20
@@ -175,7 +176,7 @@ class TokenizedCorpus:
         if not 0 <= sentence < self.sentences:
             raise IndexError(f"sentence {sentence} of {self.sentences}")
         self._touches += 1
-        if self._touches > _TOUCHES:
+        if self._touches > TOUCHES:
             self.release()
         return int(self._columns[column].array[sentence])
 

@@ -103,7 +103,7 @@ class RolePass:
             columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
             return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
-        found = join_columns(projector.read_all(directions, partial(_read, (own, dealt))))
+        found = join_columns(projector.read_all(directions, partial(read_cosines, (own, dealt))))
         if not np.isfinite(found["key_top_cosines"]).all():
             memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
@@ -145,7 +145,7 @@ def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
 _WHOSE = (("trigger", "triggers"), ("control", "controls"))
 
 
-def _read(triggers: tuple[LastTokens, LastTokens], share: Share) -> dict[str, NDArray[Any]]:
+def read_cosines(triggers: tuple[LastTokens, LastTokens], share: Share) -> dict[str, NDArray[Any]]:
     """The columns of some memories, off cosines `[memory, token]`; `triggers` are their own and the control's.
 
     The cosines of a key that is zero are zero, so every token ties and the lower id comes first.

@@ -21,7 +21,7 @@ from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
 _TALKATIVE = logging.getLogger("bitsandbytes")
-_UNIT_VECTORS = 1 << 26
+UNIT_VECTORS = 1 << 26
 """Numbers of unit vectors, or of their outputs, that exist at one time."""
 _LINEAR = 1.5e-2
 """Largest relative distance of a map from its matrix, in units of the summed terms. Rounding to bfloat16, twice as in a
@@ -149,7 +149,7 @@ def probe(module: nn.Module) -> Tensor:
     keep_freed_memory(64 << 20)  # a layer's temporaries then reuse those of the last one
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
-    at_once = max(1, _UNIT_VECTORS // max(inside, outside))
+    at_once = max(1, UNIT_VECTORS // max(inside, outside))
     checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):

@@ -61,22 +61,22 @@ def prove(model: LanguageModel) -> Proof:
     ids = ids.to(model.device)
     own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
     own = own.to(model.device)
-    scales = [_ErrorScale(own, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
+    scales = [ErrorScale(own, coarsest((model.dtype, parts.ffn.precision))) for parts in model.anatomy.layers]
     limit = max(scale.limit for scale in scales)
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
         # With experts, `logits` come from our tapped forward: the model's own must be causal.
-        _check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
+        check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             scale = scales[layer]
-            residual = _residual_error(parts, block, call, scale)
-            ablation = _ablation_error(model, layer, block, call, scale)
-            keys = _keys_error(parts, block, scale)
+            residual = residual_error(parts, block, call, scale)
+            ablation = ablation_error(model, layer, block, call, scale)
+            keys = keys_error(parts, block, scale)
             layers.append((residual, ablation, keys))
             for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
                 _refuse_above(model, name, error, scale, layer)
-        scale = _ErrorScale(own, model.dtype)
+        scale = ErrorScale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
         _refuse_above(model, "scores", scores, scale, len(blocks) - 1)
         prove_company(model, sentences, half=limit > min(LIMITS.values()))
@@ -84,7 +84,7 @@ def prove(model: LanguageModel) -> Proof:
     return Proof(residual, ablation, keys, scores, tuple(layers))
 
 
-def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
+def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
     """Raises ModelUnsupported if a later token changes earlier logits."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
@@ -102,7 +102,7 @@ def _check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: f
         )
 
 
-def _refuse_above(model: LanguageModel, name: str, error: float, scale: "_ErrorScale", layer: int) -> None:
+def _refuse_above(model: LanguageModel, name: str, error: float, scale: "ErrorScale", layer: int) -> None:
     if error <= scale.limit:
         return
     seen = f"error {error:.2g}, limit {scale.limit:.0e}" if error == error else "the numbers are not finite"
@@ -142,7 +142,7 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _residual_error(parts: Layer, block: Block, call: Call, scale: "_ErrorScale") -> float:
+def residual_error(parts: Layer, block: Block, call: Call, scale: "ErrorScale") -> float:
     """(a): the error of r + u, or norm(r + u), against the block's own output."""
     if parts.output_norm is not None:
         return scale.error(parts.output_norm(block.residual + block.ffn_update), block.layer_output)
@@ -151,7 +151,7 @@ def _residual_error(parts: Layer, block: Block, call: Call, scale: "_ErrorScale"
     return scale.error(block.residual + block.ffn_update, block.layer_output, terms=terms)
 
 
-def _ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, scale: "_ErrorScale") -> float:
+def ablation_error(model: LanguageModel, layer: int, block: Block, call: Call, scale: "ErrorScale") -> float:
     """(b): the error of the movement predicted by coefficients and values, against the block's own movement."""
     parts = model.anatomy.layers[layer]
     with overwrite_coefficients(model, {layer: torch.zeros_like}):
@@ -191,7 +191,7 @@ def _output_of(parts: Layer, call: Call) -> Tensor:
     return taken[0]
 
 
-def _keys_error(parts: Layer, block: Block, scale: "_ErrorScale") -> float:
+def keys_error(parts: Layer, block: Block, scale: "ErrorScale") -> float:
     """(c): the error of f(x K) (gated: f(x G) * (x U)) against the coefficients that the model computed."""
     size = parts.ffn.rounding(block.ffn_input, block.weights)
     terms = () if size is None else (size,)
@@ -199,7 +199,7 @@ def _keys_error(parts: Layer, block: Block, scale: "_ErrorScale") -> float:
 
 
 @dataclass(frozen=True)
-class _ErrorScale:
+class ErrorScale:
     """Measures errors at the sentences' own positions, against the limit of the products' dtype."""
 
     own: Tensor

@@ -18,7 +18,7 @@ from mnemoscope.models.modules.offloading import hold_all_weights
 from mnemoscope.models.modules.projections import fold_of
 from mnemoscope.models.readout.fold import branch_of
 
-_ROWS = 1 << 14
+WORDS_AT_ONCE = 1 << 14
 _SEEN = 4
 
 
@@ -103,7 +103,7 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
     ids = torch.arange(min(int(stored), model.sizes.vocabulary))
     with hold_all_weights(module):
         device = next((parameter.device for parameter in module.parameters()), model.device)
-        parts = [module(part.to(device)).float() for part in torch.split(ids, _ROWS)]
+        parts = [module(part.to(device)).float() for part in torch.split(ids, WORDS_AT_ONCE)]
     embeddings = torch.cat(parts).to(model.device)
     return embeddings if embeddings.dim() == 2 and embeddings.shape[1] == model.sizes.hidden else None
 

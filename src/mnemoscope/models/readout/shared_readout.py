@@ -18,7 +18,7 @@ from mnemoscope.models.modules.observed import same
 from mnemoscope.models.modules.projections import gain_and_bias
 
 _TRIED = 4
-_CANCELS = 8.0
+CANCELS = 8.0
 """If residual or update is so many times as large as their sum, the sum gets its own product: the two nearly cancel,
 and adding their scores would lose as many digits."""
 
@@ -84,7 +84,7 @@ class SharedReadout:
         by that of the outputs.
         """
         products = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
-        cancelled = (weights.amax((0, 2)) > _CANCELS).nonzero()[:, 0]
+        cancelled = (weights.amax((0, 2)) > CANCELS).nonzero()[:, 0]
         if len(cancelled):
             own_room = torch.empty_like(products[: len(cancelled)])
             products[cancelled] = self.products(self.prepare(outputs[cancelled])[0], out=own_room)

@@ -104,11 +104,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             continue
         for layer in (*atlas.layers, None):
             here = pl.lit(True) if layer is None else pl.col("layer") == layer
-            estimates = _of_values(own.filter(here)) | _of_streams(streams.filter(here), plan_seed(atlas))
+            estimates = estimate_values(own.filter(here)) | _of_streams(streams.filter(here), plan_seed(atlas))
             for name, estimate in estimates.items():
                 builder.add(layer, f"{name}_{ruler}", estimate)
         lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
-        builder.add(None, f"lower_agreement_above_control_{ruler}", _of_values(lower)["above_control"])
+        builder.add(None, f"lower_agreement_above_control_{ruler}", estimate_values(lower)["above_control"])
     for ruler in RULERS_OF_KEYS:
         for layer in (*atlas.layers, None):
             here = pl.lit(True) if layer is None else pl.col("layer") == layer
@@ -117,7 +117,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     return builder.frame()
 
 
-def _of_values(rows: pl.DataFrame) -> dict[str, Estimate]:
+def estimate_values(rows: pl.DataFrame) -> dict[str, Estimate]:
     with_target = rows.filter(pl.col("target_rank").is_not_null())
     ranks, control = with_target["target_rank"].sort(), rows["control_rank"].drop_nulls().sort()
     agreement, chance = share_first(ranks), share_first(control)

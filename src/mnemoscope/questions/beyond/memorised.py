@@ -106,8 +106,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(layer, "triggers_asked", _count(len(places.memory)))
         own.append(places.p_values(extractable))
         control.append(places.p_values(dealt))
-    sits = _chosen(atlas.layers, own)
-    fooled = _chosen(atlas.layers, control)
+    sits = shares_found(atlas.layers, own)
+    fooled = shares_found(atlas.layers, control)
     for key, one in sits.items():
         builder.add(key, "memories_asked", _count(one.count))
         builder.add(key, "memories_above", one)
@@ -143,7 +143,7 @@ def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
     return TriggerPlaces(memory, there["row"].to_numpy().astype(np.int64))
 
 
-def _chosen(layers: Sequence[int], tails: Sequence[NDArray[np.float64]]) -> dict[int | None, Estimate]:
+def shares_found(layers: Sequence[int], tails: Sequence[NDArray[np.float64]]) -> dict[int | None, Estimate]:
     """The shares of memories found, by layer and over all; all layers are tested together."""
     chosen = find_true(np.concatenate(tails)) if len(tails) else np.empty(0, np.bool_)
     parts = np.split(chosen, np.cumsum([len(each) for each in tails])[:-1]) if len(tails) else []

@@ -84,7 +84,7 @@ def write_report(
     progress("figures", len(figures), len(figures), "figures")
     drawings = {name: contents[f"figures/{name}.svg"].decode() for name in figures}
     page = render_page(
-        loaded, specifications=specifications, drawings=drawings, vega=_vega(), inside=inside, routed=routed
+        loaded, specifications=specifications, drawings=drawings, vega=vega_script(), inside=inside, routed=routed
     )
     contents[PAGE] = page.encode()
     _write(opened, directory, contents, inside=inside)
@@ -157,7 +157,7 @@ def _sort_resources(pdf: bytes) -> bytes:
 
 
 @cache
-def _vega() -> str:
+def vega_script() -> str:
     """Vega, Vega-Lite and vega-embed as one script for a page; defines `window.vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed = vegaEmbed;", vl_version=grammar())
     return bundle

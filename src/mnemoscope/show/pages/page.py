@@ -96,7 +96,7 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
-_SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
 """Jinja's syntax options, which affect compiled templates."""
 
 
@@ -107,7 +107,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
     def get_source_checksum(self, source: str) -> str:
         """A checksum of the template and of the syntax options."""
-        return super().get_source_checksum(f"{source}{_SYNTAX}")
+        return super().get_source_checksum(f"{source}{SYNTAX}")
 
     def load_bytecode(self, bucket: Bucket) -> None:
         with suppress(OSError):
@@ -129,7 +129,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
         bytecode_cache=kept,
-        **_SYNTAX,
+        **SYNTAX,
     )
     engine.filters |= {
         "token": show_token,
