@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from mnemoscope.mining.passes.held_out import MOST_TOKENS, HeldOut, Reading
+from mnemoscope.mining.passes.width import MOST_TOKENS, HeldOut, Reading
 
 
 class Sentences:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.mining.passes.removal_runs import WHOLE, Requests, ShortenedRuns
+from mnemoscope.mining.passes.removals import WHOLE, Requests, ShortenedRuns
 from mnemoscope.mining.text.batches import even_parts
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel, load_model

@@ -19,7 +19,7 @@ from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import mine
-from mnemoscope.mining.mining_run import MiningRun, noted
+from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, settle_text
@@ -193,7 +193,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     for name, path in kept.items():
         shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
     with pytest.raises(MiningError, match=r"what the stage scales noted is missing, .*scales\.json"):
-        noted(new.folder / WORK, "scales", new.plan)
+        read_note(new.folder / WORK, "scales", new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         run_unit(new.worker(2), STAGES["predictions"], 0)
     with pytest.raises(AtlasDamaged, match=r"merged-000.* is not a saved state of this plan"):
@@ -307,7 +307,7 @@ def test_an_answer_that_no_piece_gave_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_manifest_keeps_what_stages_noted(run: Run) -> None:
     run.do(NAMES, 1)
-    scales = noted(run.folder / WORK, "scales", run.plan)["value_scales"]
+    scales = read_note(run.folder / WORK, "scales", run.plan)["value_scales"]
     assert len(scales) == 2
     run.seal()
     assert open_atlas(run.folder).manifest["questions"]["value_scales"] == scales

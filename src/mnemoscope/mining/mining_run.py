@@ -126,7 +126,7 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
     return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
-def noted(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
+def read_note(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
     """What a stage noted in the work folder; raises MiningError where there is nothing of this plan."""
     path = _facts_path(work, stage)
     facts = read_object(path)

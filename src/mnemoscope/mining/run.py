@@ -17,7 +17,7 @@ from mnemoscope.foundation.mining_options import AUTO, DTYPES, MiningOptions, is
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, write_max_memory
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefixes import PREFIXES
+from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, check_writable, encoder_of, hold_folder, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run

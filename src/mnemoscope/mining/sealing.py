@@ -20,7 +20,7 @@ from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import file_entry, write_json
 from mnemoscope.foundation.memory_names import most_experts
 from mnemoscope.foundation.progress import StopSignal, interruption
-from mnemoscope.mining.mining_run import MiningRun, noted
+from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
@@ -57,9 +57,9 @@ def seal_run(
         "paths": mined_from(directory),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     })  # fmt: skip
-    text, questions = noted(work, "text", plan), None
+    text, questions = read_note(work, "text", plan), None
     if part is None:
-        asked = {stage: noted(work, stage, plan) for stage in ("scales", "removals", "predictions")}
+        asked = {stage: read_note(work, stage, plan) for stage in ("scales", "removals", "predictions")}
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}

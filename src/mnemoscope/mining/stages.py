@@ -45,7 +45,9 @@ class Stage:
         return {"run": 1, "layer": layers, "piece": pieces}[self.unit]
 
 
-def _asked(name: str, kind: type[PlannedPass], *, table: str | None = None, mined: bool = True) -> tuple[Stage, Stage]:
+def _pass_stages(
+    name: str, kind: type[PlannedPass], *, table: str | None = None, mined: bool = True
+) -> tuple[Stage, Stage]:
     """The two stages of a planned pass: its pieces, and their answers put together."""
     return (
         Stage(name, "piece", lambda run, piece: ask(run, kind, piece), table, mined=mined),
@@ -57,15 +59,15 @@ STAGES: tuple[Stage, ...] = (
     Stage("merging", "layer", MiningRun.merge_layer, needs_all=False),
     Stage("text tables", "run", lambda run, _: write_text_tables(run), needs_all=False),
     Stage("tables", "layer", write_layer_tables, needs_all=False),
-    *_asked("scales", ScalePass),
+    *_pass_stages("scales", ScalePass),
     Stage("values", "layer", write_layer_values),
     Stage("neighbours", "layer", write_layer_neighbours),
-    *_asked("removals", RemovalPass),
-    *_asked("predictions", PredictionPass),
+    *_pass_stages("removals", RemovalPass),
+    *_pass_stages("predictions", PredictionPass),
     Stage("roles", "layer", write_layer_roles, "roles"),
-    *_asked("attention", AttentionPass, table="attention"),
-    *_asked("width", WidthPass, table="width", mined=False),
-    *_asked("memorised", MemorisedPass, table="memorised", mined=False),
+    *_pass_stages("attention", AttentionPass, table="attention"),
+    *_pass_stages("width", WidthPass, table="width", mined=False),
+    *_pass_stages("memorised", MemorisedPass, table="memorised", mined=False),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),
 )

@@ -18,7 +18,7 @@ from torch import Tensor
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import SCORES, PrefixBatch, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import SCORES, PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.projector import Share, join_columns
 from mnemoscope.mining.passes.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
@@ -126,7 +126,7 @@ class ReadoutPass:
             run, sentence, position, self.read, self.answers, stage="readouts", inputs=(*lenses, self._final, *maps)
         )
 
-    def read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """One forward, and all that is read off it; raises NotFinite."""
         kept: dict[int, list[Tensor]] = {}
 

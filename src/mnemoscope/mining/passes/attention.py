@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixBatch, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
@@ -66,7 +66,7 @@ class AttentionPass:
             inputs=(self._final, self._next), around=lambda: eager_attention(run.model),
         )  # fmt: skip
 
-    def read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """One forward in `eager_attention`, and all that is read off it; raises NotFinite."""
         model = self._model
         parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MiningError, NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixBatch, plan_prefixes
-from mnemoscope.mining.passes.prefixes import Prefixes
+from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
@@ -94,7 +93,7 @@ class PredictionPass:
             inputs=(prefixes.next_token, *voted),
         )  # fmt: skip
 
-    def _read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         model = self._model
         streams: dict[int, Streams] = {}
         coefficients: dict[int, Tensor] = {}
@@ -131,7 +130,7 @@ class PredictionPass:
             return widths.sum().expand(block.residual.shape[:2])
         return ((block.weights != 0) * widths).sum(-1)
 
-    def _check(self, layer: int, own: Mapping[str, Tensor], batch: PrefixBatch) -> None:
+    def _check(self, layer: int, own: Mapping[str, Tensor], batch: PrefixRows) -> None:
         for name in _NUMBERS:
             wrong = (~own[name].isfinite()).nonzero()
             if len(wrong):

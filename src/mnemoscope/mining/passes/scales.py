@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixBatch, plan_prefixes
-from mnemoscope.mining.passes.prefixes import Prefixes
+from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 from mnemoscope.tracing.scores import own_norm_scales
@@ -33,7 +32,7 @@ class ScalePass:
             run, prefixes.sentence, prefixes.position, self._read, {"scale": self._scale}, stage="scales", inputs=()
         )
 
-    def _read(self, batch: PrefixBatch) -> Mapping[str, NDArray[Any]]:
+    def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         model = self._model
         kept: dict[int, tuple[Tensor, Tensor, list[Tensor]]] = {}
         final: list[Tensor] = []

@@ -20,7 +20,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.foundation.files import copy_file, make_folder
 from mnemoscope.mining.mining_run import MiningRun, columns_of, provenance_of
-from mnemoscope.mining.passes.prefixes import PREFIXES, Prefixes
+from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.text.trigger_table import layer_triggers
 

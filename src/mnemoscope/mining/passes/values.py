@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.mining.mining_run import MiningRun, noted
+from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.fold import branch_of, fold_values
@@ -134,7 +134,7 @@ def write_layer_values(run: MiningRun, layer: int) -> None:
         return
     values = run.keep(ValuePass, lambda: ValuePass(run.model))
     triggers = run.read("triggers", ("memory", "sign", "coefficient", "sentence", "next_token"), layer)
-    scale = noted(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
+    scale = read_note(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
     factor = None if scale is None else work_factors(run.model, layer, triggers, scale)
     run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factor), layer)
 

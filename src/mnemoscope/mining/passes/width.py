@@ -2,9 +2,9 @@
 
 A memory is taken out by giving it its mean over the mined text (mean ablation): a narrower layer would carry that in
 its bias. Out go the least useful ones, and beside them as many random ones (definitions.md section 9, width). The text
-are the sentences of the validation prefixes. The beginning token, or without one the first token, stays as it is: what
-memories do there is not in their mean, and attention leans on it. Makes the optional table `width`; what it means for
-an architecture is the question's business.
+are the sentences of the validation prefixes, whole; a token is predicted where a validation prefix could end. The
+beginning token, or without one the first token, stays as it is: what memories do there is not in their mean, and
+attention leans on it. Makes the optional table `width`; what it means for an architecture is the question's business.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,12 +20,13 @@ from torch import Tensor
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
-from mnemoscope.mining.passes.held_out import HeldOut, Reading
 from mnemoscope.mining.passes.prefix_pass import SCORES
 from mnemoscope.mining.passes.usefulness import find_duplicates, least_useful_first, usefulness
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack
+from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.text.trigger_table import NamedSentences
+from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
 from mnemoscope.models.proof.company import sides
@@ -36,7 +37,73 @@ DRAWS = 4
 _AREA = 4_096
 """Tokens of one forward, padding included: every layer's residual is kept, and a stop loses one step."""
 
+MOST_TOKENS = 16_384
+"""Held-out tokens whose loss is measured, about."""
+
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The sentences read, in order of id, and their documents, `[sentence]` each; `predicted` are tokens with a loss:
+    those whose prefix could be a validation prefix.
+    """
+
+    sentence: Ints
+    document: Ints
+    lengths: Ints
+    predicted: Ints
+
+    @classmethod
+    def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, first: int) -> "HeldOut":
+        """As many of the prefixes' sentences as `MOST_TOKENS` allows, drawn by the seed; at least one if there is one.
+
+        `first` is the first position that counts.
+        """
+        of = prefixes.select("sentence", "document").unique("sentence", maintain_order=True)
+        ids, documents = (of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document"))
+        lengths = np.array([len(sentences.of(sentence)) for sentence in ids.tolist()], np.int64)
+        predicted = np.maximum(lengths - 1 - first, 0)
+        order = np.random.default_rng((seed, 14)).permutation(len(ids))
+        before = np.cumsum(predicted[order]) - predicted[order]
+        chosen = np.sort(order[before < MOST_TOKENS])
+        return cls(ids[chosen], documents[chosen], lengths[chosen], predicted[chosen])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Sentences of one forward: their `rows` among the text's, padded ids, and the predictions that are read.
+
+    `places` are row and column of each prediction, `following` the tokens predicted.
+    """
+
+    rows: Ints
+    ids: Tensor
+    places: tuple[Tensor, ...]
+    following: Tensor
+
+    @classmethod
+    def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "Reading":
+        """The forward of these sentences of the text."""
+        ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
+        last, column = torch.from_numpy(text.predicted[rows])[:, None], torch.arange(ids.shape[1])
+        # Predictions are read from column 1 on: 0 holds the beginning token, or a first token that does not count.
+        places = ((column >= 1) & (column <= last)).nonzero(as_tuple=True)
+        return cls(rows, ids, places, ids.cpu()[places[0], places[1] + 1])
+
+    def at_places(self, stream: Tensor) -> Tensor:
+        """A stream `[batch, position, hidden]` where predictions are read: `[prediction, hidden]`."""
+        return stream[tuple(place.to(stream.device) for place in self.places)]
+
+    def total(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
+        """The sum `[row]` of numbers `[prediction]`."""
+        weights = np.asarray(numbers, np.float64)
+        found = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
+        return np.asarray(found, np.float64)
+
+    def count(self, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many `[row]` predictions are marked."""
+        return self.total(marks).astype(np.int64)
 
 
 @dataclass(frozen=True)
