@@ -205,21 +205,18 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
     """The windows `[batch, context + 1]` of one step; every epoch tiles the text at another phase, in another order."""
     length = recipe.context + 1
     each = max(1, (len(text.tokens) - 2 * length) // recipe.context)
-    numbers = np.arange(step * recipe.batch, (step + 1) * recipe.batch)
-    out = np.empty((recipe.batch, length), np.int64)
-    for row, number in enumerate(numbers):
-        epoch, place = divmod(int(number), each)
+    rows = []
+    for number in range(step * recipe.batch, (step + 1) * recipe.batch):
+        epoch, place = divmod(number, each)
         phase, order = _epoch(recipe.seed, epoch, each, recipe.context)
         start = phase + int(order[place]) * recipe.context
-        coin = np.random.default_rng((recipe.seed, 1, int(number))).random()
-        if coin < recipe.sentence_windows:
+        if np.random.default_rng((recipe.seed, 1, number)).random() < recipe.sentence_windows:
             start = int(text.sentences[max(0, int(np.searchsorted(text.sentences, start, side="right")) - 1)])
             start = min(start, len(text.tokens) - recipe.context)
-            out[row, 0] = 0
-            out[row, 1:] = text.tokens[start : start + recipe.context]
+            rows.append(np.append(0, text.tokens[start : start + recipe.context]))
         else:
-            out[row] = text.tokens[start : start + length]
-    return out
+            rows.append(text.tokens[start : start + length])
+    return np.stack(rows).astype(np.int64)
 
 
 def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
