@@ -11,17 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Table, func, select
 
 from mnemoscope.annotate.campaigns.items import Row
-from mnemoscope.annotate.campaigns.views import (
-    NONE,
-    Annotator,
-    History,
-    State,
-    has_submitted,
-    is_finished,
-    read_history,
-)
+from mnemoscope.annotate.campaigns.views import NONE, Annotator, State, Step, has_submitted, is_finished, read_history
 from mnemoscope.annotate.judgements import rules
-from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
+from mnemoscope.annotate.judgements.tables import annotators, judgements
 from mnemoscope.errors import AnnotationError
 
 ALL_WORK: Row = {"id": None}
@@ -66,57 +58,23 @@ class Turn:
         if connection.execute(statement).scalar() is None:
             raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
 
+    def history(self) -> tuple[dict[int, State], list[Step]]:
+        return read_history(self.connection, self._item["id"], self._annotator.name)
+
     def save(self, pattern: int | None, state: State) -> SavedJudgement:
         """Stores a pattern (`pattern` None: a new one), or its retraction."""
-        if stored := self._begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
+        if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
-        known = self._history().patterns
+        known, _ = self.history()
         if state == NONE and pattern not in known:
             raise AnnotationError(f"there is no pattern {pattern} to take back")
         if pattern is None:
             pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
             if pattern is None:
                 raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
-        return self._add_state(pattern, state)
+        return self.add_state(pattern, state)
 
-    def undo(self) -> SavedJudgement:
-        """Stores the state before the latest step that is not undone."""
-        if stored := self._begin(judgements):
-            return stored
-        steps = self._history().steps
-        if not steps:
-            raise AnnotationError("there is nothing to undo")
-        undone, pattern, before = steps[-1]
-        return self._add_state(pattern, before, undoes=undone)
-
-    def finish(self, *, done: bool, none: bool) -> SavedJudgement:
-        """Stores that the annotator finished the item (with `none`: found no pattern), or resumed it (`done` False)."""
-        if stored := self._begin(finishes, finished=int(done)):
-            return stored
-        known = self._history().patterns if done else {}
-        if done and none and known:
-            raise AnnotationError(f"{len(known)} patterns are marked; take them back before saying that there is none")
-        if done and not none and not known:
-            raise AnnotationError("no pattern is marked; mark one, or say that there is none")
-        if done and none:
-            self._add_state(0, NONE, key=f"{self._key}.none")
-        return self._add(finishes, finished=int(done))
-
-    def judge(self, verdict: str) -> SavedJudgement:
-        return self._begin(verdicts, verdict=verdict) or self._add(verdicts, verdict=verdict)
-
-    def hand_in(self) -> SavedJudgement:
-        """Stores that the annotator has handed in all work; repeatable."""
-        statement = select(finishes).where(finishes.c.author == self._annotator.name, finishes.c.item.is_(None))
-        row = self.connection.execute(statement).mappings().first()
-        if row is not None:
-            return SavedJudgement(row["key"], row["made_at"], again=True)
-        return self._add(finishes, finished=1)
-
-    def _history(self) -> History:
-        return read_history(self.connection, self._item["id"], self._annotator.name)
-
-    def _begin(self, table: Table, **values: Any) -> SavedJudgement | None:
+    def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
         """The row stored under the key, or None if there is none and the annotator may judge. Raises AnnotationError if
         the key belongs to another judgement, if the judgement would not be blind, and for a pattern of a finished item.
         """
@@ -138,14 +96,14 @@ class Turn:
             raise AnnotationError("this item is finished; take it up again before changing it")
         return None
 
-    def _add_state(
-        self, pattern: int, state: State, *, key: str | None = None, undoes: str | None = None
-    ) -> SavedJudgement:
+    def add_state(self, pattern: int, state: State, *, undoes: str | None = None, suffix: str = "") -> SavedJudgement:
+        """Stores a state of a pattern; `suffix` tells its key from that of another row of the same judgement."""
         about = {"layer": self._item["layer"], "memory": self._item["memory"], "pattern": pattern}
         control = int(self._item["kind"] == "control")
-        return self._add(judgements, **about, **state._asdict(), control=control, key=key or self._key, undoes=undoes)
+        key = f"{self._key}{suffix}"
+        return self.add(judgements, **about, **state._asdict(), control=control, key=key, undoes=undoes)
 
-    def _add(self, table: Table, **values: Any) -> SavedJudgement:
+    def add(self, table: Table, **values: Any) -> SavedJudgement:
         row = {
             "author": self._annotator.name, "made_at": self._time(table), "key": self._key,
             "item": self._item["id"], **values,

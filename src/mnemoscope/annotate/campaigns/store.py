@@ -8,31 +8,25 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import final
 
 import polars as pl
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import func, select, update
 
 from mnemoscope.annotate.campaigns import items, saving, views
 from mnemoscope.annotate.campaigns.database import Database, address
 from mnemoscope.annotate.campaigns.saving import SavedJudgement, Turn
-from mnemoscope.annotate.campaigns.views import (
-    Annotator,
-    Campaign,
-    CaseView,
-    Invitation,
-    KeyView,
-    OthersJudgement,
-    Place,
-)
+from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView
 from mnemoscope.annotate.judgements import rules, tables
-from mnemoscope.annotate.judgements.tables import annotators
+from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
+from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
 
+CACHE_SIZE = 1000
 PEOPLE = select(annotators.c.name, annotators.c.role)
 
 
@@ -46,16 +40,13 @@ def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
 
 
 @final
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The annotations of one atlas; close it, or use it in a `with` block. Every method may raise AnnotationError."""
 
     def __init__(self, atlas: Atlas, database: Database) -> None:
         self.atlas = atlas
         self.database = database
-        self._items = items.ItemReader(atlas)
-
-    def __enter__(self) -> "Store":
-        return self
+        self._shown = Cache(CACHE_SIZE)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -76,7 +67,7 @@ class Store:
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
         )
         facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
-        with self._exclusive_transaction() as connection:
+        with self.database.writing(alone=True) as connection:
             items.store_campaign(connection, sampled, facts)
         drawn = self.campaign()
         assert drawn is not None
@@ -87,22 +78,14 @@ class Store:
             )
         return drawn
 
-    @contextmanager
-    def _exclusive_transaction(self) -> Iterator[Connection]:
-        with self.database.writing() as connection:
-            # SQLite has one writer anyway.
-            if not self.database.sqlite:
-                connection.exec_driver_sql("LOCK TABLE campaigns IN EXCLUSIVE MODE")
-            yield connection
-
     def campaign(self) -> Campaign | None:
         """The campaign, or None."""
+        own = tables.campaigns.c
+        keys = select(func.count()).where(tables.items.c.kind == "key").scalar_subquery()
         with self.database.reading() as connection:
-            row = connection.execute(select(tables.campaigns)).mappings().first()
-            statement = select(func.count()).select_from(tables.items).where(tables.items.c.kind == "key")
-            keys = int(connection.execute(statement).scalar_one())
-        names = ("seed", "keys_per_layer", "controls", "cases", "made_at")
-        return None if row is None else Campaign(**{name: row[name] for name in names}, keys=keys)
+            statement = select(own.seed, own.keys_per_layer, own.controls, own.cases, own.made_at, keys)
+            row = connection.execute(statement).first()
+        return None if row is None else Campaign(*row)
 
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
         """Adds an annotator (or host) and returns the secret of their link, which is shown only once."""
@@ -142,7 +125,7 @@ class Store:
         with self.database.reading() as connection:
             return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
 
-    def places(self, annotator: Annotator) -> tuple[Place, ...]:
+    def places(self, annotator: Annotator) -> tuple[views.Place, ...]:
         """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
         with self.database.reading() as connection:
             return views.list_places(connection, annotator)
@@ -160,9 +143,10 @@ class Store:
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if item["kind"] == "case":
-                return views.case_view(connection, item, annotator)
+                verdict = views.read_verdict(connection, item["id"], annotator.name)
+                return CaseView(code, **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
             chosen = self.atlas.name(item["layer"], item["memory"]) if item["kind"] == "chosen" else None
-            return views.key_view(connection, item, annotator, self._items.read(item), chosen)
+            return views.key_view(connection, item, annotator, self._read_prefixes(item), chosen)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
         """A memory outside the campaign as an annotator sees it. Stores nothing, even if nothing was judged yet.
@@ -174,14 +158,15 @@ class Store:
         with self.database.reading() as connection:
             item = items.find_item(connection, "chosen", memory_id.layer, number)
             if item is not None:
-                return views.key_view(connection, item, annotator, self._items.read(item), memory_id)
-        prefixes = self._items.read_memory(memory_id.layer, number).prefixes
+                return views.key_view(connection, item, annotator, self._read_prefixes(item), memory_id)
+        unseen = {"kind": "chosen", "layer": memory_id.layer, "memory": number}
+        prefixes, _ = items.read_prefixes(self.atlas, unseen)
         return KeyView(str(memory_id), prefixes, (), False, False, False, str(memory_id))
 
     def choose(self, memory: MemoryId) -> str:
         """The code under which a memory outside the campaign is judged. Raises MemoryIdError."""
         layer, number = memory.layer, self.atlas.number(memory)
-        with self._exclusive_transaction() as connection:
+        with self.database.writing(alone=True) as connection:
             stored = items.find_item(connection, "chosen", layer, number)
             return items.store_chosen(connection, layer, number) if stored is None else str(stored["code"])
 
@@ -197,7 +182,7 @@ class Store:
         checked = rules.check_choice(kind, rules.PATTERN_KINDS, what="class"), rules.check_description(description)
         number = None if pattern is None else rules.check_pattern(pattern)
         item = self._item(code)
-        ranks = self._items.read(item).ranks
+        _, ranks = self._read_prefixes(item)
         triggers = json.dumps([ranks[mark] for mark in rules.check_marks(marks, len(ranks))])
         with self._turn(item, annotator, key) as turn:
             return turn.save(number, views.State(*checked, triggers))
@@ -211,20 +196,37 @@ class Store:
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Undoes the latest step on this item; repeated calls undo earlier ones."""
         with self._turn(self._item(code), annotator, key) as turn:
-            return turn.undo()
+            if stored := turn.begin(judgements):
+                return stored
+            _, steps = turn.history()
+            if not steps:
+                raise AnnotationError("there is nothing to undo")
+            undone, pattern, before = steps[-1]
+            return turn.add_state(pattern, before, undoes=undone)
 
     def finish(
         self, code: str, annotator: Annotator, *, none: bool = False, done: bool = True, key: str | None = None
     ) -> SavedJudgement:
         """Marks the item as finished; `none`: without a pattern; `done=False`: resumes it."""
         with self._turn(self._item(code), annotator, key) as turn:
-            return turn.finish(done=done, none=none)
+            if stored := turn.begin(finishes, finished=int(done)):
+                return stored
+            if done:
+                known, _ = turn.history()
+                if none and known:
+                    said = f"{len(known)} patterns are marked; take them back before saying that there is none"
+                    raise AnnotationError(said)
+                if not none and not known:
+                    raise AnnotationError("no pattern is marked; mark one, or say that there is none")
+                if none:
+                    turn.add_state(0, views.NONE, suffix=".none")
+            return turn.add(finishes, finished=int(done))
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
         """Gives a composition of the last layer the verdict `related` or `distant`; `none` retracts it."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
-            return turn.judge(verdict)
+            return turn.begin(verdicts, verdict=verdict) or turn.add(verdicts, verdict=verdict)
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Hands in all work: from then on the annotator sees others' judgements and can change nothing."""
@@ -232,9 +234,11 @@ class Store:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
                 raise AnnotationError(f"{left} items are not finished yet; finish them before handing in")
-            return turn.hand_in()
+            mine = (finishes.c.author == annotator.name, finishes.c.item.is_(None))
+            row = turn.connection.execute(select(finishes).where(*mine)).first()
+            return turn.add(finishes, finished=1) if row is None else SavedJudgement(row.key, row.made_at, again=True)
 
-    def others(self, code: str, annotator: Annotator) -> tuple[OthersJudgement, ...]:
+    def others(self, code: str, annotator: Annotator) -> tuple[views.OthersJudgement, ...]:
         """The judgements of others who have finished the item; only for a host, or after handing in."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
@@ -253,7 +257,10 @@ class Store:
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
         """The ranks of the triggers that an item shows; a control numbers its own."""
-        return () if item["kind"] == "case" else self._items.read(item).ranks
+        return () if item["kind"] == "case" else self._read_prefixes(item)[1]
+
+    def _read_prefixes(self, item: items.Row) -> items.ShownPrefixes:
+        return self._shown.get(item["code"], lambda: items.read_prefixes(self.atlas, item))
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
