@@ -15,8 +15,7 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, select
 
 from mnemoscope.annotate.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
-from mnemoscope.annotate.campaigns.saving import add_annotator, find_row
-from mnemoscope.annotate.campaigns.store import Store
+from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
 from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.errors import AnnotationError, MemoryIdError

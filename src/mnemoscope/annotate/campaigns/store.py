@@ -1,7 +1,8 @@
 """The store of one atlas's annotations: one method for each operation of a page, each its own transaction.
 
-Reading is in views.py, writing in saving.py. Several stores, in threads or processes, may use one database at once.
-Invitations are secrets; only their hash is stored. Paper, section 3.1.
+Every judgement is a new row, stored once however often it is sent. The rules of blindness are here, those of a single
+judgement in annotate/judgements/rules.py; reading is in views.py. Several stores, in threads or processes, may use one
+database at once. Invitations are secrets; only their hash is stored. Paper, section 3.1.
 """
 
 import hashlib
@@ -9,16 +10,17 @@ import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import polars as pl
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, RowMapping, Table, func, select, update
 
-from mnemoscope.annotate.campaigns import items, saving, views
+from mnemoscope.annotate.campaigns import items, views
 from mnemoscope.annotate.campaigns.database import Database, address
-from mnemoscope.annotate.campaigns.saving import SavedJudgement, Turn
-from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView
+from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView, State
 from mnemoscope.annotate.judgements import rules, tables
 from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
 from mnemoscope.atlas import Atlas
@@ -27,7 +29,110 @@ from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
 
 CACHE_SIZE = 1000
+ALL_WORK: items.Row = {"id": None}
 PEOPLE = select(annotators.c.name, annotators.c.role)
+
+
+@dataclass(frozen=True)
+class SavedJudgement:
+    """A stored judgement; `again` if it had been stored before."""
+
+    key: str
+    made_at: str
+    pattern: int | None = None
+    again: bool = False
+
+
+def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
+    """Raises AnnotationError if the name is taken, ignoring case."""
+    folded = name.casefold()
+    taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
+    if taken is not None:
+        raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
+    row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
+    connection.execute(annotators.insert().values(row))
+
+
+def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
+    statement = select(table).where(table.c.author == author, table.c.key == key)
+    return connection.execute(statement).mappings().first()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One judgement of an item (or of ALL_WORK) by an annotator, with a key of its own. Every method may raise
+    AnnotationError.
+    """
+
+    connection: Connection
+    item: items.Row
+    annotator: Annotator
+    key: str
+
+    def history(self) -> tuple[dict[int, State], list[views.Step]]:
+        return views.read_history(self.connection, self.item["id"], self.annotator.name)
+
+    def save(self, pattern: int | None, state: State) -> SavedJudgement:
+        """Stores a pattern (`pattern` None: a new one), or its retraction."""
+        if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
+            return stored
+        known, _ = self.history()
+        if state == views.NONE and pattern not in known:
+            raise AnnotationError(f"there is no pattern {pattern} to take back")
+        if pattern is None:
+            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
+            if pattern is None:
+                raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
+        return self.add_state(pattern, state)
+
+    def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
+        """The row stored under the key, or None if there is none and the annotator may judge. Raises AnnotationError if
+        the key belongs to another judgement, if the judgement would not be blind, and for a pattern of a finished item.
+        """
+        item, name = self.item, self.annotator.name
+        row = find_row(self.connection, table, author=name, key=self.key)
+        if row is not None:
+            if any(row[column] != value for column, value in (values | {"item": item["id"]}).items()):
+                raise AnnotationError(
+                    f"key {self.key!r} was used for another judgement; send each under a key of its own"
+                )
+            return SavedJudgement(self.key, row["made_at"], row.get("pattern"), again=True)
+        if item["kind"] == "chosen":
+            return None
+        if self.annotator.role == "host":
+            raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
+        if views.has_submitted(self.connection, self.annotator):
+            raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
+        if table is judgements and views.is_finished(self.connection, item["id"], name):
+            raise AnnotationError("this item is finished; take it up again before changing it")
+        return None
+
+    def add_state(self, pattern: int, state: State, *, undoes: str | None = None, suffix: str = "") -> SavedJudgement:
+        """Stores a state of a pattern; `suffix` tells its key from that of another row of the same judgement."""
+        about = {"layer": self.item["layer"], "memory": self.item["memory"], "pattern": pattern}
+        control = int(self.item["kind"] == "control")
+        key = f"{self.key}{suffix}"
+        return self.add(judgements, **about, **state._asdict(), control=control, key=key, undoes=undoes)
+
+    def add(self, table: Table, **values: Any) -> SavedJudgement:
+        row = {
+            "author": self.annotator.name, "made_at": self._time(table), "key": self.key,
+            "item": self.item["id"], **values,
+        }  # fmt: skip
+        self.connection.execute(table.insert().values(row))
+        return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
+
+    def _time(self, table: Table) -> str:
+        """The current time, or just after the author's latest row on the item if a clock was set back: the last row
+        must win. At the maximal time the same time is used again; among rows of equal time the later id counts.
+        """
+        here = (table.c.item == self.item["id"], table.c.author == self.annotator.name)
+        statement = select(func.max(table.c.made_at)).where(*here)
+        latest, now = self.connection.execute(statement).scalar(), rules.current_time()
+        if latest is None or latest < now:
+            return now
+        last = datetime.fromisoformat(latest)
+        return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
@@ -93,7 +198,7 @@ class Store(AbstractContextManager["Store"]):
         annotator = Annotator(rules.check_name(name), role)
         token = secrets.token_urlsafe(24)
         with self.database.writing() as connection:
-            saving.add_annotator(connection, annotator.name, role=role, token_hash=_hash_token(token))
+            add_annotator(connection, annotator.name, role=role, token_hash=_hash_token(token))
         return Invitation(annotator, token)
 
     def renew(self, name: str) -> Invitation:
@@ -185,7 +290,7 @@ class Store(AbstractContextManager["Store"]):
         _, ranks = self._read_prefixes(item)
         triggers = json.dumps([ranks[mark] for mark in rules.check_marks(marks, len(ranks))])
         with self._turn(item, annotator, key) as turn:
-            return turn.save(number, views.State(*checked, triggers))
+            return turn.save(number, State(*checked, triggers))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> SavedJudgement:
         """Retracts a pattern: it no longer counts, but its row stays."""
@@ -230,7 +335,7 @@ class Store(AbstractContextManager["Store"]):
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Hands in all work: from then on the annotator sees others' judgements and can change nothing."""
-        with self._turn(saving.ALL_WORK, annotator, key) as turn:
+        with self._turn(ALL_WORK, annotator, key) as turn:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
                 raise AnnotationError(f"{left} items are not finished yet; finish them before handing in")
@@ -264,9 +369,13 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
+        """A turn that locks its annotator, whose other transactions wait until this one ends."""
         known = rules.judgement_key(key)
+        statement = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
         with self.database.writing() as connection:
-            yield Turn(connection, item, annotator, key=known)
+            if connection.execute(statement).scalar() is None:
+                raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
+            yield Turn(connection, item, annotator, known)
 
     def _item(self, code: str, *, case: bool = False) -> items.Row:
         """The item, read in its own transaction: items never change, and reading the atlas must not block others."""
