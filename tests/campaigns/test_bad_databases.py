@@ -50,6 +50,17 @@ def test_a_wrong_password_and_a_database_that_is_not_there(shared_atlas: Atlas, 
     refused(shared_atlas, f"postgresql://postgres:{server.password}@{here}/nothing", "create the database first")
 
 
+def test_the_driver_of_postgresql_is_an_extra(
+    shared_atlas: Atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    text = refused(shared_atlas, "postgresql://ada:secret@host/team", "needs psycopg, which is not installed")
+    assert text == (
+        "postgresql://ada@host/team needs psycopg, which is not installed; pip install 'mnemoscope[postgresql]'"
+    )
+    open_store(shared_atlas, tmp_path / "own.sqlite").close()
+
+
 @pytest.mark.parametrize(
     ("at", "said"),
     [

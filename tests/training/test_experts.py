@@ -9,8 +9,8 @@ import torch
 from mnemoscope.errors import OptionError
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, train
-from mnemoscope.training.balance import BalanceTerm
 from mnemoscope.training.evaluate import dead_shares
+from mnemoscope.training.terms import BalanceTerm
 
 
 @pytest.fixture

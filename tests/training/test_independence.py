@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.training import independence
-from mnemoscope.training.independence import independent_candidates
+from mnemoscope.training import text as training_text
+from mnemoscope.training.text import independent_candidates
 
 
 def held_out_slowly(streams: list[list[int]], candidates: list[bool], run: int) -> list[bool]:
@@ -33,16 +33,16 @@ def held_out_slowly(streams: list[list[int]], candidates: list[bool], run: int) 
 def test_held_out_documents_share_no_run_with_training_text(documents: list[tuple[list[int], bool]], run: int) -> None:
     streams = [[0, *tokens] for tokens, _ in documents]
     candidates = [out for _, out in documents]
-    before, independence.RUN = independence.RUN, run
+    before, training_text.RUN = training_text.RUN, run
     try:
         found = independent_candidates([np.array(s, np.uint16) for s in streams], np.array(candidates))
     finally:
-        independence.RUN = before
+        training_text.RUN = before
     assert found.tolist() == held_out_slowly(streams, candidates, run)
 
 
 def test_a_document_that_moves_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(independence, "RUN", 3)
+    monkeypatch.setattr(training_text, "RUN", 3)
     streams = [[0, 1, 2, 3, 9], [0, 2, 3, 9, 4, 5, 6], [0, 7, 4, 5, 6], [0, 8, 8, 8]]
     # 0 is training text; 1 shares 2-3-9 with it, 2 shares 4-5-6 with 1 alone, 3 shares nothing.
     found = independent_candidates([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))

@@ -9,8 +9,7 @@ import pytest
 
 from mnemoscope.errors import OptionError, TrainingError
 from mnemoscope.training import Recipe, TextSource, train
-from mnemoscope.training.planting import parse_times, plan_plants, plant
-from mnemoscope.training.text import prepare_text
+from mnemoscope.training.text import parse_times, plan_plants, plant, prepare_text
 
 
 def strings(tmp_path: Path, count: int) -> Path:

@@ -107,6 +107,13 @@ def test_an_address_that_cannot_be_read_is_not_repeated(atlas: Path, given: str,
     assert not list(Path.cwd().glob("*hunter2*"))
 
 
+def test_a_server_s_address_needs_its_driver(atlas: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    said = refused(capsys, str(atlas), "--port", "0", "--annotations", "postgresql://team:hunter2@db.example/judge")
+    assert said.endswith("needs psycopg, which is not installed; pip install 'mnemoscope[postgresql]'\n")
+    assert "hunter2" not in said
+
+
 def refused(capsys: Capture, *arguments: str) -> str:
     assert main(["serve", *arguments]) == 2
     out, err = capsys.readouterr()

@@ -19,6 +19,7 @@ from mnemoscope.models.memories.routed_experts import find_routed
 from mnemoscope.training.text import Text
 
 Ids = NDArray[np.int64]
+Counts = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -63,43 +64,32 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
 
 @torch.inference_mode()
 def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> list[float]:
-    """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone."""
-    if model.config.model_type == "mixtral":
-        return _dead_in_experts(model, sentences, batch)
-    values = [block.mlp.dense_4h_to_h for block in model.gpt_neox.layers]
-    alive = [torch.zeros(value.in_features, dtype=torch.bool) for value in values]
-    for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
+    """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone. A
+    mixture's coefficients include the router's weight.
+    """
 
-        def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...], own: Tensor = own) -> None:
-            fired |= (inputs[0] > 0)[own].any(0)
+    def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...]) -> None:
+        fired |= (inputs[0] > 0)[own].any(0)
 
-        notes = [partial(note, fired) for fired in alive]
-        hooks = [value.register_forward_pre_hook(one) for value, one in zip(values, notes, strict=True)]
-        try:
-            model.gpt_neox(ids, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return [1 - float(fired.float().mean()) for fired in alive]
+    def note_experts(fired: Tensor, group: Group) -> Group:
+        assert group.experts is not None
+        rows = own.flatten()[group.tokens]
+        some = (group.coefficients > 0)[rows]
+        for expert in range(group.count):
+            fired[expert] |= some[group.experts[rows] == expert].any(0)
+        return group
 
-
-def _dead_in_experts(model: Any, sentences: list[list[int]], batch: int) -> list[float]:
-    """`dead_shares` of a mixture, whose coefficients include the router's weight."""
-    routed = [found[1] for block in model.base_model.layers if (found := find_routed(block)) is not None]
-    alive = [torch.zeros(one.count, one.width, dtype=torch.bool) for one in routed]
-    for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
-
-        def note(fired: Tensor, group: Group, own: Tensor = own) -> Group:
-            assert group.experts is not None
-            rows = own.flatten()[group.tokens]
-            some = (group.coefficients > 0)[rows]
-            for expert in range(group.count):
-                fired[expert] |= some[group.experts[rows] == expert].any(0)
-            return group
-
-        with ExitStack() as taps:
-            for one, fired in zip(routed, alive, strict=True):
-                taps.enter_context(tap_experts(one, partial(note, fired), looks=lambda: True))
+    alive = []
+    with ExitStack() as hooks:
+        for block in model.base_model.layers:
+            if (found := find_routed(block)) is None:
+                values = block.mlp.dense_4h_to_h
+                alive.append(torch.zeros(values.in_features, dtype=torch.bool))
+                hooks.enter_context(values.register_forward_pre_hook(partial(note, alive[-1])))
+            else:
+                alive.append(torch.zeros(found[1].count, found[1].width, dtype=torch.bool))
+                hooks.enter_context(tap_experts(found[1], partial(note_experts, alive[-1]), looks=lambda: True))
+        for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):  # noqa: B007
             model.base_model(ids, use_cache=False)
     return [1 - float(fired.float().mean()) for fired in alive]
 
@@ -116,26 +106,16 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield pad(ids, (1, 0)), pad(own, (1, 0))
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The numbered n-grams of one length; `totals` and `kinds` count the continuations of an (n-1)-gram. The last entry
-    of every array but `keys` is 0: an unseen n-gram has the number -1.
-    """
-
-    keys: Ids
-    """(n-1)-gram times vocabulary plus last token, ascending."""
-    counts: NDArray[np.int32]
-    totals: NDArray[np.int32]
-    kinds: NDArray[np.int32]
-    discount: float
-
-
 class NgramModel:
     """An n-gram model over the same tokens: the baseline of counting on the held-out text.
 
     Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6): the
     highest order uses counts, the lower ones the number of distinct preceding tokens. An n-gram's number is looked up
     from the number of its first n-1 tokens.
+
+    Of each order it keeps `keys` (the (n-1)-gram times the vocabulary plus the last token, ascending), the n-grams'
+    `counts`, the `totals` and `kinds` of the (n-1)-grams' continuations, and the discount. The last entry of every
+    array but `keys` is 0: an unseen n-gram has the number -1.
     """
 
     def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:
@@ -152,25 +132,25 @@ class NgramModel:
             keys.append(distinct)
             numbers = inverse
         counts.append(np.bincount(numbers))
-        self._orders = []
+        self._orders: list[tuple[Ids, Counts, Counts, Counts, float]] = []
         for own, count, size in zip(keys, counts, [1, *map(len, keys)], strict=False):
             contexts = own // vocabulary
             totals, kinds = (np.bincount(contexts, weights=w, minlength=size) for w in (count, count > 0))
-            counted = [np.append(array, 0).astype(np.int32) for array in (count, totals, kinds)]
-            self._orders.append(_Order(own, counted[0], counted[1], counted[2], _discount(count)))
+            of_gram, of_context, different = (np.append(one, 0).astype(np.int32) for one in (count, totals, kinds))
+            self._orders.append((own, of_gram, of_context, different, _discount(count)))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
         """The negative log-likelihood of `tokens` as one stream, without the targets at positions `skip`."""
         stream = tokens.astype(np.int64)
         probability = np.full(len(stream), 1.0 / self.vocabulary)
         context = np.zeros(len(stream), np.int64)  # of the (n-1)-gram that ends before each token
-        for order in self._orders:
-            keys = context * self.vocabulary + stream
-            place = np.minimum(np.searchsorted(order.keys, keys), len(order.keys) - 1)
-            number = np.where(order.keys[place] == keys, place, -1)
-            discounted = np.maximum(order.counts[number] - order.discount, 0.0)
-            total = order.totals[context]
-            mixed = (discounted + order.discount * order.kinds[context] * probability) / np.maximum(total, 1)
+        for keys, counts, totals, kinds, discount in self._orders:
+            wanted = context * self.vocabulary + stream
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            number = np.where(keys[place] == wanted, place, -1)
+            total = totals[context]
+            discounted = np.maximum(counts[number] - discount, 0.0)
+            mixed = (discounted + discount * kinds[context] * probability) / np.maximum(total, 1)
             probability = np.where(total > 0, mixed, probability)
             context = np.append(-1, number[:-1])
         chosen = np.ones(len(stream), bool)

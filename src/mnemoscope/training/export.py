@@ -24,14 +24,8 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
     copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
     make_tokenizer: Any = PreTrainedTokenizerFast  # its constructor has no types
-    tokenizer = make_tokenizer(
-        tokenizer_object=text.tokenizer,
-        bos_token=BEGINNING,
-        eos_token=BEGINNING,
-        model_max_length=recipe.context,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.save_pretrained(folder)
+    ends = {"bos_token": BEGINNING, "eos_token": BEGINNING, "clean_up_tokenization_spaces": False}
+    make_tokenizer(tokenizer_object=text.tokenizer, model_max_length=recipe.context, **ends).save_pretrained(folder)
     write_bytes(folder / "held_out.txt", ("\n".join(text.held_out_keys) + "\n").encode())
     figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
     facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}

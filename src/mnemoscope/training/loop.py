@@ -1,7 +1,7 @@
 """The training loop: resumable at any step, on a CPU or a GPU, in bfloat16 where that is faster.
 
 Windows depend only on the seed and the step, so a killed run continues as if undisturbed. The loss is in step.py, the
-terms added to it in sparsity.py and balance.py.
+terms added to it in terms.py.
 """
 
 import json
@@ -85,32 +85,26 @@ class TrainingState:
         if self.device.type == "cpu":
             attend_in_float32(self.model)
         self.workers = Workers(self.model, recipe.batch, balance=recipe.balance)
-        parameters: dict[str, list[Tensor]] = {"matrices": [], "tables": [], "vectors": []}
-        for name, parameter in self.model.named_parameters():
-            if parameter.ndim >= 2 and "embed" not in name:  # experts' matrices are stacked
-                parameters["matrices"].append(parameter)
-            else:
-                parameters["tables" if parameter.ndim >= 2 else "vectors"].append(parameter)
+        named = list(self.model.named_parameters())
+        matrices = [one for name, one in named if one.ndim >= 2 and "embed" not in name]  # experts' are stacked
+        tables = [one for name, one in named if one.ndim >= 2 and "embed" in name]
+        vectors = [one for _, one in named if one.ndim < 2]
         decay, rate = recipe.weight_decay, recipe.learning_rate
-        groups: list[dict[str, Any]] = [
-            {"params": parameters["tables"], "weight_decay": decay},
-            {"params": parameters["vectors"], "weight_decay": 0.0},
-        ]
+        groups: list[Any] = [{"params": tables, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
         self.optimisers: list[torch.optim.Optimizer] = []
         if recipe.optimiser == "muon":
-            matrices = parameters["matrices"]
             muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
             self.optimisers.append(muon)
         else:
-            groups.append({"params": parameters["matrices"], "weight_decay": decay, "lr": rate})
+            groups.append({"params": matrices, "weight_decay": decay, "lr": rate})
         self.optimisers.append(torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95), fused=True))
         self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
         self.step = 0
 
     def advance(self, text: TrainingData) -> float:
         """One step; returns the mean loss of its batch in nats per token."""
-        batch = torch.from_numpy(windows(text.training, self.recipe, self.step)).to(self.device)
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
+        batch = torch.from_numpy(windows(text.training, recipe, self.step)).to(self.device)
         between = torch.tensor(text.between_sentences, device=self.device)
 
         def take(model: torch.nn.Module, terms: Terms, part: Tensor) -> float:
@@ -121,10 +115,9 @@ class TrainingState:
             return float(loss.detach())
 
         value = self.workers.share_out(take, batch)
-        factor = self.recipe.rate(self.step)
         for optimiser, rates in zip(self.optimisers, self.base_rates, strict=True):
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
+                group["lr"] = rate * recipe.rate(self.step)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimiser in self.optimisers:
             optimiser.step()

@@ -7,6 +7,7 @@ a router that selects some of them for every token.
 """
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig, MixtralForCausalLM
@@ -16,6 +17,7 @@ from mnemoscope.errors import OptionError
 BEGINNING = "<|endoftext|>"
 SPARSITY_RAMP = 300
 """Steps over which the sparsity reaches its weight."""
+_WRITES_TO_STREAM = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Recipe:
     """For the matrices inside the blocks: `adamw`, or `muon` (scaled to AdamW's update size), which learns faster but
     spreads every prediction over all memories."""
     sparsity: float = 0.05
-    """Weight in the last layer of the log of the effective number of memories (sparsity.py), added to the loss in nats
+    """Weight in the last layer of the log of the effective number of memories (terms.py), added to the loss in nats
     per token and reached linearly over the first 300 steps. It grows linearly with depth from 0 in the first layer."""
     free_memories: float = 1.5
     """The effective number of memories at a token without a penalty."""
@@ -100,51 +102,28 @@ class Recipe:
     def model(self) -> torch.nn.Module:
         """The untrained float32 model; deterministic in the seed."""
         torch.manual_seed(self.seed)
+        sizes: dict[str, Any] = {
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.memories,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": self.context,
+            "initializer_range": 0.02,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+        model: torch.nn.Module
         if self.experts:
-            return self._mixture()
-        config = GPTNeoXConfig(
-            vocab_size=self.vocabulary,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            intermediate_size=self.memories,
-            hidden_act="relu",
-            use_parallel_residual=False,
-            tie_word_embeddings=True,
-            max_position_embeddings=self.context,
-            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0},
-            initializer_range=0.02,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-        model = GPTNeoXForCausalLM(config)
+            sizes |= {"num_local_experts": self.experts, "num_experts_per_tok": self.top_experts}
+            model = MixtralForCausalLM(MixtralConfig(**sizes, num_key_value_heads=self.heads, sliding_window=None))
+        else:
+            rotary = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
+            sizes |= {"hidden_act": "relu", "use_parallel_residual": False, "rope_parameters": rotary}
+            model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes))
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):  # what writes to the stream
-                    weight.mul_((2 * self.layers) ** -0.5)
-        return model
-
-    def _mixture(self) -> torch.nn.Module:
-        model = MixtralForCausalLM(
-            MixtralConfig(
-                vocab_size=self.vocabulary,
-                hidden_size=self.hidden,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
-                num_key_value_heads=self.heads,
-                intermediate_size=self.memories,
-                num_local_experts=self.experts,
-                num_experts_per_tok=self.top_experts,
-                sliding_window=None,
-                tie_word_embeddings=True,
-                max_position_embeddings=self.context,
-                initializer_range=0.02,
-                bos_token_id=0,
-                eos_token_id=0,
-            )
-        )
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if name.endswith(("o_proj.weight", "down_proj")):  # what writes to the stream
+                if name.endswith(_WRITES_TO_STREAM):
                     weight.mul_((2 * self.layers) ** -0.5)
         return model

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mnemoscope.training.balance import BalanceTerm
-from mnemoscope.training.sparsity import MemoryTerms
+from mnemoscope.training.terms import BalanceTerm, MemoryTerms
 
 Terms = MemoryTerms | BalanceTerm
 CHUNK = 256
@@ -114,13 +113,7 @@ def attend_in_float32(model: Any) -> None:
 
 
 def _attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    **unused: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **unused: Any
 ) -> tuple[Tensor, None]:
     """Causal attention; `query`, `key` and `value` are `[batch, head, position, hidden]`. Masks are not supported."""
     with torch.autocast(query.device.type, enabled=False):

@@ -4,11 +4,15 @@ A document becomes the beginning token and then its sentences, each encoded alon
 sentence has the same tokens in training and in mining.
 
 Held out (definitions.md section 3): documents whose hash is below a threshold, without those that share a run of tokens
-with training text (`independence`).
+with training text. Such a document returns to training, and so do those that share a run with it, until none moves.
+
+Planted (the ground truth of `mnemoscope audit`; Carlini et al. 2019, The Secret Sharer): strings, each repeated as
+often as its group. A repetition is a sentence of its own, at a seeded position of a document that cannot be held out.
+The groups follow from the seed and the order of the file only.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,18 +24,22 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from mnemoscope.corpus import Source, document_hash, open_source
 from mnemoscope.corpus.sources.pydocs import document_key, documents
+from mnemoscope.corpus.sources.secrets import read_secrets
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.corpus.tokenized.finalize import held_out_threshold
-from mnemoscope.errors import TrainingError
+from mnemoscope.errors import OptionError, TrainingError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.training.independence import Tokens, independent_candidates
-from mnemoscope.training.planting import Plants, plant
 from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
 """The tokenizer is trained on a random sample of about this size, or on all of a smaller text."""
 
 READ_ALONE = 50_000
+RUN = 50
+"""Length in tokens of a run that a held-out document may not share with training text."""
+
+Tokens = NDArray[np.uint16]
+Plants = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,72 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
     }
 
 
+def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
+    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError for
+    impossible repetitions and what `read_secrets` raises.
+    """
+    if not times or min(times) < 1 or len(set(times)) < len(times):
+        raise OptionError(f"--plant-times {','.join(map(str, times))} is impossible; give different numbers from 1 on")
+    texts = read_secrets(path).texts
+    groups = np.random.default_rng((seed, 5)).permutation(len(texts)) % len(times)
+    return tuple((text, int(times[group])) for text, group in zip(texts, groups.tolist(), strict=True))
+
+
+def parse_times(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"--plant-times {text!r} is no list of numbers; write one as 1,4,16,64") from None
+
+
+def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
+    """Inserts every repetition between two sentences of a random document of `usable`, in place. Raises
+    TrainingError.
+    """
+    if plants and not len(usable):
+        raise TrainingError("no document is left to plant strings into; give a text of more documents")
+    generator = np.random.default_rng((seed, 6))
+    for text, times in plants:
+        for number in generator.choice(np.asarray(usable), times).tolist():
+            sentences = documents[number]
+            sentences.insert(int(generator.integers(len(sentences) + 1)), text)
+
+
+def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The candidates that share no run of `RUN` tokens with any document that ends up in training. Stores only the
+    candidates' runs, so memory does not grow with the training text.
+    """
+    held = candidates.copy()
+    runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
+    known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
+    if not len(known):
+        return held
+    places = {i: np.searchsorted(known, own) for i, own in runs.items()}
+    taken = np.zeros(len(known), bool)  # which runs occur in training text
+    for i in map(int, np.flatnonzero(~candidates)):
+        own = _runs(streams[i])
+        index = np.minimum(np.searchsorted(known, own), len(known) - 1)
+        taken[index[known[index] == own]] = True
+    while moved := [k for k in places if held[k] and taken[places[k]].any()]:
+        for k in moved:
+            held[k] = False
+            taken[places[k]] = True
+    return held
+
+
+def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """A 64-bit hash of every run of RUN tokens."""
+    count = len(tokens) - RUN
+    if count < 1:
+        return np.empty(0, np.uint64)
+    body = tokens[1:].astype(np.uint64)  # without the beginning token
+    out = np.zeros(count, np.uint64)
+    for i in range(RUN):
+        out = out * np.uint64(0x9E3779B97F4A7C15) + body[i : i + count] + np.uint64(1)
+        out ^= out >> np.uint64(29)
+    return out
+
+
 def _documents(wanted: TextSource) -> Iterator[str]:
     if not wanted.corpora:
         yield from documents(wanted.part)
@@ -205,21 +279,18 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
     """The windows `[batch, context + 1]` of one step; every epoch tiles the text at another phase, in another order."""
     length = recipe.context + 1
     each = max(1, (len(text.tokens) - 2 * length) // recipe.context)
-    numbers = np.arange(step * recipe.batch, (step + 1) * recipe.batch)
-    out = np.empty((recipe.batch, length), np.int64)
-    for row, number in enumerate(numbers):
-        epoch, place = divmod(int(number), each)
+    rows = []
+    for number in range(step * recipe.batch, (step + 1) * recipe.batch):
+        epoch, place = divmod(number, each)
         phase, order = _epoch(recipe.seed, epoch, each, recipe.context)
         start = phase + int(order[place]) * recipe.context
-        coin = np.random.default_rng((recipe.seed, 1, int(number))).random()
-        if coin < recipe.sentence_windows:
+        if np.random.default_rng((recipe.seed, 1, number)).random() < recipe.sentence_windows:
             start = int(text.sentences[max(0, int(np.searchsorted(text.sentences, start, side="right")) - 1)])
             start = min(start, len(text.tokens) - recipe.context)
-            out[row, 0] = 0
-            out[row, 1:] = text.tokens[start : start + recipe.context]
+            rows.append(np.append(0, text.tokens[start : start + recipe.context]))
         else:
-            out[row] = text.tokens[start : start + length]
-    return out
+            rows.append(text.tokens[start : start + length])
+    return np.stack(rows).astype(np.int64)
 
 
 def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:

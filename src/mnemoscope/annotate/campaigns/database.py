@@ -56,16 +56,19 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection that sees one state of the database. Raises AnnotationError."""
-        with self._plain_errors("read"), self.engine.connect() as connection, connection.begin():
+        with self._plain_errors("read"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A connection whose changes are stored all or not at all. Raises AnnotationError."""
-        with self._plain_errors("stored"), self._turn, self.engine.connect() as connection:
-            connection = connection.execution_options(writing=True)
-            with connection.begin():
-                yield connection
+    def writing(self, *, alone: bool = False) -> Iterator[Connection]:
+        """A connection whose changes are stored all or not at all; `alone`: no other like it runs meanwhile. Raises
+        AnnotationError.
+        """
+        engine = self.engine.execution_options(writing=True)
+        with self._plain_errors("stored"), self._turn, engine.begin() as connection:
+            if alone and not self.sqlite:  # SQLite has one writer anyway
+                connection.exec_driver_sql("LOCK TABLE campaigns IN EXCLUSIVE MODE")
+            yield connection
 
     @contextmanager
     def _plain_errors(self, done: str) -> Iterator[None]:
@@ -219,14 +222,18 @@ def _engine(url: URL) -> Engine:
     sqlite = url.get_backend_name() == "sqlite"
     own = {"timeout": WAIT_SECONDS, "isolation_level": None}
     remote = {"connect_timeout": _REACH, "application_name": "mnemoscope"}
-    engine = create_engine(
-        url,
-        pool_size=8,
-        max_overflow=56 if sqlite else 16,
-        pool_timeout=WAIT_SECONDS,
-        pool_pre_ping=not sqlite,
-        connect_args=own if sqlite else remote,
-    )
+    try:
+        engine = create_engine(
+            url,
+            pool_size=8,
+            max_overflow=56 if sqlite else 16,
+            pool_timeout=WAIT_SECONDS,
+            pool_pre_ping=not sqlite,
+            connect_args=own if sqlite else remote,
+        )
+    except ImportError:  # SQLAlchemy imports the driver here
+        line = f"{format_address(url)} needs psycopg, which is not installed; pip install 'mnemoscope[postgresql]'"
+        raise AnnotationError(line) from None
     if sqlite:
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)

@@ -8,15 +8,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from sqlalchemy import Connection, select
 
 from mnemoscope.annotate.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
-from mnemoscope.annotate.campaigns.saving import add_annotator, find_row
-from mnemoscope.annotate.campaigns.store import Store
+from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
 from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.errors import AnnotationError, MemoryIdError
@@ -26,24 +25,6 @@ FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
 """The start of a cell that a spreadsheet would read as a formula, or that was escaped for this reason."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
-_EXPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
-    "judgement": lambda row: {"triggers": json.loads(row["triggers"])},
-    "verdict": lambda row: {"kind": row["verdict"]},
-    "finish": lambda row: {"kind": "finished" if row["finished"] else "taken up"},
-}
-"""For each event, the fields that are exported in another form than stored."""
-_IMPORTED: dict[str, Callable[[Mapping[str, Any]], Row]] = {
-    "judgement": lambda row: {"control": int(row["item_kind"] == "control")},
-    "verdict": lambda row: {"verdict": row["kind"]},
-    "finish": lambda row: {"finished": int(row["kind"] == "finished")},
-}
-"""For each event, the columns that are stored in another form than exported."""
-
-
-class _BadLine(Exception):
-    def __init__(self, reason: object, line: int) -> None:
-        super().__init__(str(reason))
-        self.line = line
 
 
 def export(store: Store, path: str | Path) -> int:
@@ -79,7 +60,13 @@ def rows(store: Store) -> list[Row]:
             statement = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
             for row in connection.execute(statement).mappings():
                 known = {name: row[name] for name in FIELDS if name in row}
-                events.append(dict.fromkeys(FIELDS) | known | common | _EXPORTED[event](dict(row)) | {"event": event})
+                if event == "judgement":
+                    known["triggers"] = json.loads(row["triggers"])
+                elif event == "verdict":
+                    known["kind"] = row["verdict"]
+                else:
+                    known["kind"] = "finished" if row["finished"] else "taken up"
+                events.append(dict.fromkeys(FIELDS) | known | common | {"event": event})
     return sorted(events, key=lambda row: (row["made_at"], row["author"], row["key"]))
 
 
@@ -93,14 +80,21 @@ def import_judgements(store: Store, path: str | Path) -> int:
     form = _form(where)
     try:
         with where.open(encoding="utf-8-sig", newline="") as file, store.database.writing() as connection:
-            database = _Import(store, connection)
-            return sum(database.add(line, content) for line, content in _lines(file, form))
-    except _BadLine as refused:
-        raise AnnotationError(f"{where} line {refused.line}: {refused}; nothing was imported") from refused
+            database, added = _Import(store, connection), 0
+            for line, content in _lines(file, where, form):
+                try:
+                    added += database.add(check_row(_parse(content), store.database.atlas))
+                except (AnnotationError, MemoryIdError) as error:
+                    raise _bad_line(where, line, error) from error
+            return added
     except UnicodeDecodeError as error:
         raise AnnotationError(f"{where} is not UTF-8 text ({error.reason}); nothing was imported") from error
     except OSError as error:
         raise AnnotationError(f"{where} cannot be read ({error.strerror}); give a file that was exported") from error
+
+
+def _bad_line(path: Path, line: int, reason: object) -> AnnotationError:
+    return AnnotationError(f"{path} line {line}: {reason}; nothing was imported")
 
 
 class _Import:
@@ -110,18 +104,14 @@ class _Import:
         self._campaign = _read_campaign(connection)
         self._authors = set(connection.execute(select(annotators.c.name)).scalars())
 
-    def add(self, line: int, content: str | list[str]) -> bool:
-        """Adds one line and returns whether it was new. Raises _BadLine, AtlasDamaged."""
-        try:
-            row = check_row(_parse(content), self._store.database.atlas)
-            self._check_campaign(row["campaign"])
-            item = None if row["item_kind"] is None else self._item(row)
-            if row["author"] not in self._authors:
-                add_annotator(self._connection, row["author"])
-                self._authors.add(row["author"])
-            return self._insert(row, item)
-        except (AnnotationError, MemoryIdError) as error:
-            raise _BadLine(error, line) from error
+    def add(self, row: Row) -> bool:
+        """Adds a checked row and returns whether it was new. Raises AnnotationError, MemoryIdError, AtlasDamaged."""
+        self._check_campaign(row["campaign"])
+        item = None if row["item_kind"] is None else self._item(row)
+        if row["author"] not in self._authors:
+            add_annotator(self._connection, row["author"])
+            self._authors.add(row["author"])
+        return self._insert(row, item)
 
     def _check_campaign(self, facts: Row | None) -> None:
         if facts is not None and self._campaign is None:
@@ -151,10 +141,13 @@ class _Import:
 
     def _insert(self, row: Row, item: Row | None) -> bool:
         table = _TABLES[row["event"]]
-        values = {name: row[name] for name in ("author", "made_at", "key")}
-        values |= {"item": None if item is None else item["id"]}
+        values = {"made_at": row["made_at"], "item": None if item is None else item["id"]}
         values |= {column.name: row[column.name] for column in table.c if column.name in FIELDS}
-        values |= _IMPORTED[row["event"]](row)
+        values |= {
+            "judgement": {"control": int(row["item_kind"] == "control")},
+            "verdict": {"verdict": row["kind"]},
+            "finish": {"finished": int(row["kind"] == "finished")},
+        }[row["event"]]
         old = find_row(self._connection, table, author=row["author"], key=row["key"])
         if old is None:
             self._connection.execute(table.insert().values(values))
@@ -187,9 +180,9 @@ def _form(path: Path) -> str:
     return form
 
 
-def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """The number and content of every line: JSON, or a table's cells. Raises _BadLine if the columns or the CSV are
-    wrong.
+def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str]]]:
+    """The number and content of every line: JSON, or a table's cells. Raises AnnotationError if the columns or the CSV
+    are wrong.
     """
     if form == "jsonl":
         yield from enumerate(file, start=1)
@@ -197,11 +190,11 @@ def _lines(file: TextIO, form: str) -> Iterator[tuple[int, str | list[str]]]:
     table = csv.reader(file, strict=True)
     try:
         if next(table, None) != list(FIELDS):
-            raise _BadLine(f"the columns are not {', '.join(FIELDS)}", 1)
+            raise _bad_line(path, 1, f"the columns are not {', '.join(FIELDS)}")
         for cells in table:
             yield table.line_num, cells
     except csv.Error as error:
-        raise _BadLine(f"is not CSV ({error})", table.line_num) from error
+        raise _bad_line(path, table.line_num, f"is not CSV ({error})") from error
 
 
 def _parse(content: str | list[str]) -> Row:

@@ -11,7 +11,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,6 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AnnotationError, AtlasDamaged
-from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.formatting import before_token
 
 Row = dict[str, Any]
@@ -32,7 +31,6 @@ CASES = "analyses/refinement_events.cases.parquet"
 _TEXTS = ("prefix_text", "residual_text", "ffn_text", "output_text")
 _TRIES = 40
 """Background prefixes drawn for a control, per prefix shown."""
-CACHE_SIZE = 1000
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,8 @@ class ShownPrefix:
     token: str
 
 
-@dataclass(frozen=True)
-class ItemPrefixes:
-    prefixes: tuple[ShownPrefix, ...]
-    ranks: tuple[int, ...]
+ShownPrefixes = tuple[tuple[ShownPrefix, ...], tuple[int, ...]]
+"""The prefixes that an item shows, and the ranks of their triggers."""
 
 
 def sample(
@@ -173,28 +169,17 @@ def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) ->
     return [list(place) for place in chosen.items()]
 
 
-@final
-class ItemReader:
-    """Reads what items show, with a cache. Raises AtlasDamaged."""
-
-    def __init__(self, atlas: Atlas) -> None:
-        self._atlas = atlas
-        self._cache = Cache(CACHE_SIZE)
-
-    def read(self, item: Row) -> ItemPrefixes:
-        if item["kind"] == "control":
-            return self._cache.get(item["code"], lambda: self._show(json.loads(item["content"])))
-        return self._cache.get(item["code"], lambda: self.read_memory(item["layer"], item["memory"]))
-
-    def read_memory(self, layer: int, memory: int) -> ItemPrefixes:
-        rows = self._atlas.best_triggers(layer, memories=[memory]).sort("rank")
+def read_prefixes(atlas: Atlas, item: Row) -> ShownPrefixes:
+    """What an item shows; a control numbers its own prefixes. Raises AtlasDamaged."""
+    if item["kind"] == "control":
+        places = json.loads(item["content"])
+        ranks = list(range(len(places)))
+    else:
+        rows = atlas.best_triggers(item["layer"], memories=[item["memory"]]).sort("rank")
         rows = rows.unique("prefix_group", keep="first", maintain_order=True)
-        return self._show(rows.select("sentence", "position").rows(), rows["rank"].to_list())
-
-    def _show(self, places: Sequence[tuple[int, int]], ranks: Sequence[int] | None = None) -> ItemPrefixes:
-        words = self._atlas.vocabulary
-        shown = []
-        for number, tokens in enumerate(self._atlas.prefixes(places)):
-            text, token = words.text(tokens), words.texts[tokens[-1]] or ""
-            shown.append(ShownPrefix(number, before_token(text, token), token))
-        return ItemPrefixes(tuple(shown), tuple(range(len(shown)) if ranks is None else ranks))
+        places, ranks = rows.select("sentence", "position").rows(), rows["rank"].to_list()
+    words, shown = atlas.vocabulary, []
+    for number, tokens in enumerate(atlas.prefixes(places)):
+        text, token = words.text(tokens), words.texts[tokens[-1]] or ""
+        shown.append(ShownPrefix(number, before_token(text, token), token))
+    return tuple(shown), tuple(ranks)

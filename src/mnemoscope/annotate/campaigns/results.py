@@ -9,6 +9,7 @@ for intervals, a key with all its prefixes and authors is a cluster.
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from mnemoscope.annotate.campaigns.store import Store
 from mnemoscope.annotate.campaigns.views import read_judgements
 from mnemoscope.annotate.judgements.reading import ALL_VERDICTS, final_verdicts, majority_calls
 from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, clustered_share
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, clustered_share, enclose, ends
 from mnemoscope.patterns import coverage
 
 KEY = ("layer", "memory")
@@ -103,11 +104,16 @@ def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
-        here = prefixes.filter((pl.col("layer") == layer) & pl.col("memory").is_in(rows["memory"].unique().to_list()))
-        kinds = coverage.kinds(here.drop("layer"), rows.filter(pl.col("kind") != "none"))
-        named = kinds.with_columns(pl.lit(layer, pl.Int16).alias("layer"), pl.lit(author, pl.String).alias("author"))
-        frames.append(named.select(*schema))
+        own = prefixes.filter(pl.col("memory").is_in(rows["memory"].unique().to_list()))
+        kinds = _kinds_in_layer(layer, own, rows.filter(pl.col("kind") != "none"))
+        frames.append(kinds.with_columns(author=pl.lit(author, pl.String)))
     return pl.concat(frames)
+
+
+def _kinds_in_layer(layer: Any, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
+    """The kinds that `patterns` of a layer give its prefixes: layer, memory, group, kind."""
+    kinds = coverage.kinds(prefixes.filter(pl.col("layer") == layer).drop("layer"), patterns)
+    return kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", "kind")
 
 
 def _classes(judged: pl.DataFrame) -> pl.DataFrame:
@@ -174,26 +180,17 @@ def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
     count = round(float(counted.sum()))
     if len(counted) < 2:
         return Estimate(float(estimate), count)
-    size = len(names)
-    sums = Resamples(len(counted), seed).sums(counted.reshape(len(counted), -1)).reshape(-1, size, size)
-    drawn = _alpha(sums)
-    drawn = np.sort(drawn[~np.isnan(drawn)])
-    if not drawn.size:
-        return Estimate(float(estimate), count)
-    low, high = (float(drawn[max(0, int(np.ceil(level * drawn.size)) - 1)]) for level in (0.025, 0.975))
-    return Estimate(float(estimate), count, min(low, float(estimate)), max(high, float(estimate)))
+    sums = Resamples(len(counted), seed).sums(counted.reshape(len(counted), -1))
+    return enclose(float(estimate), count, ends(_alpha(sums.reshape(-1, len(names), len(names)))))
 
 
 def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[np.float64]:
     """The coincidence matrix `[value, value]`; every unit adds its number of pairable values."""
     matrix = np.zeros((len(names), len(names)))
     for unit in units:
-        if len(unit) < 2:
-            continue
-        counts = np.zeros(len(names))
-        for value in unit:
-            counts[names[value]] += 1
-        matrix += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+        if len(unit) > 1:
+            counts = np.bincount([names[value] for value in unit], minlength=len(names))
+            matrix += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
     return matrix
 
 
@@ -228,17 +225,16 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
     if keys.is_empty() or not atlas.has("patterns"):
         return
     patterns = atlas.table("patterns")
-    frames = []
-    for (layer,), here in prefixes.group_by("layer", maintain_order=True):
-        kinds = coverage.kinds(here.drop("layer"), patterns.filter(pl.col("layer") == layer))
-        frames.append(kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", automatic="kind"))
-    both = people.join(pl.concat(frames), on=[*KEY, "group"], how="left", maintain_order="left")
+    layers = sorted(keys["layer"].unique().to_list())
+    kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(pl.col("layer") == layer)) for layer in layers]
+    explaining = pl.concat(kinds).rename({"kind": "automatic"})
+    both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
     called = patterns.group_by(KEY).agg(_class_of("automatic"))
     classes = keys.join(called, on=KEY, how="left", maintain_order="left")
     marked, explained = pl.col("kind") != "none", pl.col("automatic") != "none"
     alike = pl.col("kind") == pl.col("automatic")
     same = pl.col("class") == pl.col("automatic").fill_null("none")
-    for layer in [*sorted(keys["layer"].unique().to_list()), None]:
+    for layer in [*layers, None]:
         rows, own = (frame if layer is None else frame.filter(pl.col("layer") == layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)

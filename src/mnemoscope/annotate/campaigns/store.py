@@ -1,39 +1,138 @@
 """The store of one atlas's annotations: one method for each operation of a page, each its own transaction.
 
-Reading is in views.py, writing in saving.py. Several stores, in threads or processes, may use one database at once.
-Invitations are secrets; only their hash is stored. Paper, section 3.1.
+Every judgement is a new row, stored once however often it is sent. The rules of blindness are here, those of a single
+judgement in annotate/judgements/rules.py; reading is in views.py. Several stores, in threads or processes, may use one
+database at once. Invitations are secrets; only their hash is stored. Paper, section 3.1.
 """
 
 import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import polars as pl
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, RowMapping, Table, func, select, update
 
-from mnemoscope.annotate.campaigns import items, saving, views
+from mnemoscope.annotate.campaigns import items, views
 from mnemoscope.annotate.campaigns.database import Database, address
-from mnemoscope.annotate.campaigns.saving import SavedJudgement, Turn
-from mnemoscope.annotate.campaigns.views import (
-    Annotator,
-    Campaign,
-    CaseView,
-    Invitation,
-    KeyView,
-    OthersJudgement,
-    Place,
-)
+from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView, State
 from mnemoscope.annotate.judgements import rules, tables
-from mnemoscope.annotate.judgements.tables import annotators
+from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
+from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import MemoryId
 
+CACHE_SIZE = 1000
+ALL_WORK: items.Row = {"id": None}
 PEOPLE = select(annotators.c.name, annotators.c.role)
+
+
+@dataclass(frozen=True)
+class SavedJudgement:
+    """A stored judgement; `again` if it had been stored before."""
+
+    key: str
+    made_at: str
+    pattern: int | None = None
+    again: bool = False
+
+
+def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
+    """Raises AnnotationError if the name is taken, ignoring case."""
+    folded = name.casefold()
+    taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
+    if taken is not None:
+        raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
+    row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
+    connection.execute(annotators.insert().values(row))
+
+
+def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
+    statement = select(table).where(table.c.author == author, table.c.key == key)
+    return connection.execute(statement).mappings().first()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One judgement of an item (or of ALL_WORK) by an annotator, with a key of its own. Every method may raise
+    AnnotationError.
+    """
+
+    connection: Connection
+    item: items.Row
+    annotator: Annotator
+    key: str
+
+    def history(self) -> tuple[dict[int, State], list[views.Step]]:
+        return views.read_history(self.connection, self.item["id"], self.annotator.name)
+
+    def save(self, pattern: int | None, state: State) -> SavedJudgement:
+        """Stores a pattern (`pattern` None: a new one), or its retraction."""
+        if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
+            return stored
+        known, _ = self.history()
+        if state == views.NONE and pattern not in known:
+            raise AnnotationError(f"there is no pattern {pattern} to take back")
+        if pattern is None:
+            pattern = next((number for number in range(rules.MOST_PATTERNS) if number not in known), None)
+            if pattern is None:
+                raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
+        return self.add_state(pattern, state)
+
+    def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
+        """The row stored under the key, or None if there is none and the annotator may judge. Raises AnnotationError if
+        the key belongs to another judgement, if the judgement would not be blind, and for a pattern of a finished item.
+        """
+        item, name = self.item, self.annotator.name
+        row = find_row(self.connection, table, author=name, key=self.key)
+        if row is not None:
+            if any(row[column] != value for column, value in (values | {"item": item["id"]}).items()):
+                raise AnnotationError(
+                    f"key {self.key!r} was used for another judgement; send each under a key of its own"
+                )
+            return SavedJudgement(self.key, row["made_at"], row.get("pattern"), again=True)
+        if item["kind"] == "chosen":
+            return None
+        if self.annotator.role == "host":
+            raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
+        if views.has_submitted(self.connection, self.annotator):
+            raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
+        if table is judgements and views.is_finished(self.connection, item["id"], name):
+            raise AnnotationError("this item is finished; take it up again before changing it")
+        return None
+
+    def add_state(self, pattern: int, state: State, *, undoes: str | None = None, suffix: str = "") -> SavedJudgement:
+        """Stores a state of a pattern; `suffix` tells its key from that of another row of the same judgement."""
+        about = {"layer": self.item["layer"], "memory": self.item["memory"], "pattern": pattern}
+        control = int(self.item["kind"] == "control")
+        key = f"{self.key}{suffix}"
+        return self.add(judgements, **about, **state._asdict(), control=control, key=key, undoes=undoes)
+
+    def add(self, table: Table, **values: Any) -> SavedJudgement:
+        row = {
+            "author": self.annotator.name, "made_at": self._time(table), "key": self.key,
+            "item": self.item["id"], **values,
+        }  # fmt: skip
+        self.connection.execute(table.insert().values(row))
+        return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
+
+    def _time(self, table: Table) -> str:
+        """The current time, or just after the author's latest row on the item if a clock was set back: the last row
+        must win. At the maximal time the same time is used again; among rows of equal time the later id counts.
+        """
+        here = (table.c.item == self.item["id"], table.c.author == self.annotator.name)
+        statement = select(func.max(table.c.made_at)).where(*here)
+        latest, now = self.connection.execute(statement).scalar(), rules.current_time()
+        if latest is None or latest < now:
+            return now
+        last = datetime.fromisoformat(latest)
+        return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
@@ -46,16 +145,13 @@ def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
 
 
 @final
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The annotations of one atlas; close it, or use it in a `with` block. Every method may raise AnnotationError."""
 
     def __init__(self, atlas: Atlas, database: Database) -> None:
         self.atlas = atlas
         self.database = database
-        self._items = items.ItemReader(atlas)
-
-    def __enter__(self) -> "Store":
-        return self
+        self._shown = Cache(CACHE_SIZE)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -76,7 +172,7 @@ class Store:
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
         )
         facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
-        with self._exclusive_transaction() as connection:
+        with self.database.writing(alone=True) as connection:
             items.store_campaign(connection, sampled, facts)
         drawn = self.campaign()
         assert drawn is not None
@@ -87,22 +183,14 @@ class Store:
             )
         return drawn
 
-    @contextmanager
-    def _exclusive_transaction(self) -> Iterator[Connection]:
-        with self.database.writing() as connection:
-            # SQLite has one writer anyway.
-            if not self.database.sqlite:
-                connection.exec_driver_sql("LOCK TABLE campaigns IN EXCLUSIVE MODE")
-            yield connection
-
     def campaign(self) -> Campaign | None:
         """The campaign, or None."""
+        own = tables.campaigns.c
+        keys = select(func.count()).where(tables.items.c.kind == "key").scalar_subquery()
         with self.database.reading() as connection:
-            row = connection.execute(select(tables.campaigns)).mappings().first()
-            statement = select(func.count()).select_from(tables.items).where(tables.items.c.kind == "key")
-            keys = int(connection.execute(statement).scalar_one())
-        names = ("seed", "keys_per_layer", "controls", "cases", "made_at")
-        return None if row is None else Campaign(**{name: row[name] for name in names}, keys=keys)
+            statement = select(own.seed, own.keys_per_layer, own.controls, own.cases, own.made_at, keys)
+            row = connection.execute(statement).first()
+        return None if row is None else Campaign(*row)
 
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
         """Adds an annotator (or host) and returns the secret of their link, which is shown only once."""
@@ -110,7 +198,7 @@ class Store:
         annotator = Annotator(rules.check_name(name), role)
         token = secrets.token_urlsafe(24)
         with self.database.writing() as connection:
-            saving.add_annotator(connection, annotator.name, role=role, token_hash=_hash_token(token))
+            add_annotator(connection, annotator.name, role=role, token_hash=_hash_token(token))
         return Invitation(annotator, token)
 
     def renew(self, name: str) -> Invitation:
@@ -142,7 +230,7 @@ class Store:
         with self.database.reading() as connection:
             return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
 
-    def places(self, annotator: Annotator) -> tuple[Place, ...]:
+    def places(self, annotator: Annotator) -> tuple[views.Place, ...]:
         """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
         with self.database.reading() as connection:
             return views.list_places(connection, annotator)
@@ -160,9 +248,10 @@ class Store:
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if item["kind"] == "case":
-                return views.case_view(connection, item, annotator)
+                verdict = views.read_verdict(connection, item["id"], annotator.name)
+                return CaseView(code, **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
             chosen = self.atlas.name(item["layer"], item["memory"]) if item["kind"] == "chosen" else None
-            return views.key_view(connection, item, annotator, self._items.read(item), chosen)
+            return views.key_view(connection, item, annotator, self._read_prefixes(item), chosen)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
         """A memory outside the campaign as an annotator sees it. Stores nothing, even if nothing was judged yet.
@@ -174,14 +263,15 @@ class Store:
         with self.database.reading() as connection:
             item = items.find_item(connection, "chosen", memory_id.layer, number)
             if item is not None:
-                return views.key_view(connection, item, annotator, self._items.read(item), memory_id)
-        prefixes = self._items.read_memory(memory_id.layer, number).prefixes
+                return views.key_view(connection, item, annotator, self._read_prefixes(item), memory_id)
+        unseen = {"kind": "chosen", "layer": memory_id.layer, "memory": number}
+        prefixes, _ = items.read_prefixes(self.atlas, unseen)
         return KeyView(str(memory_id), prefixes, (), False, False, False, str(memory_id))
 
     def choose(self, memory: MemoryId) -> str:
         """The code under which a memory outside the campaign is judged. Raises MemoryIdError."""
         layer, number = memory.layer, self.atlas.number(memory)
-        with self._exclusive_transaction() as connection:
+        with self.database.writing(alone=True) as connection:
             stored = items.find_item(connection, "chosen", layer, number)
             return items.store_chosen(connection, layer, number) if stored is None else str(stored["code"])
 
@@ -197,10 +287,10 @@ class Store:
         checked = rules.check_choice(kind, rules.PATTERN_KINDS, what="class"), rules.check_description(description)
         number = None if pattern is None else rules.check_pattern(pattern)
         item = self._item(code)
-        ranks = self._items.read(item).ranks
+        _, ranks = self._read_prefixes(item)
         triggers = json.dumps([ranks[mark] for mark in rules.check_marks(marks, len(ranks))])
         with self._turn(item, annotator, key) as turn:
-            return turn.save(number, views.State(*checked, triggers))
+            return turn.save(number, State(*checked, triggers))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> SavedJudgement:
         """Retracts a pattern: it no longer counts, but its row stays."""
@@ -211,30 +301,49 @@ class Store:
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Undoes the latest step on this item; repeated calls undo earlier ones."""
         with self._turn(self._item(code), annotator, key) as turn:
-            return turn.undo()
+            if stored := turn.begin(judgements):
+                return stored
+            _, steps = turn.history()
+            if not steps:
+                raise AnnotationError("there is nothing to undo")
+            undone, pattern, before = steps[-1]
+            return turn.add_state(pattern, before, undoes=undone)
 
     def finish(
         self, code: str, annotator: Annotator, *, none: bool = False, done: bool = True, key: str | None = None
     ) -> SavedJudgement:
         """Marks the item as finished; `none`: without a pattern; `done=False`: resumes it."""
         with self._turn(self._item(code), annotator, key) as turn:
-            return turn.finish(done=done, none=none)
+            if stored := turn.begin(finishes, finished=int(done)):
+                return stored
+            if done:
+                known, _ = turn.history()
+                if none and known:
+                    said = f"{len(known)} patterns are marked; take them back before saying that there is none"
+                    raise AnnotationError(said)
+                if not none and not known:
+                    raise AnnotationError("no pattern is marked; mark one, or say that there is none")
+                if none:
+                    turn.add_state(0, views.NONE, suffix=".none")
+            return turn.add(finishes, finished=int(done))
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
         """Gives a composition of the last layer the verdict `related` or `distant`; `none` retracts it."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
-            return turn.judge(verdict)
+            return turn.begin(verdicts, verdict=verdict) or turn.add(verdicts, verdict=verdict)
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Hands in all work: from then on the annotator sees others' judgements and can change nothing."""
-        with self._turn(saving.ALL_WORK, annotator, key) as turn:
+        with self._turn(ALL_WORK, annotator, key) as turn:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
                 raise AnnotationError(f"{left} items are not finished yet; finish them before handing in")
-            return turn.hand_in()
+            mine = (finishes.c.author == annotator.name, finishes.c.item.is_(None))
+            row = turn.connection.execute(select(finishes).where(*mine)).first()
+            return turn.add(finishes, finished=1) if row is None else SavedJudgement(row.key, row.made_at, again=True)
 
-    def others(self, code: str, annotator: Annotator) -> tuple[OthersJudgement, ...]:
+    def others(self, code: str, annotator: Annotator) -> tuple[views.OthersJudgement, ...]:
         """The judgements of others who have finished the item; only for a host, or after handing in."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
@@ -253,13 +362,20 @@ class Store:
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
         """The ranks of the triggers that an item shows; a control numbers its own."""
-        return () if item["kind"] == "case" else self._items.read(item).ranks
+        return () if item["kind"] == "case" else self._read_prefixes(item)[1]
+
+    def _read_prefixes(self, item: items.Row) -> items.ShownPrefixes:
+        return self._shown.get(item["code"], lambda: items.read_prefixes(self.atlas, item))
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
+        """A turn that locks its annotator, whose other transactions wait until this one ends."""
         known = rules.judgement_key(key)
+        statement = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
         with self.database.writing() as connection:
-            yield Turn(connection, item, annotator, key=known)
+            if connection.execute(statement).scalar() is None:
+                raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
+            yield Turn(connection, item, annotator, known)
 
     def _item(self, code: str, *, case: bool = False) -> items.Row:
         """The item, read in its own transaction: items never change, and reading the atlas must not block others."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from sqlalchemy import Column, Connection, func, select, text
 
-from mnemoscope.annotate.campaigns.items import ItemPrefixes, Row, ShownPrefix
+from mnemoscope.annotate.campaigns.items import Row, ShownPrefix, ShownPrefixes
 from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
 from mnemoscope.annotate.judgements.tables import annotators, campaigns, finishes, items, judgements, verdicts
 from mnemoscope.foundation.memory_names import MemoryId
@@ -134,38 +134,32 @@ NONE = State("none", "", "[]")
 """The state of a pattern that does not exist."""
 
 
-@dataclass(frozen=True)
-class History:
-    """An author's judgements of one key: the present patterns, and the steps that can be undone."""
-
-    patterns: dict[int, State]
-    steps: tuple[tuple[str, int, State], ...]
-    """For each step: its key, its pattern, and the state before it."""
-
-    def as_patterns(self, ranks: Sequence[int]) -> tuple[AuthoredPattern, ...]:
-        """The patterns, with marks on the prefixes whose triggers have these ranks."""
-        number = {rank: mark for mark, rank in enumerate(ranks)}
-        return tuple(
-            AuthoredPattern(
-                pattern, kind, description, tuple(number[rank] for rank in json.loads(triggers) if rank in number)
-            )
-            for pattern, (kind, description, triggers) in self.patterns.items()
-        )
+Step = tuple[str, int, State]
+"""A step that can be undone: its key, its pattern, and the state before it."""
 
 
-def read_history(connection: Connection, item: int, author: str) -> History:
+def as_patterns(states: dict[int, State], ranks: Sequence[int]) -> tuple[AuthoredPattern, ...]:
+    """The patterns in these states, with marks on the prefixes whose triggers have these ranks."""
+    number = {rank: mark for mark, rank in enumerate(ranks)}
+    return tuple(
+        AuthoredPattern(pattern, kind, text, tuple(number[rank] for rank in json.loads(triggers) if rank in number))
+        for pattern, (kind, text, triggers) in states.items()
+    )
+
+
+def read_history(connection: Connection, item: int, author: str) -> tuple[dict[int, State], list[Step]]:
+    """An author's judgements of one key: the states of the present patterns, and the steps that can be undone."""
     statement = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
     standing: dict[int, State] = {}
-    steps: list[tuple[str, int, State]] = []
-    for row in connection.execute(statement.order_by(judgements.c.made_at, judgements.c.id)).mappings():
-        before = standing.get(row["pattern"], NONE)
-        state = State(row["kind"], row["description"], row["triggers"])
-        if row["undoes"] is not None:
-            steps = [step for step in steps if step[0] != row["undoes"]]
+    steps: list[Step] = []
+    for row in connection.execute(statement.order_by(judgements.c.made_at, judgements.c.id)):
+        before, state = standing.get(row.pattern, NONE), State(row.kind, row.description, row.triggers)
+        if row.undoes is not None:
+            steps = [step for step in steps if step[0] != row.undoes]
         elif state != before:
-            steps.append((row["key"], row["pattern"], before))
-        standing[row["pattern"]] = state
-    return History({number: state for number, state in sorted(standing.items()) if state.kind != "none"}, tuple(steps))
+            steps.append((row.key, row.pattern, before))
+        standing[row.pattern] = state
+    return {number: state for number, state in sorted(standing.items()) if state.kind != "none"}, steps
 
 
 def is_finished(connection: Connection, item: int, author: str) -> bool:
@@ -207,29 +201,25 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
 
 
 def key_view(
-    connection: Connection, item: Row, annotator: Annotator, shown: ItemPrefixes, chosen: MemoryId | None
+    connection: Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, chosen: MemoryId | None
 ) -> KeyView:
     """The annotator's view of an item with these prefixes; `chosen` is the memory if it was chosen."""
-    known = read_history(connection, item["id"], annotator.name)
+    shown, ranks = prefixes
+    states, steps = read_history(connection, item["id"], annotator.name)
     finished = is_finished(connection, item["id"], annotator.name)
-    patterns = known.as_patterns(shown.ranks)
-    none = finished and not patterns
     name = None if chosen is None else str(chosen)
-    return KeyView(item["code"], shown.prefixes, patterns, none, finished, bool(known.steps), name)
-
-
-def case_view(connection: Connection, item: Row, annotator: Annotator) -> CaseView:
-    verdict = read_verdict(connection, item["id"], annotator.name)
-    return CaseView(item["code"], **json.loads(item["content"]), verdict=verdict, finished=verdict is not None)
+    return KeyView(
+        item["code"], shown, as_patterns(states, ranks), finished and not states, finished, bool(steps), name
+    )
 
 
 def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[int]) -> OthersJudgement | None:
     if item["kind"] == "case":
         verdict = read_verdict(connection, item["id"], author)
         return None if verdict is None else OthersJudgement(author, (), verdict)
-    known = read_history(connection, item["id"], author)
-    seen = bool(known.patterns) if item["kind"] == "chosen" else is_finished(connection, item["id"], author)
-    return OthersJudgement(author, known.as_patterns(ranks)) if seen else None
+    states, _ = read_history(connection, item["id"], author)
+    seen = bool(states) if item["kind"] == "chosen" else is_finished(connection, item["id"], author)
+    return OthersJudgement(author, as_patterns(states, ranks)) if seen else None
 
 
 def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:

@@ -99,7 +99,7 @@ def train(
     }  # fmt: skip
     from mnemoscope.training import Recipe, TextSource
     from mnemoscope.training import train as run_training
-    from mnemoscope.training.planting import parse_times, plan_plants
+    from mnemoscope.training.text import parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)

@@ -25,8 +25,7 @@ from mnemoscope.web.page_routes import both, form_page
 from mnemoscope.web.rendering import wants_json
 
 if TYPE_CHECKING:
-    from mnemoscope.annotate.campaigns.saving import SavedJudgement
-    from mnemoscope.annotate.campaigns.store import Store
+    from mnemoscope.annotate.campaigns.store import SavedJudgement, Store
     from mnemoscope.annotate.campaigns.views import Annotator, CaseView, KeyView
 
 Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]

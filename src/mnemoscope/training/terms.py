@@ -1,4 +1,5 @@
-"""Two terms added to the loss: one keeps few memories active at a time, the other keeps every memory in use.
+"""The terms added to the loss: two of a dense model keep few memories active at a time and every memory in use, one of
+a mixture keeps its experts in balance.
 
 Sparsity: the log of the effective number of memories of a layer, (sum c)^2 / sum c^2 with c = coefficient times norm of
 the value (definitions.md section 4, Figure 7), above a free number. Unlike a penalty on the coefficients' size, it
@@ -8,6 +9,9 @@ from 0 in the first layer: lower layers need many memories at a time, and upper 
 Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its key is pushed until its best match
 in the batch is above zero. Tokens between sentences do not count: their inputs differ from all others, so keys match
 them first, and a memory that fires only there never fires on a sentence read alone (LOG.md).
+
+Balance (Fedus et al. 2022, Switch Transformers, section 2.2): the number of experts times the sum over experts of the
+share of tokens routed to it and the router's mean probability for it; 1 if both are uniform.
 """
 
 import math
@@ -83,3 +87,28 @@ class _LogEffective(torch.autograd.Function):
         scaled = coefficients * (2 * by_squares)[:, None]
         by_norm = by_total @ coefficients + norms * (scaled * coefficients).sum(0)
         return scaled.mul_(norms.square()).addr_(by_total, norms), by_norm
+
+
+class BalanceTerm:
+    """Records the routers' outputs of every forward of `model` with gradients."""
+
+    def __init__(self, model: Any, weight: float) -> None:
+        self._weight = weight
+        self._routed: list[tuple[Tensor, Tensor]] = []
+        for block in model.base_model.layers:
+            block.mlp.gate.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        if torch.is_grad_enabled():
+            scores, _, chosen = output
+            self._routed.append((scores, chosen))
+
+    def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
+        """The term of the last forward. A mixture has no sparsity or revival."""
+        total = torch.zeros((), device=text.device)
+        for scores, chosen in self._routed:
+            experts = scores.shape[-1]
+            shares = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
+            total = total + experts * (shares * scores.float().softmax(-1).mean(0)).sum()
+        count, self._routed = max(1, len(self._routed)), []
+        return self._weight * total / count
