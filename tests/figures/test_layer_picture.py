@@ -13,7 +13,8 @@ import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, STYLE, WIDTH
+from mnemoscope.show.figures.chart import STYLE, WIDTH
+from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
 from mnemoscope.show.figures.layer_axes import draw_axes, percent
 from mnemoscope.show.figures.layer_picture import HEIGHT, LogScale, PictureFrame, frame, picture
 from mnemoscope.show.figures.layer_picture import TITLES as AXES

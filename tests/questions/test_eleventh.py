@@ -53,13 +53,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 '''
 FIGURE = '''"""Figure 99: how long values are."""
 
-from mnemoscope.show.figures.chart import BLUE, Figure, Series, ends
+from mnemoscope.show.figures.chart import Figure, Series, ends
+from mnemoscope.show.figures.colours import BLUE
 from mnemoscope.show.figures.panels import lines
 
 
-def figure(answers):
+def figure(answer):
     """A line over the layers."""
-    answer = answers["attention_length"]
     panels = lines(answer, [Series("length", BLUE)], name="attention_length", title="length", y="norm", format="~g")
     return Figure(panels, "The mean norm.", f"Values are {ends(answer, 'length')} long.")
 '''

@@ -93,7 +93,7 @@ def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> N
             sentences = rows["sentence"].to_list()
             if sentences:
                 assert alone.tokens_of(sentences) == ahead.tokens_of(sentences)
-            one, other = (memory_page(edition, MemoryId(layer, memory)).data for edition in (alone, ahead))
+            one, other = (memory_page(edition, str(MemoryId(layer, memory))).data for edition in (alone, ahead))
             assert one == other
     assert shared
     assert ahead.sharing([]) == {}
@@ -181,7 +181,7 @@ def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> No
     site = create_app(Settings(opened.path)).state.site
     first = site.edition()
     rows, answers = first.table("values", 0), questions.answers_of(first)
-    assert memory_page(first, MemoryId(0, 0)).data["patterns"] is not None
+    assert memory_page(first, "L0.M0").data["patterns"] is not None
     write_all(opened)
     with_patterns(opened, QUESTIONS, anew=True)
     second = site.edition()
@@ -189,7 +189,7 @@ def test_what_was_mined_is_read_once_for_all_answers_to_it(tmp_path: Path) -> No
     assert second.table("values", 0) is rows
     assert questions.answers_of(second)["key_patterns"].missing == "" != answers["key_patterns"].missing
     # The patterns were written anew, under the open atlas.
-    assert memory_page(second, MemoryId(0, 0)).data["patterns"] is not None
+    assert memory_page(second, "L0.M0").data["patterns"] is not None
     mined_again(opened.path)
     third = site.edition()
     assert third.table("values", 0) is not rows

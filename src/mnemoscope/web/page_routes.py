@@ -1,25 +1,25 @@
 """One function, two answers: HTML at its address, and its data as JSON at the same address with `.json`.
 
-    @both(router, site, "/layers/{layer}", name="layers_layer")
-    def layer(request: Request, layer: int, sort: str = "memory") -> Page: ...
+    @both(router, "/search", name="search")
+    def search(site: OneSite, q: str = "") -> Page: ...
 
-The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages made from the
-atlas alone are cached and have an ETag. Use `kept=False` for pages that depend on more than the address, and
-`stored=False` for many large pages: they have an ETag, but are made for each request.
+The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages of the registry
+(show/pages/contents.py) are made from the atlas alone: `add_page` gives them a route, and they have an ETag. All
+routers here are read by every application of this process; what differs among them is in `app.state`.
 """
 
 import hashlib
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Address, Page, PageKind
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
 from mnemoscope.web.security import csrf_token, give_csrf
 from mnemoscope.web.site import Site
@@ -41,6 +41,19 @@ REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
 REVALIDATED = "private, no-cache"
 
 PageFunction = Callable[..., Page | Response]
+_REQUEST = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+
+
+async def site_of(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+OneSite = Annotated[Site, Depends(site_of)]
+
+
+def new_router() -> APIRouter:
+    return APIRouter(redirect_slashes=False, default_response_class=Response, responses=REFUSALS)
 
 
 def twin_of(path: str) -> str:
@@ -48,51 +61,72 @@ def twin_of(path: str) -> str:
     return "/index.json" if path == "/" else f"{path}.json"
 
 
-def both(
-    router: APIRouter, site: Site, path: str, *, name: str, kept: bool = True, stored: bool = True,
-    mark: Callable[..., object] = lambda **_: None,
-) -> Callable[[PageFunction], PageFunction]:  # fmt: skip
+def both(router: APIRouter, path: str, *, name: str) -> Callable[[PageFunction], PageFunction]:
     """A decorator that answers at `path` and at its twin; returns the function unchanged. `name` is the operation id in
-    the OpenAPI document. A cached page is made again when `mark` changes for the same parameters.
+    the OpenAPI document. The pages depend on more than the address, so browsers keep none.
     """
 
     def decorate(function: PageFunction) -> PageFunction:
-        def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
-            @wraps(function)
-            def endpoint(request: Request, **parameters: Any) -> Response:
-                def answer() -> Response:
-                    page = function(request, **parameters)
-                    if isinstance(page, Response):
-                        # A twin redirects to a twin.
-                        return _to_twin(page) if as_json and "location" in page.headers else page
-                    return _response(site, request, page, as_json=as_json, kept=kept)
+        def respond(request: Request, parameters: dict[str, Any], as_json: bool) -> Response:
+            return _response(request, function(**parameters), as_json=as_json, kept=False)
 
-                return site.read(
-                    lambda: _revalidate(site, request, answer, mark(**parameters), stored) if kept else answer()
-                )
-
-            router.add_api_route(
-                path,
-                endpoint,
-                methods=["GET"],
-                summary=(inspect.getdoc(function) or path).splitlines()[0],
-                operation_id=operation,
-                response_model=None,
-                responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
-            )
-
-        # The twin first: `/{name}` would match `/name.json` too.
-        add(twin_of(path), f"{name}_json", "application/json", "object", "The data of the page", as_json=True)
-        add(path, name, "text/html", "string", "The page", as_json=False)
+        _add(router, path, name, function, [*inspect.signature(function).parameters.values()], respond)
         return function
 
     return decorate
 
 
-def _revalidate(
-    site: Site, request: Request, answer: Callable[[], Response], mark: object, stored: bool
-) -> Response:
+def add_page(router: APIRouter, kind: PageKind) -> None:
+    """Answers at the page's address and at its twin, with an ETag."""
+    make = kind.make
+    assert make is not None
+    _, *own = inspect.signature(make).parameters.values()
+    own = [
+        one.replace(annotation=Annotated[one.annotation, Query()], default=one.empty)
+        if isinstance(one.annotation, type) and issubclass(one.annotation, Address)
+        else one
+        for one in own
+    ]
+
+    def respond(request: Request, parameters: dict[str, Any], as_json: bool) -> Response:
+        edition = request.app.state.site.edition()
+
+        def answer() -> Response:
+            return _response(request, make(edition, **parameters), as_json=as_json, kept=True)
+
+        return _revalidate(request, answer, kind.mark(edition, **parameters), kind.stored)
+
+    _add(router, kind.path, kind.name, make, own, respond)
+
+
+def _add(
+    router: APIRouter, path: str, name: str, function: PageFunction, parameters: list[inspect.Parameter],
+    respond: Callable[[Request, dict[str, Any], bool], Response],
+) -> None:  # fmt: skip
+    def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
+        @wraps(function)
+        def endpoint(request: Request, **parameters: Any) -> Response:
+            return request.app.state.site.read(lambda: respond(request, parameters, as_json))  # type: ignore[no-any-return]
+
+        endpoint.__signature__ = inspect.Signature([_REQUEST, *parameters])  # type: ignore[attr-defined]
+        router.add_api_route(
+            path,
+            endpoint,
+            methods=["GET"],
+            summary=(inspect.getdoc(function) or path).splitlines()[0],
+            operation_id=operation,
+            response_model=None,
+            responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
+        )
+
+    # The twin first: `/{name}` would match `/name.json` too.
+    add(twin_of(path), f"{name}_json", "application/json", "object", "The data of the page", as_json=True)
+    add(path, name, "text/html", "string", "The page", as_json=False)
+
+
+def _revalidate(request: Request, answer: Callable[[], Response], mark: object, stored: bool) -> Response:
     """The page with its ETag, cached if `stored`; only the ETag if the browser has the page."""
+    site: Site = request.app.state.site
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
     # With a model, pages link to traces.
     model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
@@ -115,21 +149,25 @@ def _to_twin(answer: Response) -> Response:
     return RedirectResponse(f"{twin_of(path)}{mark}{query}", answer.status_code)
 
 
-def _response(site: Site, request: Request, page: Page, *, as_json: bool, kept: bool) -> Response:
+def _response(request: Request, page: Page | Response, *, as_json: bool, kept: bool) -> Response:
+    if isinstance(page, Response):
+        # A twin redirects to a twin.
+        return _to_twin(page) if as_json and "location" in page.headers else page
     if as_json:
         return json_response(page.data, status=page.status)
     query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))
     twin = link_to(twin_of(path_of(request)), query)
     values = {"twin": twin, **page.values()}
     if kept:
-        return Response(html(site, request, page.template, values), page.status, media_type="text/html")
-    return form_page(site, request, page.template, values, status=page.status)
+        return Response(html(request, page.template, values), page.status, media_type="text/html")
+    return form_page(request, page.template, values, status=page.status)
 
 
-def form_page(site: Site, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
+def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
     """A page that is never cached, with the token that this browser's forms must carry."""
+    site: Site = request.app.state.site
     token = csrf_token(site, request)
-    text = html(site, request, template, values | {"csrf": token})
+    text = html(request, template, values | {"csrf": token})
     answer = Response(text, status, media_type="text/html", headers={"Cache-Control": "no-store"})
     give_csrf(site, answer, token)
     return answer

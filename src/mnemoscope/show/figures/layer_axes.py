@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from mnemoscope.show.figures.chart import PATTERN_COLOURS
+from mnemoscope.show.figures.colours import PATTERN_COLOURS
 
 Mark = tuple[float, str]
 """A position on an axis, and its label."""

@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, WIDTH
+from mnemoscope.show.figures.chart import WIDTH
+from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
 from mnemoscope.show.figures.layer_axes import draw_axes, percent
 
 HEIGHT = 340

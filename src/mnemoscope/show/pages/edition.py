@@ -51,6 +51,8 @@ class Edition:
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
+    published: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
+    """The judgements of a memory that every page may show; they may change within one edition."""
     _asked: Iterator[int] = field(default_factory=itertools.count)
     """How many pages have asked which memories share triggers."""
 
@@ -61,7 +63,7 @@ class Edition:
 
     def followed_by(self, footprint: Footprint) -> "Edition":
         """The next edition, with other answers or patterns of the same mined tables."""
-        return Edition(self.atlas, footprint, mined=self.mined, _asked=self._asked)
+        return Edition(self.atlas, footprint, mined=self.mined, published=self.published, _asked=self._asked)
 
     @property
     def mined_files(self) -> Footprint:

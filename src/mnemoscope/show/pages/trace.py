@@ -8,14 +8,20 @@ import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
+from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
+PAGES = (
+    PageKind(
+        "trace", "/trace", label="Trace", needs=MODEL,
+        about="a prompt layer by layer, and what changes without a memory.",
+    ),
+)  # fmt: skip
 PROMPT = 2_000
 """Characters of a prompt."""
 TOKENS = 256
@@ -59,10 +65,8 @@ WrittenText = Annotated[
 """A text of a form, None without one."""
 
 
-class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
-    """The parameters of the address; empty form fields are left out. The page chooses `layer` and `position` by
-    default. `at` applies to changes without a position of their own.
-    """
+class TraceAddress(Address, frozen=True, populate_by_name=True):
+    """The page chooses `layer` and `position` by default. `at` applies to changes without a position of their own."""
 
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
@@ -71,7 +75,7 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
         Field(validation_alias="set", max_length=CHANGES + 1),
         Field(description="Changes, such as L10.M222=0 or L10.M222*2@last"),
         AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
-    ] = []
+    ] = []  # noqa: RUF012
     at: Annotated[
         str,
         Field(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on"),
@@ -91,15 +95,6 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
         if self.at == "all":
             return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
-
-    def query(self, **other: Any) -> str:
-        """The query of this address with some parameters changed, without default values."""
-        changed, usual = self.model_copy(update=other), TraceAddress()
-        pairs: list[tuple[str, object]] = [] if changed.prompt is None else [("prompt", changed.prompt)]
-        pairs += [("set", change) for change in changed.changes]
-        names = ("at", "generate", "layer", "position", "stream", "cell", "view")
-        pairs += [(name, getattr(changed, name)) for name in names if getattr(changed, name) != getattr(usual, name)]
-        return urlencode(pairs)
 
     def address(self, **other: Any) -> str:
         return f"/trace?{self.query(**other)}"
