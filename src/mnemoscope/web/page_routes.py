@@ -4,8 +4,8 @@
     def search(site: OneSite, q: str = "") -> Page: ...
 
 The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages of the registry
-(show/pages/contents.py) are made from the atlas alone: `add_page` gives them a route, and they have an ETag. All
-routers here are read by every application of this process; what differs among them is in `app.state`.
+(show/pages/contents.py) are made from the atlas alone, and have an ETag. Routers are of all applications of this
+process; what differs among these is in `app.state`.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.show.pages.page import Address, Page, PageKind
+from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
 from mnemoscope.web.security import csrf_token, give_csrf
 from mnemoscope.web.site import Site
@@ -61,72 +61,59 @@ def twin_of(path: str) -> str:
     return "/index.json" if path == "/" else f"{path}.json"
 
 
-def both(router: APIRouter, path: str, *, name: str) -> Callable[[PageFunction], PageFunction]:
+def both(
+    router: APIRouter, path: str, *, name: str, kind: PageKind | None = None
+) -> Callable[[PageFunction], PageFunction]:
     """A decorator that answers at `path` and at its twin; returns the function unchanged. `name` is the operation id in
-    the OpenAPI document. The pages depend on more than the address, so browsers keep none.
+    the OpenAPI document. Without a `kind` the page depends on more than the address, and browsers keep none.
     """
 
     def decorate(function: PageFunction) -> PageFunction:
-        def respond(request: Request, parameters: dict[str, Any], as_json: bool) -> Response:
-            return _response(request, function(**parameters), as_json=as_json, kept=False)
+        own = [*inspect.signature(function).parameters.values()]
 
-        _add(router, path, name, function, [*inspect.signature(function).parameters.values()], respond)
+        def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
+            @wraps(function)
+            def endpoint(request: Request, **parameters: Any) -> Response:
+                site: Site = request.app.state.site
+
+                def answer() -> Response:
+                    page = function(**parameters) if kind is None else kind.make_page(site.edition(), parameters)
+                    return _response(request, page, as_json=as_json, kept=kind is not None)
+
+                return site.read(answer if kind is None else lambda: _revalidate(request, answer, kind, parameters))
+
+            taken = own if kind is None else [_from_query(one) for one in own[1:]]
+            endpoint.__signature__ = inspect.Signature([_REQUEST, *taken])  # type: ignore[attr-defined]
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=["GET"],
+                summary=(inspect.getdoc(function) or path).splitlines()[0],
+                operation_id=operation,
+                response_model=None,
+                responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
+            )
+
+        # The twin first: `/{name}` would match `/name.json` too.
+        add(twin_of(path), f"{name}_json", "application/json", "object", "The data of the page", as_json=True)
+        add(path, name, "text/html", "string", "The page", as_json=False)
         return function
 
     return decorate
 
 
-def add_page(router: APIRouter, kind: PageKind) -> None:
-    """Answers at the page's address and at its twin, with an ETag."""
-    make = kind.make
-    assert make is not None
-    _, *own = inspect.signature(make).parameters.values()
-    own = [
-        one.replace(annotation=Annotated[one.annotation, Query()], default=one.empty)
-        if isinstance(one.annotation, type) and issubclass(one.annotation, Address)
-        else one
-        for one in own
-    ]
-
-    def respond(request: Request, parameters: dict[str, Any], as_json: bool) -> Response:
-        edition = request.app.state.site.edition()
-
-        def answer() -> Response:
-            return _response(request, make(edition, **parameters), as_json=as_json, kept=True)
-
-        return _revalidate(request, answer, kind.mark(edition, **parameters), kind.stored)
-
-    _add(router, kind.path, kind.name, make, own, respond)
+def _from_query(parameter: inspect.Parameter) -> inspect.Parameter:
+    if parameter.name != "address":
+        return parameter
+    return parameter.replace(annotation=Annotated[parameter.annotation, Query()], default=parameter.empty)
 
 
-def _add(
-    router: APIRouter, path: str, name: str, function: PageFunction, parameters: list[inspect.Parameter],
-    respond: Callable[[Request, dict[str, Any], bool], Response],
-) -> None:  # fmt: skip
-    def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
-        @wraps(function)
-        def endpoint(request: Request, **parameters: Any) -> Response:
-            return request.app.state.site.read(lambda: respond(request, parameters, as_json))  # type: ignore[no-any-return]
-
-        endpoint.__signature__ = inspect.Signature([_REQUEST, *parameters])  # type: ignore[attr-defined]
-        router.add_api_route(
-            path,
-            endpoint,
-            methods=["GET"],
-            summary=(inspect.getdoc(function) or path).splitlines()[0],
-            operation_id=operation,
-            response_model=None,
-            responses={200: {"description": said, "content": {media: {"schema": {"type": schema}}}}},
-        )
-
-    # The twin first: `/{name}` would match `/name.json` too.
-    add(twin_of(path), f"{name}_json", "application/json", "object", "The data of the page", as_json=True)
-    add(path, name, "text/html", "string", "The page", as_json=False)
-
-
-def _revalidate(request: Request, answer: Callable[[], Response], mark: object, stored: bool) -> Response:
-    """The page with its ETag, cached if `stored`; only the ETag if the browser has the page."""
+def _revalidate(
+    request: Request, answer: Callable[[], Response], kind: PageKind, parameters: dict[str, Any]
+) -> Response:
+    """The page with its ETag, cached if it is stored; only the ETag if the browser has the page."""
     site: Site = request.app.state.site
+    mark = kind.mark(site.edition(), **parameters)
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
     # With a model, pages link to traces.
     model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
@@ -140,8 +127,8 @@ def _revalidate(request: Request, answer: Callable[[], Response], mark: object, 
         made = answer()
         return bytes(made.body), made.status_code, made.media_type or "text/html"
 
-    body, status, kind = site.edition().pages.get(("page", where), make) if stored else make()
-    return Response(body, status, media_type=kind, headers=headers)
+    body, status, media = site.edition().pages.get(("page", where), make) if kind.stored else make()
+    return Response(body, status, media_type=media, headers=headers)
 
 
 def _to_twin(answer: Response) -> Response:

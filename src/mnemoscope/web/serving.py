@@ -142,8 +142,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
 
 
 def _make_whole(kind: PageKind, edition: Edition, parameters: Mapping[str, Any]) -> None:
-    assert kind.make is not None
-    kind.make(edition, **parameters).extra()
+    kind.make_page(edition, parameters).extra()
 
 
 def with_token(settings: Settings) -> Settings:

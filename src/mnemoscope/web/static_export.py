@@ -155,9 +155,8 @@ class _Writer:
             self._edition, self._edition.atlas.path, path, asset, place=partial(self._place, address, root),
             contents=contents(self._edition), note=self._note,
         )  # fmt: skip
-        assert kind.make is not None
         try:
-            page = kind.make(self._edition, **parameters)
+            page = kind.make_page(self._edition, parameters)
             text = frame.render(page.template, {"twin": f"{path}.json", **page.values()})
         except MnemoscopeError as problem:
             where = f"{self._edition.atlas.path}: the page {path} cannot be made"

@@ -191,32 +191,32 @@ def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
     return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)
 
 
-def layer_page(edition: Edition, layer: LayerNumber, choice: Choice) -> Page:
+def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     """One layer: its memories as a table and a picture, and what the questions say of it."""
     rows = layer_rows(edition, layer)
-    chosen = choose(rows, choice)
+    chosen = choose(rows, address)
     pages = max(1, -(-chosen.height // ROWS))
-    if choice.page > pages:
-        raise PageNotFound(f"There is no page {choice.page} of these memories; the last one is {pages}.")
+    if address.page > pages:
+        raise PageNotFound(f"There is no page {address.page} of these memories; the last one is {pages}.")
     place = edition.atlas.layers.index(layer)
     columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
     columns += ["kind", "patterns"]
-    listed = chosen.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
+    listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
         **_counts(rows),
         "total": chosen.height,
-        "page": choice.page,
+        "page": address.page,
         "pages": pages,
-        "choice": choice.model_dump(exclude={"page"}),
+        "choice": address.model_dump(exclude={"page"}),
         "rows": [{"name": str(edition.atlas.name(layer, row["memory"])), **row} for row in listed],
         "previous": edition.atlas.layers[place - 1] if place else None,
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
     }
     return Page(
-        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, choice), "address": choice}
+        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, address), "address": address}
     )
 
 
@@ -271,7 +271,7 @@ def _layer_instances(
         rows = 0 if chosen is None else len(own) if memories else ROWS
         for page in range(1, max(1, -(-rows // ROWS)) + 1):
             choice = Choice(memories=memories, page=page)
-            yield f"/layers/{layer}?{choice.query()}".rstrip("?"), {"layer": layer, "choice": choice}
+            yield f"/layers/{layer}?{choice.query()}".rstrip("?"), {"layer": layer, "address": choice}
 
 
 PAGES = (

@@ -5,18 +5,14 @@ and in a separate file, from which only some pages can be reached.
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 
@@ -72,12 +68,12 @@ Instances = Iterable[tuple[str, Mapping[str, Any]]]
 class PageKind:
     """A kind of page, declared once; routes, contents, files and prewarming follow from it.
 
-    `make` takes an edition, the parameters in `path`, and at most one Address; its docstring is the route's. A page
-    without `make` needs more than the atlas and has a route of its own. `name` is the operation id in the OpenAPI
-    document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a site with a
-    model), and with `about` on the overview. `exported` pages are written as files, `slow` ones made in advance, those
-    of `instances` for the memories chosen for files (None: in advance). A page that is not `stored` is made for each
-    request; a stored one again when `mark` changes.
+    `make` takes an edition, the parameters in `path`, and those of the query as `address`; its docstring is the
+    route's. A page without `make` needs more than the atlas and has a route of its own. `name` is the operation id in
+    the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
+    site with a model), and with `about` on the overview. `exported` pages are written as files, `slow` ones made in
+    advance, those of `instances` for the memories chosen for files (None: in advance). A page that is not `stored` is
+    made for each request; a stored one again when `mark` changes.
     """
 
     name: str
@@ -91,6 +87,10 @@ class PageKind:
     instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
     stored: bool = True
     mark: Callable[..., object] = lambda edition, **_: None
+
+    def make_page(self, edition: Edition, parameters: Mapping[str, Any]) -> Page:
+        assert self.make is not None
+        return self.make(edition, **parameters)
 
     def pages(self, edition: Edition, chosen: Sequence[MemoryId] | None = None) -> Instances:
         return ((self.path, {}),) if self.instances is None else self.instances(edition, chosen)
@@ -137,40 +137,16 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
-_SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-"""Jinja's syntax options, which affect compiled templates."""
-
-
-class _CompiledTemplates(FileSystemBytecodeCache):
-    """Caches compiled templates beside this module's byte code, so that a server need not compile them again. Without
-    read or write access there, nothing is cached.
-    """
-
-    def get_source_checksum(self, source: str) -> str:
-        """A checksum of the template and of the syntax options."""
-        return super().get_source_checksum(f"{source}{_SYNTAX}")
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        with suppress(OSError):
-            super().load_bytecode(bucket)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Writes a file and renames it; like Python, not if writing byte code is disabled."""
-        if not sys.dont_write_bytecode:
-            with suppress(OSError):
-                super().dump_bytecode(bucket)
-
-
 @cache
 def environment() -> Environment:
     """The Jinja environment, with autoescape and an error for undefined names; filters format tokens and numbers."""
-    kept = _CompiledTemplates(str(Path(cache_from_source(__file__)).parent), "template-%s.cache")
     engine = Environment(
         loader=PackageLoader("mnemoscope.show.pages"),
         undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         auto_reload=False,
-        bytecode_cache=kept,
-        **_SYNTAX,
     )
     engine.filters |= {
         "token": show_token,

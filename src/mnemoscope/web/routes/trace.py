@@ -12,9 +12,8 @@ from starlette.responses import Response
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.audit import AuditAddress
-from mnemoscope.show.pages.causal import causal_view
 from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.trace import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress, TraceView, chosen_place, shade
+from mnemoscope.show.pages.trace import CHANGES, TraceAddress, TraceView, causal_view, chosen_place, limits, shade
 from mnemoscope.web.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 
@@ -38,7 +37,7 @@ def trace(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Page:
     try:
         return _trace_page(worker, wanted)
     except MnemoscopeError as problem:
-        extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
+        extra = {"asked": wanted, "limits": limits(worker.model.longest), "trace": None}
         return problem_page("trace.html", "Trace", problem, extra)
 
 
@@ -83,7 +82,7 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
     changes = model_answers.parse_changes(worker, wanted.placed_changes)
     data: dict[str, Any] = {
-        "limits": _limits(worker),
+        "limits": limits(worker.model.longest),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "trace": None,
@@ -118,8 +117,3 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
     can = len(trace["positions"]) > 1 and not worker.differs
     extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
     return Page("trace.html", "Trace", data, lambda: extra)
-
-
-def _limits(worker: "ModelWorker") -> dict[str, int]:
-    tokens = min(TOKENS, worker.model.longest)
-    return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}
