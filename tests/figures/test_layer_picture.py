@@ -13,9 +13,9 @@ import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, STYLE, WIDTH
-from mnemoscope.show.figures.layer_axes import draw_axes, percent
-from mnemoscope.show.figures.layer_picture import HEIGHT, LogScale, PictureFrame, frame, picture
+from mnemoscope.show.figures.chart import STYLE, WIDTH
+from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
+from mnemoscope.show.figures.layer_picture import HEIGHT, LogScale, PictureFrame, draw_axes, frame, picture
 from mnemoscope.show.figures.layer_picture import TITLES as AXES
 from mnemoscope.show.figures.page_svg import grammar
 from web.layer_atlas import Row, layered
@@ -114,16 +114,7 @@ def test_axes_are_those_of_the_library(name: str, patterns: bool) -> None:
     rows = [{"rate": rate.high, "confidence": confidence.high, "kind": kind}]
     specification = axes(rate, confidence, patterns=patterns, rows=rows)
     theirs = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification, vl_version=grammar()))
-    never = [(rate.never, "never")] if rate.low < rate.least else []
-    marks = (
-        [(float(scale.at(np.array(value))), text) for value, text in axis]
-        for scale, axis in (
-            (rate, never + [(value, percent(value)) for value in rate.ticks()]),
-            (confidence, [(value, percent(value)) for value in confidence.ticks()]),
-        )
-    )
-    before, after = draw_axes(*marks, size=(WIDTH, HEIGHT), titles=AXES, legend=patterns, label="a <b>")
-    ours = ElementTree.fromstring(before + after)
+    ours = ElementTree.fromstring(draw_axes(PictureFrame(rate, confidence, patterns)))
     expected, found = sorted(texts(theirs)), sorted(texts(ours))
     assert [(text, anchor) for text, anchor, _ in found] == [(text, anchor) for text, anchor, _ in expected]
     # The library measures letters in a font of its own: the drawing as a whole may be some pixels wider.

@@ -13,7 +13,8 @@ from jsonschema import ValidationError
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import load_answers, stored_answers
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, GREEN, GREY, ORANGE, PURPLE, STYLE, Figure
+from mnemoscope.show.figures.chart import STYLE, Figure
+from mnemoscope.show.figures.colours import BLUE, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.show.figures.panels import small_specification, specification
 from mnemoscope.show.figures.sections import draw_figure

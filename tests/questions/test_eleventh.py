@@ -53,13 +53,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 '''
 FIGURE = '''"""Figure 99: how long values are."""
 
-from mnemoscope.show.figures.chart import BLUE, Figure, Series, ends
+from mnemoscope.show.figures.chart import Figure, Series, ends
+from mnemoscope.show.figures.colours import BLUE
 from mnemoscope.show.figures.panels import lines
 
 
-def figure(answers):
+def figure(answer):
     """A line over the layers."""
-    answer = answers["attention_length"]
     panels = lines(answer, [Series("length", BLUE)], name="attention_length", title="length", y="norm", format="~g")
     return Figure(panels, "The mean norm.", f"Values are {ends(answer, 'length')} long.")
 '''
@@ -89,7 +89,7 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     (sources / "questions" / "beyond" / "attention_length.py").write_text(QUESTION)
     (sources / "show" / "figures" / "beyond" / "attention_length.py").write_text(FIGURE)
     registry = sources / "questions" / "registry.py"
-    end = ')\n"""Those that it left open'
+    end = ')\n"""Questions that the paper left open'
     assert registry.read_text().count(end) == 1
     registry.write_text(registry.read_text().replace(end, '    "attention_length",\n' + end))
     path = os.pathsep.join([str(sources.parent), str(Path(__file__).parents[1])])

@@ -2,14 +2,16 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.serving import listen
@@ -19,6 +21,11 @@ def client(atlas: Path, *, base: str = "http://127.0.0.1:8765", **settings: Any)
     """A reader of the atlas's pages; exceptions are answered, as the server does."""
     app = create_app(Settings(atlas, **settings))
     return TestClient(app, base_url=base, raise_server_exceptions=False, follow_redirects=False)
+
+
+def make_page(patch: pytest.MonkeyPatch, name: str, make: Callable[..., Any]) -> None:
+    """Makes the registry's page of this name with another function."""
+    patch.setitem(vars(next(page for page in PAGES if page.name == name)), "make", make)
 
 
 def patient(reader: TestClient, address: str) -> Any:

@@ -8,16 +8,12 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jinja2 import Environment
 
 from mnemoscope.atlas.manifest import begin
 from mnemoscope.cli import main
-from mnemoscope.show.pages import page
 from mnemoscope.web import Settings
 from mnemoscope.web.serving import prewarm
 from mnemoscope.web.site import Site
@@ -182,63 +178,6 @@ def test_nothing_is_made_ahead_while_somebody_waits(atlas: Path) -> None:
         assert begun.is_set()
         assert site.edition().tables.find("overview", None) is not None
     assert not site.busy
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
-    """The names of templates that are compiled; what is kept lies in the test's folder."""
-    names: list[str] = []
-    own = Environment.compile
-
-    def compile(self: Environment, source: Any, name: str | None = None, *rest: Any) -> Any:
-        names.append(str(name))
-        return own(self, source, name, *rest)
-
-    monkeypatch.setattr(Environment, "compile", compile)
-    monkeypatch.setattr(page, "cache_from_source", lambda path: str(tmp_path / "page.pyc"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    page.environment.cache_clear()
-    yield names
-    page.environment.cache_clear()
-
-
-def test_a_template_is_compiled_once_for_all_servers(compiled: list[str], tmp_path: Path) -> None:
-    for _ in range(2):
-        page.environment().get_template("refusal.html")
-        page.environment.cache_clear()
-    assert compiled == ["refusal.html"]
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(b"\0" * kept.stat().st_size)  # as after a power cut
-    page.environment().get_template("refusal.html")
-    assert compiled == ["refusal.html"] * 2
-
-
-def test_a_template_is_compiled_anew_where_it_is_read_in_another_way(
-    compiled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page.environment().get_template("refusal.html")
-    page.environment.cache_clear()
-    monkeypatch.setattr(page, "SYNTAX", page.SYNTAX | {"trim_blocks": False})
-    page.environment().get_template("refusal.html")
-    assert compiled == ["refusal.html"] * 2
-
-
-@pytest.mark.parametrize("why", ["no folder", "a file in its place", "Python was told so"])
-def test_without_a_place_for_them_templates_are_compiled_each_time(
-    compiled: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
-) -> None:
-    place = tmp_path / "place"
-    if why == "a file in its place":
-        place.write_text("")
-    if why == "Python was told so":
-        place.mkdir()
-        monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(page, "cache_from_source", lambda path: str(place / "page.pyc"))
-    for _ in range(2):
-        page.environment().get_template("refusal.html")
-        page.environment.cache_clear()
-    assert compiled == ["refusal.html"] * 2
-    assert not place.is_dir() or not any(place.iterdir())
 
 
 def test_browsing_needs_neither_torch_nor_the_drawing_library(atlas: Path) -> None:

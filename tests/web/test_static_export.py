@@ -16,14 +16,13 @@ from mnemoscope.questions.answers import write
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.overview import overview_page
 from mnemoscope.show.pages.page import DEAD, Frame, Page
-from mnemoscope.web import static_export
 from mnemoscope.web.static_export import ExportSummary, write_pages
 from reports.reading import words
 from reports.reported_atlas import reported
 from support.browser import PHONE, Visits
 from support.durable import Disk
 from web.layer_atlas import Row, layered
-from web.served import client
+from web.served import client, make_page
 
 Capture = pytest.CaptureFixture[str]
 
@@ -261,7 +260,7 @@ def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.Monkey
             write_bytes(manifest, manifest.read_bytes())
         return overview_page(edition)
 
-    monkeypatch.setattr(static_export, "overview_page", page)
+    make_page(monkeypatch, "overview", page)
     if times == 1:
         write_pages(atlas, tmp_path / "pages", memories="L0.M0")
         assert len(begun) == 2

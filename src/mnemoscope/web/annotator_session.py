@@ -6,12 +6,14 @@ access until the work is handed in, so that others' judgements stay hidden befor
 """
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from fastapi import Depends
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.web.page_routes import OneSite
 from mnemoscope.web.rendering import json_response, path_of, wants_json
 from mnemoscope.web.security import check_form, cookie_name, has_token
 from mnemoscope.web.site import Site
@@ -25,79 +27,80 @@ COOKIE_SECONDS = 90 * 24 * 3600
 _TOKEN = re.compile(r"[\w-]{20,64}", re.ASCII)
 
 
-class AnnotatorSession:
-    """The access rules of one site's annotations; most methods are dependencies of routes. A database named in the
-    settings is opened at once. Raises AnnotationError if it cannot be reached, or is of another version or atlas.
-    """
+def admits(site: Site, request: Request) -> bool:
+    """Whether the request may enter without the access token: the annotator's pages, which check access themselves."""
+    path = path_of(request)
+    if path == f"{PLACE}/join":
+        return True
+    ours = path in (PLACE, f"{PLACE}.json") or path.startswith((f"{PLACE}/", "/static/"))
+    return ours and bool(_token_of(site, request))
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        if site.settings.annotations is not None:
-            site.judgements.store()
 
-    def admits(self, request: Request) -> bool:
-        """Whether the request may enter without the access token: the annotator's pages, which check access
-        themselves.
-        """
-        path = path_of(request)
-        if path == f"{PLACE}/join":
-            return True
-        ours = path in (PLACE, f"{PLACE}.json") or path.startswith((f"{PLACE}/", "/static/"))
-        return ours and bool(self._token_of(request))
+def _token_of(site: Site, request: Request) -> str:
+    token = request.cookies.get(cookie_name(site, "judge"), "")
+    return token if _TOKEN.fullmatch(token) else ""
 
-    def _token_of(self, request: Request) -> str:
-        token = request.cookies.get(cookie_name(self.site, "judge"), "")
-        return token if _TOKEN.fullmatch(token) else ""
 
-    def known_annotator(self, request: Request) -> "Annotator | None":
-        """The annotator of this browser, if any. Raises AnnotationError."""
-        token = self._token_of(request)
-        store = self.site.judgements.existing_store() if token else None
-        return None if store is None else store.annotator(token)
+def known_annotator(site: OneSite, request: Request) -> "Annotator | None":
+    """The annotator of this browser, if any. Raises AnnotationError."""
+    token = _token_of(site, request)
+    store = site.judgements.existing_store() if token else None
+    return None if store is None else store.annotator(token)
 
-    def annotator(self, request: Request) -> "Annotator":
-        """The annotator of this browser. Raises 401 if there is none."""
-        annotator = self.known_annotator(request)
-        if annotator is None:
-            raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
-        return annotator
 
-    def has_full_access(self, request: Request) -> bool:
-        return self.site.settings.token is None or has_token(self.site, request)
+MaybeAnnotator = Annotated[Any, Depends(known_annotator)]
 
-    def judging(self, request: Request) -> "Annotator | None":
-        """The annotator of this browser, if their work is not handed in yet."""
-        annotator = self.known_annotator(request)
-        if annotator is None or annotator.role == "host" or self.site.judgements.store().progress(annotator).handed_in:
-            return None
-        return annotator
 
-    def host(self, request: Request) -> None:
-        """Raises 403 unless the request is a host's."""
-        if not self.has_full_access(request):
-            raise HTTPException(403, "Only a host can see this; an invitation opens the pages of your own work.")
-        annotator = self.judging(request)
-        if annotator is not None:
-            raise HTTPException(
-                403,
-                f"This browser judges as {annotator.name}, who sees what others said once all is handed in;"
-                " stop judging in it, on the page of your work, to be the host again.",
-            )
+def annotator_of(known: MaybeAnnotator) -> "Annotator":
+    """The annotator of this browser. Raises 401 if there is none."""
+    if known is None:
+        raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
+    annotator: Annotator = known
+    return annotator
 
-    def judged_store(self) -> "Store":
-        """The store. Raises 404 if there are no judgements."""
-        store = self.site.judgements.existing_store()
-        if store is None:
-            raise HTTPException(404, "Nobody has judged anything yet.")
-        return store
 
-    async def check_form(self, request: Request) -> None:
-        await check_form(self.site, request)
+def has_full_access(site: Site, request: Request) -> bool:
+    return site.settings.token is None or has_token(site, request)
 
-    def set_annotator_cookie(self, answer: Response, token: str) -> Response:
-        name = cookie_name(self.site, "judge")
-        answer.set_cookie(name, token, max_age=COOKIE_SECONDS if token else 0, httponly=True, samesite="lax")
-        return answer
+
+def judging_annotator(site: Site, request: Request) -> "Annotator | None":
+    """The annotator of this browser, if their work is not handed in yet."""
+    annotator = known_annotator(site, request)
+    if annotator is None or annotator.role == "host" or site.judgements.store().progress(annotator).handed_in:
+        return None
+    return annotator
+
+
+def check_host(site: OneSite, request: Request) -> None:
+    """Raises 403 unless the request is a host's."""
+    if not has_full_access(site, request):
+        raise HTTPException(403, "Only a host can see this; an invitation opens the pages of your own work.")
+    annotator = judging_annotator(site, request)
+    if annotator is not None:
+        raise HTTPException(
+            403,
+            f"This browser judges as {annotator.name}, who sees what others said once all is handed in;"
+            " stop judging in it, on the page of your work, to be the host again.",
+        )
+
+
+async def check_own_form(site: OneSite, request: Request) -> None:
+    await check_form(site, request)
+
+
+def store_of(site: OneSite) -> "Store":
+    return site.judgements.store()
+
+
+OneAnnotator = Annotated[Any, Depends(annotator_of)]
+OneStore = Annotated[Any, Depends(store_of)]
+FORM, HOST = Depends(check_own_form), Depends(check_host)
+
+
+def set_annotator_cookie(site: Site, answer: Response, token: str) -> Response:
+    name = cookie_name(site, "judge")
+    answer.set_cookie(name, token, max_age=COOKIE_SECONDS if token else 0, httponly=True, samesite="lax")
+    return answer
 
 
 def done(request: Request, data: dict[str, Any], *, to: str) -> Response:

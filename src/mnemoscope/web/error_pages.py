@@ -3,19 +3,19 @@
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope import errors
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageNotFound
 from mnemoscope.web.rendering import html, json_response, path_of, wants_json
 from mnemoscope.web.site import Site
 
 STATUS: tuple[tuple[type[errors.MnemoscopeError], int], ...] = (
     (errors.MemoryIdError, 404),
+    (PageNotFound, 404),
     (errors.AtlasBusy, 503),
     (errors.StoreFailed, 503),
     (errors.AnnotationError, 409),
@@ -41,36 +41,42 @@ def problem_page(template: str, title: str, problem: errors.MnemoscopeError, ext
     return Page(template, title, data, lambda: extra | {"problem": sentence}, status)
 
 
-def error_page(site: Site, request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
+def error_page(request: Request, status: int, sentence: str, *, bare: bool = False) -> Response:
     """The answer with this status and one sentence; `bare` hides the site's navigation from readers without access."""
     sentence = " ".join(sentence.split())
     bare = bare or ANNOTATOR_ONLY in request.scope
     if wants_json(request):
         return json_response({"status": status, "message": sentence}, status=status)
     values = {"status": status, "phrase": HTTPStatus(status).phrase, "sentence": sentence, "bare": bare}
+    site: Site = request.app.state.site
     # The atlas now in the folder may be the cause, so the latest open one is used.
     with site.reading(site.latest):
-        page = html(site, request, "refusal.html", values)
+        page = html(request, "refusal.html", values)
     return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
-def add_error_pages(app: FastAPI, site: Site) -> None:
-    @app.exception_handler(errors.MnemoscopeError)
-    def ours(request: Request, problem: errors.MnemoscopeError) -> Response:
-        return error_page(site, request, status_of(problem), str(problem))
+def _refuse(request: Request, problem: errors.MnemoscopeError) -> Response:
+    return error_page(request, status_of(problem), str(problem))
 
-    @app.exception_handler(HTTPException)
-    def http(request: Request, problem: HTTPException) -> Response:
-        sentence = str(problem.detail)
-        if problem.status_code == 404 and sentence == "Not Found":
-            sentence = f"There is no page {path_of(request)!r}."
-        answer = error_page(site, request, problem.status_code, sentence)
-        answer.headers.update(problem.headers or {})
-        return answer
 
-    @app.exception_handler(RequestValidationError)
-    def refuse_invalid(request: Request, problem: RequestValidationError) -> Response:
-        first = problem.errors()[0]
-        where = [str(step) for step in first["loc"] if step not in ("query", "path", "body")]
-        sentence = f"{'.'.join(where) or 'what was sent'}: {first['msg'].rstrip('.')}."
-        return error_page(site, request, 400, sentence[0].upper() + sentence[1:])
+def _refuse_http(request: Request, problem: HTTPException) -> Response:
+    sentence = str(problem.detail)
+    if problem.status_code == 404 and sentence == "Not Found":
+        sentence = f"There is no page {path_of(request)!r}."
+    answer = error_page(request, problem.status_code, sentence)
+    answer.headers.update(problem.headers or {})
+    return answer
+
+
+def _refuse_invalid(request: Request, problem: RequestValidationError) -> Response:
+    first = problem.errors()[0]
+    where = [str(step) for step in first["loc"] if step not in ("query", "path", "body")]
+    sentence = f"{'.'.join(where) or 'what was sent'}: {first['msg'].rstrip('.')}."
+    return error_page(request, 400, sentence[0].upper() + sentence[1:])
+
+
+HANDLERS: dict[int | type[Exception], Any] = {
+    errors.MnemoscopeError: _refuse,
+    HTTPException: _refuse_http,
+    RequestValidationError: _refuse_invalid,
+}

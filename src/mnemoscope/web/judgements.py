@@ -36,6 +36,8 @@ class SiteJudgements:
         self._failed: tuple[str, float, AnnotationError] | None = None
         self._silent = 0.0
         self._published = Cache(1)
+        self.results = Cache(2)
+        """What people found and its drawing, of the latest judgements."""
 
     def store(self) -> "Store":
         """The store of the present atlas, created if there is none. Raises AnnotationError."""

@@ -1,25 +1,25 @@
 """One function, two answers: HTML at its address, and its data as JSON at the same address with `.json`.
 
-    @both(router, site, "/layers/{layer}", name="layers_layer")
-    def layer(request: Request, layer: int, sort: str = "memory") -> Page: ...
+    @both(router, "/search", name="search")
+    def search(site: OneSite, q: str = "") -> Page: ...
 
-The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages made from the
-atlas alone are cached and have an ETag. Use `kept=False` for pages that depend on more than the address, and
-`stored=False` for many large pages: they have an ETag, but are made for each request.
+The function's parameters are FastAPI's. It returns a Page (or a Response, passed on unchanged). Pages of the registry
+(show/pages/contents.py) are made from the atlas alone, and have an ETag. Routers are of all applications of this
+process; what differs among these is in `app.state`.
 """
 
 import hashlib
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
 from mnemoscope.web.security import csrf_token, give_csrf
 from mnemoscope.web.site import Site
@@ -41,6 +41,19 @@ REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": PROBLEM, "5XX": PROBLEM}
 REVALIDATED = "private, no-cache"
 
 PageFunction = Callable[..., Page | Response]
+_REQUEST = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+
+
+async def site_of(request: Request) -> Site:
+    site: Site = request.app.state.site
+    return site
+
+
+OneSite = Annotated[Site, Depends(site_of)]
+
+
+def new_router() -> APIRouter:
+    return APIRouter(redirect_slashes=False, default_response_class=Response, responses=REFUSALS)
 
 
 def twin_of(path: str) -> str:
@@ -49,28 +62,28 @@ def twin_of(path: str) -> str:
 
 
 def both(
-    router: APIRouter, site: Site, path: str, *, name: str, kept: bool = True, stored: bool = True,
-    mark: Callable[..., object] = lambda **_: None,
-) -> Callable[[PageFunction], PageFunction]:  # fmt: skip
+    router: APIRouter, path: str, *, name: str, kind: PageKind | None = None
+) -> Callable[[PageFunction], PageFunction]:
     """A decorator that answers at `path` and at its twin; returns the function unchanged. `name` is the operation id in
-    the OpenAPI document. A cached page is made again when `mark` changes for the same parameters.
+    the OpenAPI document. Without a `kind` the page depends on more than the address, and browsers keep none.
     """
 
     def decorate(function: PageFunction) -> PageFunction:
+        own = [*inspect.signature(function).parameters.values()]
+
         def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
             @wraps(function)
             def endpoint(request: Request, **parameters: Any) -> Response:
+                site: Site = request.app.state.site
+
                 def answer() -> Response:
-                    page = function(request, **parameters)
-                    if isinstance(page, Response):
-                        # A twin redirects to a twin.
-                        return _to_twin(page) if as_json and "location" in page.headers else page
-                    return _response(site, request, page, as_json=as_json, kept=kept)
+                    page = function(**parameters) if kind is None else kind.make_page(site.edition(), parameters)
+                    return _response(request, page, as_json=as_json, kept=kind is not None)
 
-                return site.read(
-                    lambda: _revalidate(site, request, answer, mark(**parameters), stored) if kept else answer()
-                )
+                return site.read(answer if kind is None else lambda: _revalidate(request, answer, kind, parameters))
 
+            taken = own if kind is None else [_from_query(one) for one in own[1:]]
+            endpoint.__signature__ = inspect.Signature([_REQUEST, *taken])  # type: ignore[attr-defined]
             router.add_api_route(
                 path,
                 endpoint,
@@ -89,10 +102,18 @@ def both(
     return decorate
 
 
+def _from_query(parameter: inspect.Parameter) -> inspect.Parameter:
+    if parameter.name != "address":
+        return parameter
+    return parameter.replace(annotation=Annotated[parameter.annotation, Query()], default=parameter.empty)
+
+
 def _revalidate(
-    site: Site, request: Request, answer: Callable[[], Response], mark: object, stored: bool
+    request: Request, answer: Callable[[], Response], kind: PageKind, parameters: dict[str, Any]
 ) -> Response:
-    """The page with its ETag, cached if `stored`; only the ETag if the browser has the page."""
+    """The page with its ETag, cached if it is stored; only the ETag if the browser has the page."""
+    site: Site = request.app.state.site
+    mark = kind.mark(site.edition(), **parameters)
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
     # With a model, pages link to traces.
     model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
@@ -106,8 +127,8 @@ def _revalidate(
         made = answer()
         return bytes(made.body), made.status_code, made.media_type or "text/html"
 
-    body, status, kind = site.edition().pages.get(("page", where), make) if stored else make()
-    return Response(body, status, media_type=kind, headers=headers)
+    body, status, media = site.edition().pages.get(("page", where), make) if kind.stored else make()
+    return Response(body, status, media_type=media, headers=headers)
 
 
 def _to_twin(answer: Response) -> Response:
@@ -115,21 +136,25 @@ def _to_twin(answer: Response) -> Response:
     return RedirectResponse(f"{twin_of(path)}{mark}{query}", answer.status_code)
 
 
-def _response(site: Site, request: Request, page: Page, *, as_json: bool, kept: bool) -> Response:
+def _response(request: Request, page: Page | Response, *, as_json: bool, kept: bool) -> Response:
+    if isinstance(page, Response):
+        # A twin redirects to a twin.
+        return _to_twin(page) if as_json and "location" in page.headers else page
     if as_json:
         return json_response(page.data, status=page.status)
     query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))
     twin = link_to(twin_of(path_of(request)), query)
     values = {"twin": twin, **page.values()}
     if kept:
-        return Response(html(site, request, page.template, values), page.status, media_type="text/html")
-    return form_page(site, request, page.template, values, status=page.status)
+        return Response(html(request, page.template, values), page.status, media_type="text/html")
+    return form_page(request, page.template, values, status=page.status)
 
 
-def form_page(site: Site, request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
+def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
     """A page that is never cached, with the token that this browser's forms must carry."""
+    site: Site = request.app.state.site
     token = csrf_token(site, request)
-    text = html(site, request, template, values | {"csrf": token})
+    text = html(request, template, values | {"csrf": token})
     answer = Response(text, status, media_type="text/html", headers={"Cache-Control": "no-store"})
     give_csrf(site, answer, token)
     return answer

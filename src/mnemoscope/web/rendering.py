@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mnemoscope.foundation.formatting import json_safe
+from mnemoscope.show.pages.contents import contents
 from mnemoscope.show.pages.page import Frame
 from mnemoscope.web.site import Site
 
@@ -53,10 +54,14 @@ def link_to(path: str, query: str = "") -> str:
     return f"/{quote(path.lstrip('/'))}" + (f"?{query}" if query else "")
 
 
-def html(site: Site, request: Request, template: str, values: dict[str, Any]) -> str:
+def html(request: Request, template: str, values: dict[str, Any]) -> str:
     """The page: the template's blocks inside the frame of this site."""
+    site: Site = request.app.state.site
     differs = None if site.model is None else site.model.differs
-    frame = Frame(site.edition(), site.settings.atlas, path_of(request), asset_address, differs=differs)
+    listed = contents(site.edition(), model=site.model is not None)
+    frame = Frame(
+        site.edition(), site.settings.atlas, path_of(request), asset_address, contents=listed, differs=differs
+    )
     return frame.render(template, values)
 
 

@@ -50,7 +50,7 @@ _log = logging.getLogger("mnemoscope.web")
 class Security:
     """The outermost layer of the application; `admits` lets requests in without the access token (invitations)."""
 
-    def __init__(self, app: ASGIApp, *, site: Site, admits: Callable[[Request], bool]) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site, admits: Callable[[Site, Request], bool]) -> None:
         self._app = app
         self._site = site
         self._admits = admits
@@ -79,14 +79,14 @@ class Security:
                 await self._app(passed, _limit_body(receive), send_safely)
                 return
         except HTTPException as problem:
-            answer = error_page(self._site, request, problem.status_code, str(problem.detail))
+            answer = error_page(request, problem.status_code, str(problem.detail))
         except Exception:
             # The client controls the path, which must not control the terminal.
             _log.exception("%s %s", scope["method"], show_text(scope["path"]))
             if begun:
                 raise
             sentence = "This is a bug in mnemoscope; the server's terminal says more."
-            answer = error_page(self._site, request, 500, sentence)
+            answer = error_page(request, 500, sentence)
         await answer(scope, receive, send_safely)
 
     def _refuse(self, request: Request) -> Response | None:
@@ -131,13 +131,13 @@ class Security:
             return answer
         if has_token(self._site, request):
             return None
-        if self._admits(request):
+        if self._admits(self._site, request):
             request.scope[ANNOTATOR_ONLY] = True
             return None
         return self._error(request, 401, "This page needs the access token: open the address that the server printed.")
 
     def _error(self, request: Request, status: int, sentence: str) -> Response:
-        return error_page(self._site, request, status, sentence, bare=True)
+        return error_page(request, status, sentence, bare=True)
 
 
 def _limit_body(receive: Receive) -> Receive:

@@ -7,23 +7,19 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import MnemoscopeError, ServeError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.heap import give_back_freed_memory
 from mnemoscope.foundation.progress import EARLY
-from mnemoscope.questions import QUESTIONS
+from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.layers import Choice, layer_page, layers_page
-from mnemoscope.show.pages.memory import memory_page
-from mnemoscope.show.pages.overview import overview_page
-from mnemoscope.show.pages.page import Page, environment
-from mnemoscope.show.pages.questions import question_page, questions_page
+from mnemoscope.show.pages.page import PageKind, environment
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
@@ -131,25 +127,22 @@ def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AF
 
 
 def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
-    """The slowest things to make first: templates, the overview, tables of memories' pages, layers, figures."""
-    layers = edition.atlas.layers
-    pages: tuple[Callable[[Edition], Page], ...] = (
-        partial(memory_page, wanted=edition.atlas.name(layers[0], 0)),
-        layers_page,
-        *(partial(layer_page, layer=layer, choice=Choice()) for layer in layers),
-        questions_page,
-        *(partial(question_page, question=question) for question in QUESTIONS),
-    )
+    """The slowest things to make first: templates, the overview, what many pages share, and the other pages."""
     for name in environment().list_templates():  # compiling one blocks every thread
         yield partial(environment().get_template, name)
-    yield partial(_make_whole, overview_page, edition)
+    pages = (
+        partial(_make_whole, kind, edition, parameters)
+        for kind in PAGES
+        if kind.slow
+        for _, parameters in kind.pages(edition)
+    )
+    yield next(pages)
     yield edition.read_ahead
-    for page in pages:
-        yield partial(_make_whole, page, edition)
+    yield from pages
 
 
-def _make_whole(page: Callable[[Edition], Page], edition: Edition) -> None:
-    page(edition).extra()
+def _make_whole(kind: PageKind, edition: Edition, parameters: Mapping[str, Any]) -> None:
+    kind.make_page(edition, parameters).extra()
 
 
 def with_token(settings: Settings) -> Settings:

@@ -113,7 +113,7 @@ class Site:
             from mnemoscope.web.model_worker import describe_difference
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
-        opened = Edition(atlas, footprint)
+        opened = Edition(atlas, footprint, published=self.judgements.published_for)
         if before is not None and before.mined_files == opened.mined_files:
             return before.followed_by(footprint)
         return opened

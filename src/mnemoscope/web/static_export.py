@@ -4,46 +4,34 @@ The pages are those of `serve`, with links between files. A link to a page that 
 Search, tokens, judgements, traces and audits need a server, and are left out.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
-from mnemoscope.foundation.files import flush, json_bytes, make_folder, storing, write_bytes
+from mnemoscope.foundation.files import json_bytes
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.questions import QUESTIONS
+from mnemoscope.show.export.folder import is_beside, replacing_files
 from mnemoscope.show.figures.examples import best_examples
+from mnemoscope.show.pages.contents import PAGES, contents
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.layers import ROWS, Choice, layer_page, layer_rows, layers_page
-from mnemoscope.show.pages.memory import memory_page
-from mnemoscope.show.pages.overview import overview_page
-from mnemoscope.show.pages.page import Frame, Page
-from mnemoscope.show.pages.questions import question_page, questions_page
+from mnemoscope.show.pages.layers import layer_rows
+from mnemoscope.show.pages.page import Frame, PageKind
 from mnemoscope.web.rendering import asset_bytes
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
-
-PageMaker = Callable[[Edition], Page]
 
 SIDE = "browse"
 PER_LAYER = 5
 STRIKING = 10
 TRIES = 3
-NAMED = 1_000
-"""Most memories of a layer whose page lists exactly these; with more, the page lists the layer from its first
-memory.
-"""
 
 
 @dataclass(frozen=True)
@@ -65,19 +53,20 @@ def write_pages(
     """
     site = Site(Settings(atlas.absolute()))
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
-    _check(directory, site.atlas)
+    is_beside(directory, site.atlas.path, SIDE)
+    if directory.is_symlink():
+        raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
+    check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
     selection(site.edition(), memories)  # fails before anything is written
     # Entered before the pages are made, so that an unwritable folder fails at once.
-    with _fresh(directory) as fresh:
+    with replacing_files(directory) as write:
         atlas_hash, chosen, files = _of_one_edition(site, memories, progress)
         listed = {name: len(data) for name, data in sorted(files.items())}
         files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
-        if taken := sorted(set(_foreign_files(directory)) & files.keys()):
+        earlier = made_files(directory / MANIFEST, "pages").keys() | {MANIFEST}
+        if taken := sorted(name for name in files.keys() - earlier if (directory / name).exists()):
             raise AtlasExists(f"{directory / taken[0]} is none of the pages written there; move it, or choose another")
-        for name, data in files.items():
-            with storing(directory / name):
-                write_bytes(fresh / name, data)
-        _replace(directory, fresh)
+        write(files, earlier)
     pages = sum(name.endswith(".html") for name in listed)
     return ExportSummary(directory, pages, len(chosen), sum(map(len, files.values())))
 
@@ -104,15 +93,6 @@ def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
     return sorted(chosen)
 
 
-def _check(directory: Path, atlas: Atlas) -> None:
-    place, home = directory.resolve(), atlas.path.resolve()
-    if place == home or place in home.parents or (home in place.parents and place != home / SIDE):
-        raise OptionError(f"{directory} holds the atlas or lies inside it; leave --out away, or choose another folder")
-    if directory.is_symlink():
-        raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
-    check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
-
-
 def _of_one_edition(
     site: Site, memories: str | None, progress: Progress
 ) -> tuple[str, list[MemoryId], dict[str, bytes]]:
@@ -123,7 +103,7 @@ def _of_one_edition(
             with site.reading(edition):
                 edition.read_ahead()
                 chosen = selection(edition, memories)
-                files = _Writer(edition, chosen, people=site.judgements.published_for).files(progress)
+                files = _Writer(edition, chosen).files(progress)
         except MnemoscopeError:
             if site.edition() is edition:
                 raise
@@ -134,56 +114,37 @@ def _of_one_edition(
 
 
 class _Writer:
-    def __init__(
-        self, edition: Edition, chosen: Sequence[MemoryId], *, people: Callable[[MemoryId], list[dict[str, Any]]]
-    ) -> None:
-        self._edition, self._people = edition, people
-        self._pages: dict[str, tuple[str, PageMaker]] = {
-            "/": ("index.html", overview_page),
-            "/layers": ("layers.html", layers_page),
-            "/questions": ("questions.html", questions_page),
-            **{
-                f"/questions/{question}": (f"questions/{question}.html", partial(question_page, question=question))
-                for question in QUESTIONS
-            },
-            **{f"/{memory}": (f"{memory}.html", partial(self._memory, memory)) for memory in chosen},
-        }
-        """By address: the page's file name, and the function that makes it."""
-        self._alias: dict[str, str] = {}
+    def __init__(self, edition: Edition, chosen: Sequence[MemoryId]) -> None:
+        self._edition = edition
+        self._pages: dict[str, tuple[str, PageKind, Any]] = {}
+        """By address: the page's file name, its kind and its parameters."""
+        self._first: dict[str, str] = {}
+        """By path: the file of the first page there."""
         self._assets: set[str] = set()
-        for layer in edition.atlas.layers:
-            self._add_layer(layer, [edition.atlas.number(one) for one in chosen if one.layer == layer])
+        for kind in PAGES:
+            for address, parameters in kind.pages(edition, chosen) if kind.exported else ():
+                path, _, query = address.partition("?")
+                number = dict(parse_qsl(query)).get("page")
+                name = (path[1:] or "index") + (f"-{number}" if number else "") + ".html"
+                self._pages[address] = name, kind, parameters
+                self._first.setdefault(path, name)
         total = sum(edition.atlas.memories(layer) for layer in edition.atlas.layers)
         self._note = (
             f"Pages of {len(chosen):,} of the {total:,} memories, written as files by mnemoscope report --browse."
             " Search, tokens, judgements, traces and audits are not among them: they need mnemoscope serve."
         )
 
-    def _memory(self, memory: MemoryId, edition: Edition) -> Page:
-        return memory_page(edition, memory, people=self._people(memory))
-
-    def _add_layer(self, layer: int, own: list[int]) -> None:
-        """Adds the layer's page with only the selected memories, in several parts if needed."""
-        memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
-        rows = len(own) if memories else ROWS
-        for number in range(1, max(1, -(-rows // ROWS)) + 1):
-            name = f"layers/{layer}.html" if number == 1 else f"layers/{layer}-{number}.html"
-            choice = Choice(memories=memories, page=number)
-            address = f"/layers/{layer}{choice.query(page=number)}"
-            self._pages[address] = name, partial(layer_page, layer=layer, choice=choice)
-        for address in (f"/layers/{layer}", f"/layers/{layer}?page=1"):
-            self._alias[address] = f"layers/{layer}.html"
-
     def files(self, progress: Progress) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
-        for done, (address, (name, make)) in enumerate(self._pages.items()):
+        for done, address in enumerate(self._pages):
             progress("pages", done, len(self._pages), "pages")
-            files[name] = self._page(address, name, make).encode()
+            files[self._pages[address][0]] = self._page(address).encode()
         progress("pages", len(self._pages), len(self._pages), "pages")
         return files | {f"static/{name}": asset_bytes(name) for name in self._assets}
 
-    def _page(self, address: str, name: str, make: PageMaker) -> str:
+    def _page(self, address: str) -> str:
         """The page as HTML. Raises AtlasDamaged for one that cannot be made."""
+        name, kind, parameters = self._pages[address]
         path, root = address.partition("?")[0], "../" * name.count("/")
 
         def asset(name: str) -> str:
@@ -192,10 +153,10 @@ class _Writer:
 
         frame = Frame(
             self._edition, self._edition.atlas.path, path, asset, place=partial(self._place, address, root),
-            note=self._note,
+            contents=contents(self._edition), note=self._note,
         )  # fmt: skip
         try:
-            page = make(self._edition)
+            page = kind.make_page(self._edition, parameters)
             text = frame.render(page.template, {"twin": f"{path}.json", **page.values()})
         except MnemoscopeError as problem:
             where = f"{self._edition.atlas.path}: the page {path} cannot be made"
@@ -210,47 +171,7 @@ class _Writer:
         parts = urlsplit(urljoin(f"http://atlas{here}", link))
         query = urlencode(sorted(parse_qsl(parts.query, keep_blank_values=True)))
         address = parts.path + (f"?{query}" if query else "")
-        target = self._pages[address][0] if address in self._pages else self._alias.get(address)
+        target = self._pages[address][0] if address in self._pages else None
+        if target is None and query in ("", "page=1"):
+            target = self._first.get(parts.path)
         return None if target is None else root + target + (f"#{parts.fragment}" if parts.fragment else "")
-
-
-@contextmanager
-def _fresh(directory: Path) -> Iterator[Path]:
-    """An empty temporary folder beside the target, removed at the end. Raises StoreFailed."""
-    make_folder(directory.parent)
-    fresh = directory.parent / f".{directory.name}.{os.getpid()}.mnemoscope-tmp"
-    try:
-        with storing(directory):
-            rmtree(fresh, ignore_errors=True)
-            fresh.mkdir()
-        yield fresh
-    finally:
-        rmtree(fresh, ignore_errors=True)
-
-
-def _replace(directory: Path, fresh: Path) -> None:
-    """Swaps in the fresh folder and keeps foreign files; restores the old folder if that fails."""
-    old = fresh.with_name(f"{fresh.name}-old")
-    with storing(directory):
-        if directory.exists():
-            directory.rename(old)
-        try:
-            fresh.rename(directory)
-        except OSError:
-            if old.exists():
-                old.rename(directory)
-            raise
-        flush(directory.parent)
-        for name in _foreign_files(old):
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            if not (directory / name).exists():
-                (old / name).rename(directory / name)
-    if not _foreign_files(old):
-        rmtree(old, ignore_errors=True)
-
-
-def _foreign_files(directory: Path) -> list[str]:
-    """Files in a folder of pages that do not belong to it, relative to the folder."""
-    listed = {MANIFEST, *made_files(directory / MANIFEST, "pages")}
-    files = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
-    return [name for path in files if (name := path.relative_to(directory).as_posix()) not in listed]

@@ -236,7 +236,7 @@ class Store(AbstractContextManager["Store"]):
             return views.list_places(connection, annotator)
 
     def progress(self, annotator: Annotator) -> views.Progress:
-        """The annotator's numbers of items and finished items."""
+        """The annotator's numbers of items and finished items, and whether all work is handed in."""
         with self.database.reading() as connection:
             places = views.list_places(connection, annotator)
             handed_in = views.has_submitted(connection, annotator)
@@ -244,7 +244,7 @@ class Store(AbstractContextManager["Store"]):
         return views.Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
 
     def view(self, code: str, annotator: Annotator) -> KeyView | CaseView:
-        """An item as the annotator sees it: its prefixes and their own judgements, without the memory's name."""
+        """An item as the annotator sees it: its prefixes and their own judgements. A campaign's keys stay unnamed."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if item["kind"] == "case":

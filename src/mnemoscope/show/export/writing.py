@@ -1,8 +1,8 @@
 """Writes a report: index.html, figures/QUESTION.{svg,png,pdf}, and a manifest.json that covers them.
 
 Inside an atlas the report is the folder `report`; elsewhere any folder that is empty or holds a report. The same atlas
-gives the same bytes. All files are made before the first is written. Style, scripts, charts and tables are inside the
-page: it loads nothing, and its content policy forbids loading.
+gives the same bytes. All files are made before the first is written (folder.py). Style, scripts, charts and tables are
+inside the page: it loads nothing, and its content policy forbids loading.
 
 The renderer numbers clipping paths and gradients across figures, and lists a PDF's resources in random order; both are
 normalised here. One font and one weight per figure keep the order of a PDF's fonts fixed, too.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -22,13 +23,13 @@ from typing import Any
 import vl_convert
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, record_hashes, write_beside
+from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import OptionError
-from mnemoscope.foundation.files import file_entry, storing, write_bytes, write_json
+from mnemoscope.foundation.files import json_bytes
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
+from mnemoscope.show.export.folder import is_beside, replacing_files
 from mnemoscope.show.figures.page_svg import grammar, number_parts
 from mnemoscope.show.figures.routing import LayerRouting, routing, routing_chart
 from mnemoscope.show.figures.sections import drawn_figure
@@ -66,7 +67,9 @@ def write_report(
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     directory = opened.path / SIDE if out is None else Path(out)
-    inside = _inside(opened, directory)
+    inside = is_beside(directory, opened.path, SIDE)
+    if not inside:
+        check_replaceable(directory, _is_report, "a report")
     loaded = load_answers(opened, keep=inside, progress=progress)
     opened = loaded.atlas
     specifications = {
@@ -163,17 +166,6 @@ def vega_script() -> str:
     return bundle
 
 
-def _inside(atlas: Atlas, directory: Path) -> bool:
-    """Whether the report goes into the atlas. Raises for folders that it must not be written into."""
-    place, home = directory.resolve(), atlas.path.resolve()
-    if place == home / SIDE:
-        return True
-    if place == home or home in place.parents:
-        raise OptionError(f"{directory} lies inside the atlas; leave --out away, or choose a folder outside of it")
-    check_replaceable(directory, _is_report, "a report")
-    return False
-
-
 def _is_report(directory: Path) -> bool:
     """Whether the folder's manifest is a report's; a page without it, or the manifest of a web app, is not."""
     files = made_files(directory / MANIFEST)
@@ -182,17 +174,11 @@ def _is_report(directory: Path) -> bool:
 
 
 def _write(atlas: Atlas, directory: Path, contents: dict[str, bytes], *, inside: bool) -> None:
-    with write_beside(atlas) if inside else nullcontext():
-        for path, data in sorted(contents.items()):
-            write_bytes(directory / path, data)
-        for question in (*QUESTIONS, ROUTING):
-            for ending in ENDINGS:
-                old = f"figures/{question}.{ending}"
-                if old not in contents:
-                    with storing(directory / old):
-                        (directory / old).unlink(missing_ok=True)
-        if inside:
-            record_hashes(atlas, SIDE, [f"{SIDE}/{path}" for path in contents], anew=True)
-            return
-        files = {path: file_entry(directory / path) for path in sorted(contents)}
-        write_json(directory / MANIFEST, {"atlas": atlas.manifest_hash, "files": files})
+    side = f"{SIDE}/" if inside else ""
+    entries = {
+        f"{side}{path}": {"bytes": len(data), "sha256": sha256(data).hexdigest()} for path, data in contents.items()
+    }
+    manifest = {MANIFEST: json_bytes({"atlas": atlas.manifest_hash, "files": entries})}
+    earlier = {f"figures/{question}.{ending}" for question in (*QUESTIONS, ROUTING) for ending in ENDINGS}
+    with write_beside(atlas) if inside else nullcontext(), replacing_files(directory) as write:
+        write(contents | manifest, earlier)

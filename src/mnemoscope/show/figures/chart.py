@@ -1,8 +1,7 @@
 """The common parts of figures: style, series, axes, tooltips (Vega-Lite), and sentences about lines.
 
-Colours are of middle lightness, so that a drawing is readable on white and on black; text and axes take the colour of
-the surrounding text. Every series also differs in its dashes or its place, never in colour alone. The drawing library
-takes half a second to load and is loaded only when a chart is made.
+Text and axes take the colour of the surrounding text. Every series also differs in its dashes or its place, never in
+colour alone. The drawing library takes half a second to load and is loaded only when a chart is made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,21 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mnemoscope.foundation.formatting import DASH
 from mnemoscope.questions.question import Answer, Row
+from mnemoscope.show.figures.colours import SOLID
 
 if TYPE_CHECKING:
     import altair as alt
-
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#3b82d6", "#d9730d", "#2c9a66", "#9a6bdb", "#848b96"
-PATTERN_COLOURS = (
-    ("shallow", "shallow", BLUE),
-    ("semantic", "semantic", ORANGE),
-    ("both", "shallow and semantic", PURPLE),
-    ("none", "no pattern", GREY),
-)
-"""The kinds of pattern of a trigger: key, label, and colour in Figure 2."""
-SOLID: tuple[int, ...] = (1, 0)
-DASHED: tuple[int, ...] = (6, 3)
-DOTTED: tuple[int, ...] = (2, 3)
 
 WIDTH, HEIGHT = 600, 260
 LAYER_AXIS = "layer (counted from 0)"

@@ -1,11 +1,13 @@
 """A scatter plot of a layer's memories as SVG: firing rate against the value's confidence, every point a link.
 
-Axes (layer_axes.py) look like those of other figures; the thousands of points are written directly, on the same scales.
-All layers of an atlas share the axes, so that their pictures can be compared.
+The drawing library takes a second to load and draw, and a layer's page is often the first one opened. So axes, legend
+and the thousands of points are written directly, placed as the library would place them; tests compare them. All layers
+of an atlas share the axes, so that their pictures can be compared. Widths of letters are Arial's; a page's own font may
+be slightly wider.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -13,14 +15,23 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.show.figures.chart import BLUE, PATTERN_COLOURS, WIDTH
-from mnemoscope.show.figures.layer_axes import draw_axes, percent
+from mnemoscope.show.figures.chart import WIDTH
+from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
 
 HEIGHT = 340
 RADIUS = 2.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
+LABEL = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
+_LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
+"""Widths relative to the font size; other characters are digits."""
+_DIGIT, _SIZE = 0.556, 12
+_LEGEND = (0, 91, 190, 355)
+_LEAST_LABELS = 44
+"""Least width of the vertical axis's labels, so that pictures of layers are aligned."""
+_INK = 'stroke="currentColor" stroke-width="1"'
+_CIRCLE = "M4.18,0A4.18,4.18,0,1,1,-4.18,0A4.18,4.18,0,1,1,4.18,0"
 
 
 @dataclass(frozen=True)
@@ -50,38 +61,37 @@ class LogScale:
         candidates = [step * 10.0**power for power in range(first, first + 20) for step in steps]
         return [float(f"{one:.6g}") for one in candidates if self.least <= one <= self.high]
 
+    def marks(self) -> list[tuple[float, str]]:
+        """The labelled places of the axis, from its start."""
+        labels = [(value, percent(value)) for value in self.ticks()]
+        named = [(self.never, "never"), *labels] if self.low < self.least else labels
+        return [(float(self.at(np.array(value))), text) for value, text in named]
+
 
 @dataclass(frozen=True)
 class PictureFrame:
-    """Axes and legend as two halves of a drawing, and the scales of the points between them."""
+    """The scales of the points, and whether these are coloured by kind of pattern, with a legend."""
 
-    before: str
-    after: str
     rate: LogScale
     confidence: LogScale
+    legend: bool
+
+
+def percent(share: float) -> str:
+    """A share as an axis label: `0.01%`, without trailing zeros or an exponent."""
+    return f"{np.format_float_positional(100 * share, precision=12, fractional=False, trim='-')}%"
 
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
-    """The axes shared by all layers; `patterns` tells whether points are coloured by kind."""
+    """The frame shared by all layers."""
 
     def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
         counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
         values = atlas.table("values", layer=layer, columns=["max_probability"])
         return (counts["positive"] / counts["prefixes"].clip(1)).to_numpy(), values.to_series().to_numpy()
 
-    rates, confidences = zip(*atlas.each_layer(read), strict=True)
-    rate = _scale(np.concatenate(rates), WIDTH)
-    confidence = _scale(np.concatenate(confidences), HEIGHT)
-    never = [(rate.never, "never")] if rate.low < rate.least else []
-    across = [*never, *((value, percent(value)) for value in rate.ticks())]
-    up = [(value, percent(value)) for value in confidence.ticks()]
-    marks = (
-        [(float(scale.at(np.array(value))), text) for value, text in axis]
-        for scale, axis in ((rate, across), (confidence, up))
-    )
-    label = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
-    before, after = draw_axes(*marks, size=(WIDTH, HEIGHT), titles=TITLES, legend=patterns, label=label)
-    return PictureFrame(before, after, rate, confidence)
+    rates, confidences = (np.concatenate(one) for one in zip(*atlas.each_layer(read), strict=True))
+    return PictureFrame(_scale(rates, WIDTH), _scale(confidences, HEIGHT), patterns)
 
 
 def _scale(values: np.ndarray, length: float) -> LogScale:
@@ -104,12 +114,10 @@ def picture(
     y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
     places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
     known = np.isfinite(x) & np.isfinite(y)
-    kinds = memories["kind"].to_list()
-    chosen = set(shown)
-    ground = "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen)
+    kinds, chosen = memories["kind"].to_list(), set(shown)
     tooltips = [f"<title>{escape(title)}</title>" for title in titles] if len(shown) <= SPOKEN else [""] * len(titles)
-    parts = [frame.before]
-    if ground:
+    parts = []
+    if ground := "".join(f"M{x} {y}h0" for row, (x, y) in enumerate(places) if known[row] and row not in chosen):
         parts.append(
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
@@ -123,4 +131,74 @@ def picture(
         )
         if points:
             parts.append(f'<g fill="{colour}" fill-opacity="0.75">{points}</g>')
-    return "".join([*parts, frame.after])
+    return draw_axes(frame, parts)
+
+
+def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
+    """The drawing; `content` uses the coordinates of its panel."""
+    across, up = frame.rate.marks(), [(HEIGHT - place, text) for place, text in frame.confidence.marks()]
+    labels = max(_LEAST_LABELS, 7 + max((_width(text) for _, text in up), default=0.0))
+    left, top = round(labels + 25), 24 if frame.legend else 9
+    size = left + WIDTH + 7, top + HEIGHT + 43
+    parts = [
+        f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}"'
+        f' class="drawing" role="group" aria-label="{escape(LABEL)}" font-family="inherit">'
+        f'<g fill="none" stroke-miterlimit="10" transform="translate({left},{top})">',
+        '<g transform="translate(0.5,0.5)">',
+        *(f'<path d="M0 {_tick(y)}h{WIDTH}" {_INK} stroke-opacity="0.13"/>' for y, _ in up),
+        *(f'<path d="M{_tick(x)} {HEIGHT}v5" {_INK} stroke-opacity="0.5"/>' for x, _ in across),
+        *(f'<path d="M0 {_tick(y)}h-5" {_INK} stroke-opacity="0.5"/>' for y, _ in up),
+        f'<path d="M0 {HEIGHT}h{WIDTH}M0 {HEIGHT}v{-HEIGHT}" {_INK} stroke-opacity="0.5"/>',
+        *_labels_across(across),
+        *_labels_up(up),
+        _text(WIDTH / 2, HEIGHT + 36, TITLES[0], size=13),
+        f'<g transform="translate({-labels - 11:g},{HEIGHT / 2:g}) rotate(-90)">{_text(0, 0, TITLES[1], size=13)}</g>',
+        "</g>",
+        *content,
+    ]
+    if frame.legend:
+        parts.append(f'<g transform="translate(0,-20)">{"".join(map(_entry, _LEGEND, PATTERN_COLOURS))}</g>')
+    return "".join([*parts, "</g></svg>"])
+
+
+def _labels_across(marks: Sequence[tuple[float, str]]) -> list[str]:
+    """The labels that fit, from left to right; those at the ends stay within the panel."""
+    labels, end = [], -np.inf
+    for x, text in marks:
+        anchor = "start" if x < 1 else "end" if x > WIDTH - 1 else "middle"
+        begin = x - _width(text) * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+        if begin > end:
+            labels.append(_text(x, HEIGHT + 16, text, anchor=anchor))
+            end = begin + _width(text)
+    return labels
+
+
+def _labels_up(marks: Sequence[tuple[float, str]]) -> list[str]:
+    labels, end = [], np.inf
+    for y, text in marks:
+        if y + _SIZE / 2 < end:
+            labels.append(_text(-7, y + 4, text, anchor="end"))
+            end = y - _SIZE / 2
+    return labels
+
+
+def _entry(x: int, kind: tuple[str, str, str]) -> str:
+    _, name, colour = kind
+    point = f'<path transform="translate({x + 6},6)" d="{_CIRCLE}" fill="{colour}"/>'
+    return point + _text(x + 16, 10, name, anchor="start")
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = _SIZE) -> str:
+    return (
+        f'<text x="{round(x, 2):g}" y="{round(y, 2):g}" text-anchor="{anchor}" font-size="{size}px"'
+        f' fill="currentColor">{escape(text)}</text>'
+    )
+
+
+def _width(text: str) -> float:
+    return _SIZE * sum(_LETTERS.get(letter, _DIGIT) for letter in text)
+
+
+def _tick(place: float) -> int:
+    """Lines are drawn on whole pixels."""
+    return int(np.floor(place + 0.5))

@@ -58,7 +58,7 @@ class Section:
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     """Draws a question's figure with the module of that name; other `answers` are ignored."""
-    figure: Figure = _drawing_module(question).figure({one: answers[one] for one in drawn_questions(question)})
+    figure: Figure = _drawing_module(question).figure(*(answers[one] for one in drawn_questions(question)))
     return figure
 
 

@@ -8,12 +8,18 @@ import polars as pl
 from mnemoscope.questions.question import EMPTY
 from mnemoscope.show.pages.annotate_item import progress_view
 from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.page import PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_answer
 
 if TYPE_CHECKING:
     from mnemoscope.annotate.campaigns.results import Results
     from mnemoscope.annotate.campaigns.store import Store
 
+PAGES = (
+    PageKind(
+        "annotate", "/annotate", label="Annotate", about="say what keys detect, as the paper's annotators did."
+    ),
+)
 NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition")
 """Numbers that are not shares."""
 TITLES = {

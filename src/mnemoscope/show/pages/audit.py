@@ -6,13 +6,19 @@ question of docs/beyond.md, B4.
 
 import math
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from mnemoscope.foundation.formatting import DASH
+from mnemoscope.show.pages.page import MODEL, Address, PageKind
 from mnemoscope.show.pages.trace import TraceAddress, WrittenText
 
+PAGES = (
+    PageKind(
+        "audit", "/audit", label="Audit", needs=MODEL,
+        about="which memories carry a string, and what it loses without them.",
+    ),
+)  # fmt: skip
 FEWEST, USUAL, MOST = 19, 99, 999
 """Random strings drawn for the given one: with fewer, none can rank among the best 5 %."""
 NEIGHBOURS = 40
@@ -21,9 +27,7 @@ MINUS = "\N{MINUS SIGN}"
 Data = dict[str, Any]
 
 
-class AuditAddress(BaseModel, frozen=True):
-    """The parameters of the address; empty form fields are left out."""
-
+class AuditAddress(Address, frozen=True):
     text: Annotated[WrittenText, Field(description="The string to audit")] = None
     vary: Annotated[
         Literal["all", "digits"],
@@ -34,9 +38,7 @@ class AuditAddress(BaseModel, frozen=True):
     ] = USUAL
 
     def address(self) -> str:
-        usual = AuditAddress()
-        names = [name for name in AuditAddress.model_fields if getattr(self, name) != getattr(usual, name)]
-        return "/audit?" + urlencode([(name, getattr(self, name)) for name in names])
+        return f"/audit?{self.query()}"
 
 
 class AuditView:

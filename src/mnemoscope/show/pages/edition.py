@@ -6,10 +6,9 @@ edition if only answers or patterns are new. For a model of GPT-2's size they ta
 1.5 million sentences, are larger and read for each page.
 """
 
-import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,8 +27,6 @@ PAGES = 64 << 20
 """Bytes of recent pages and views cached per edition: about a thousand pages of memories."""
 SENTENCES = 1_500_000
 """Most sentences whose tokens are kept in memory; decoding those of one memory's triggers takes 40 ms."""
-UNSORTED = 2
-"""Pages that search the triggers of all layers before these are sorted once for all others."""
 _SPAN = 1 << 24
 """More than the memories of any layer, and than the positions of any sentence."""
 
@@ -51,8 +48,8 @@ class Edition:
     pages: Cache = field(default_factory=lambda: Cache(PAGES, weigh=_bytes_of))
     tables: Cache = field(default_factory=Cache)
     mined: Cache = field(default_factory=Cache)
-    _asked: Iterator[int] = field(default_factory=itertools.count)
-    """How many pages have asked which memories share triggers."""
+    published: Callable[[MemoryId], list[dict[str, Any]]] = lambda _: []
+    """The judgements of a memory that every page may show; they may change within one edition."""
 
     @property
     def state(self) -> str:
@@ -61,7 +58,7 @@ class Edition:
 
     def followed_by(self, footprint: Footprint) -> "Edition":
         """The next edition, with other answers or patterns of the same mined tables."""
-        return Edition(self.atlas, footprint, mined=self.mined, _asked=self._asked)
+        return Edition(self.atlas, footprint, mined=self.mined, published=self.published)
 
     @property
     def mined_files(self) -> Footprint:
@@ -139,7 +136,7 @@ class Edition:
 
     def read_ahead(self) -> None:
         """Reads the two slow objects that many pages need: the triggers of all layers, and the sentences. Before that,
-        each page reads the sentences it needs, and the first two pages search all triggers.
+        each page reads the sentences it needs.
         """
         self.mined.get("sentences", self._sentences)
         self.mined.get("places", self._places)
@@ -147,33 +144,21 @@ class Edition:
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
         keys = np.array([sentence * _SPAN + position for sentence, position in prefixes], dtype=np.int64)
-        kept = self.mined.find("places", None)
-        # Searching all layers once takes half as long as sorting all triggers for later pages.
-        if kept is None and next(self._asked) >= UNSORTED:
-            kept = self.mined.get("places", self._places)
-        if kept is None:
-            sentences = sorted({sentence for sentence, _ in prefixes})
-            found_in = self.atlas.each_layer(lambda layer: self._layer_places(layer, sentences))
-            pieces = [memories[np.isin(places, keys)] for places, memories in found_in]
-        else:
-            places, memories = kept
-            ends = zip(np.searchsorted(places, keys, "left"), np.searchsorted(places, keys, "right"), strict=True)
-            pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
+        places, memories = self.mined.get("places", self._places)
+        ends = zip(np.searchsorted(places, keys, "left"), np.searchsorted(places, keys, "right"), strict=True)
+        pieces = [memories[first:last] for first, last in ends] or [memories[:0]]
         counts = Counter(np.concatenate(pieces).tolist())
         return {self.atlas.name(name // _SPAN, name % _SPAN): count for name, count in counts.items()}
 
-    def _layer_places(self, layer: int, sentences: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The positive triggers of a layer, in all sentences or in these: sentence and position as one number, and the
-        memory as another.
-        """
-        rows = self.atlas.best_triggers(layer, None, columns=["sentence", "position", "memory"])
-        if sentences is not None:
-            rows = rows.filter(pl.col("sentence").is_in(sentences))
-        sentence, position, memory = (rows[name].to_numpy().astype(np.int64) for name in rows.columns)
-        return sentence * _SPAN + position, layer * _SPAN + memory
-
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        prefixes, memories = zip(*map(self._layer_places, self.atlas.layers), strict=True)
+        """The positive triggers of all layers, sorted: sentence and position as one number, the memory as another."""
+
+        def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = self.atlas.best_triggers(layer, None, columns=["sentence", "position", "memory"])
+            sentence, position, memory = (rows[name].to_numpy().astype(np.int64) for name in rows.columns)
+            return sentence * _SPAN + position, layer * _SPAN + memory
+
+        prefixes, memories = zip(*map(read, self.atlas.layers), strict=True)
         whole = np.concatenate(prefixes)
         order = np.argsort(whole, kind="stable")
         return whole[order], _narrow(np.concatenate(memories)[order])

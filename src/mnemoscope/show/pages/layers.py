@@ -3,23 +3,26 @@
 A layer's rows are computed once and cached; the address holds the filter and the order.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlencode
 
 import polars as pl
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.questions import layer_numbers
 
 if TYPE_CHECKING:
     from mnemoscope.show.figures.layer_picture import PictureFrame
 
 ROWS = 100
+NAMED = 1_000
+"""Most memories of a layer whose written page lists exactly these; with more, it lists all."""
 COLUMNS = {
     "memory": "memory",
     "rate": "rate",
@@ -40,10 +43,11 @@ Bound = Annotated[
     AfterValidator(lambda bound: None if bound == "" else bound),
 ]
 """A number, or None for an empty form field."""
+LayerNumber = Annotated[int, Field(ge=0, le=100_000, description="A layer, counted from 0")]
 
 
-class Choice(BaseModel, frozen=True):
-    """The filter and order of a layer's memories; the whole state of the page's address. Shares are between 0 and 1."""
+class Choice(Address, frozen=True):
+    """The filter and order of a layer's memories. Shares are between 0 and 1."""
 
     sort: Sort = "memory"
     order: Literal["up", "down"] = "up"
@@ -60,22 +64,15 @@ class Choice(BaseModel, frozen=True):
     norm_to: Bound = None
     page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
-    def query(self, **changes: Any) -> str:
-        """The address's query with these changes, from the first page on, without default values."""
-        changed = self.model_copy(update={"page": 1} | changes).model_dump()
-        usual = Choice().model_dump()
-        texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in changed.items()}
-        parts = {name: texts[name] for name in texts if changed[name] != usual[name]}
-        return f"?{urlencode(parts)}" if parts else ""
-
     def heading(self, sort: Sort) -> str:
         """The address of the same memories in this order, reversed if it is the page's own."""
         usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
         turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
-        return self.query(sort=sort, order=turned if self.sort == sort else usual) or "?sort=memory"
+        query = self.query(sort=sort, order=turned if self.sort == sort else usual, page=1)
+        return f"?{query or 'sort=memory'}"
 
     def at_page(self, number: int) -> str:
-        return self.query(page=number) or "?page=1"
+        return f"?{self.query(page=number) or 'page=1'}"
 
     @property
     def is_narrowed(self) -> bool:
@@ -163,7 +160,7 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
 
 
 def layers_page(edition: Edition) -> Page:
-    """One row per layer: memories, those that never fire, those that agree, and the headline numbers."""
+    """Every layer in a line."""
     layers = []
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
@@ -194,31 +191,32 @@ def _share(rows: pl.DataFrame, kinds: tuple[str, ...]) -> float | None:
     return None if rows["kind"].null_count() else int(rows["kind"].is_in(kinds).sum()) / max(1, rows.height)
 
 
-def layer_page(edition: Edition, layer: int, choice: Choice) -> Page:
-    """One page of the layer's memories, their total, and the headline numbers. Raises MemoryIdError for a layer that
-    was not mined, OptionError.
-    """
+def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
+    """One layer: its memories as a table and a picture, and what the questions say of it."""
     rows = layer_rows(edition, layer)
-    chosen = choose(rows, choice)
+    chosen = choose(rows, address)
+    pages = max(1, -(-chosen.height // ROWS))
+    if address.page > pages:
+        raise PageNotFound(f"There is no page {address.page} of these memories; the last one is {pages}.")
     place = edition.atlas.layers.index(layer)
     columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
     columns += ["kind", "patterns"]
-    listed = chosen.slice((choice.page - 1) * ROWS, ROWS).select(columns).to_dicts()
+    listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
         **_counts(rows),
         "total": chosen.height,
-        "page": choice.page,
-        "pages": max(1, -(-chosen.height // ROWS)),
-        "choice": choice.model_dump(exclude={"page"}),
+        "page": address.page,
+        "pages": pages,
+        "choice": address.model_dump(exclude={"page"}),
         "rows": [{"name": str(edition.atlas.name(layer, row["memory"])), **row} for row in listed],
         "previous": edition.atlas.layers[place - 1] if place else None,
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
     }
     return Page(
-        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, choice), "address": choice}
+        "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, address), "address": address}
     )
 
 
@@ -261,3 +259,27 @@ def _titles(edition: Edition, layer: int) -> list[str]:
         ]
 
     return edition.pages.get(("titles", layer), make)
+
+
+def _layer_instances(
+    edition: Edition, chosen: Sequence[MemoryId] | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every layer, with the chosen memories only, in several pages if needed; in advance with all, its first page."""
+    for layer in edition.atlas.layers:
+        own = [edition.atlas.number(one) for one in chosen or () if one.layer == layer]
+        memories = ",".join(map(str, own)) if len(own) <= NAMED else ""
+        rows = 0 if chosen is None else len(own) if memories else ROWS
+        for page in range(1, max(1, -(-rows // ROWS)) + 1):
+            choice = Choice(memories=memories, page=page)
+            yield f"/layers/{layer}?{choice.query()}".rstrip("?"), {"layer": layer, "address": choice}
+
+
+PAGES = (
+    PageKind(
+        "layers", "/layers", layers_page, label="Layers", exported=True, slow=True,
+        about="all memories of one, sorted and filtered, as a table and as a picture.",
+    ),
+    PageKind(
+        "layer", "/layers/{layer}", layer_page, exported=True, slow=True, instances=_layer_instances, stored=False
+    ),
+)  # fmt: skip

@@ -1,39 +1,50 @@
 """A memory's page: all data of the atlas about it, people's judgements, and the most similar memories."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import polars as pl
+from pydantic import Field
 
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.trace import TraceAddress
+from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
+from mnemoscope.show.pages.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
-NOTHING = TraceAddress()
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
 
 
-def memory_page(
-    edition: Edition,
-    wanted: MemoryId,
-    *,
-    pattern: int | None = None,
-    people: Sequence[dict[str, Any]] = (),
-    changes: Sequence[str] = (),
-    carried: TraceAddress = NOTHING,
-    traces: bool = False,
-) -> Page:
-    """The page. Its links keep a trace's prompt and `changes`, and lead to traces if there is a model. `pattern` is the
-    number of the pattern whose triggers are marked. Raises MemoryIdError for an unknown memory, OptionError for an
-    unknown pattern.
-    """
+MemoryName = Annotated[str, Field(max_length=100, description="A memory, such as L10.M222")]
+
+
+class MemoryAddress(Address, frozen=True):
+    """The pattern whose triggers are marked; and a trace's prompt and changes, which the links carry along."""
+
+    pattern: Annotated[int | None, Field(ge=0, le=32_767, description="The pattern whose triggers are marked")] = None
+    changes: Annotated[
+        list[Change],
+        Field(validation_alias="set", max_length=CHANGES),
+        Field(description="Interventions to carry along, such as L10.M222=0"),
+    ] = []  # noqa: RUF012
+    prompt: Annotated[str | None, Field(max_length=PROMPT, description="A traced prompt to carry along")] = None
+    at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
+
+
+PLAIN = MemoryAddress()
+
+
+def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLAIN) -> Page:
+    """One memory: triggers, value, activity, patterns, neighbours."""
+    if not name.startswith("L"):
+        raise PageNotFound(f"There is no page {f'/{name}'!r}.")
+    wanted, pattern, changes = MemoryId.parse(name), address.pattern, address.changes
+    people, carried = edition.published(wanted), TraceAddress(prompt=address.prompt, changes=changes, at=address.at)
     patterns = edition.patterns(edition.atlas[wanted].id)
     numbers = [one["pattern"] for one in patterns or []]
     if pattern is not None and pattern not in numbers:
@@ -56,8 +67,8 @@ def memory_page(
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
-        "people": list(people),
-        "set": list(changes),
+        "people": people,
+        "set": changes,
     }
 
     def extra() -> dict[str, Any]:
@@ -67,7 +78,7 @@ def memory_page(
             "negative": group_triggers(triggers, -1, says=None),
             "bars": bars(data["activity"]),
             "carry": f"&{carry}" if carry else "",
-            "add": carried.with_change(f"{wanted}=0") if traces else "",
+            "add": carried.with_change(f"{wanted}=0"),
         }
 
     return Page("memory.html", str(wanted), data, extra)
@@ -204,3 +215,24 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
     return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}
+
+
+def _published(edition: Edition, name: str, **_: object) -> object:
+    """The published judgements of the memory, which may change while the rest of its page stays."""
+    try:
+        return edition.published(edition.atlas[MemoryId.parse(name)].id) or None
+    except MemoryIdError:
+        return None
+
+
+def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """The chosen memories; in advance the first, which reads the tables of all."""
+    for memory in [edition.atlas.name(edition.atlas.layers[0], 0)] if chosen is None else chosen:
+        yield f"/{memory}", {"name": str(memory)}
+
+
+PAGES = (
+    PageKind(
+        "memory", "/{name}", memory_page, exported=True, slow=True, instances=_memory_instances, mark=_published
+    ),
+)

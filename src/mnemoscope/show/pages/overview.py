@@ -14,7 +14,7 @@ from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.questions.registry import THE_PAPERS
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
@@ -24,6 +24,7 @@ GLANCE = ("key_patterns", "value_agreement", "layer_activity", "refinement_match
 
 
 def overview_page(edition: Edition) -> Page:
+    """What was mined, the answers in words, and the most striking memories."""
     data = edition.tables.get("overview", lambda: overview_view(edition))
     return Page(
         "overview.html", "", data, lambda: edition.tables.get("overview words", lambda: overview_words(edition, data))
@@ -110,3 +111,6 @@ def striking_memories(edition: Edition) -> list[dict[str, Any]]:
             }
         )
     return memories
+
+
+PAGES = (PageKind("overview", "/", overview_page, label="Overview", exported=True, slow=True),)

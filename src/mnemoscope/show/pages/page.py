@@ -1,36 +1,27 @@
-"""A page (template, title and data), and the frame that renders it to HTML.
+"""A page (template, title and data), the declaration of its kind, and the frame that renders it to HTML.
 
 Templates write links as `<a {{ link(address) }}>`, so that the same page works on a server, where an address is a link,
 and in a separate file, from which only some pages can be reached.
 """
 
 import re
-import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from pydantic import BaseModel
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import DASH, format_value, show_text, show_token, times_chance
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 
-NAV = (
-    *(("Overview", "/"), ("Layers", "/layers"), ("Search", "/search"), ("Tokens", "/tokens")),
-    *(("Questions", "/questions"), ("Annotate", "/annotate")),
-)
-"""The navigation of every page."""
-WITH_MODEL = (("Trace", "/trace"), ("Audit", "/audit"))
-"""Added if there is a model."""
-ROUTING = ("Routing", "/routing")
-"""Added for a mixture of experts."""
+MODEL = "model"
 DEAD = "This page is not among those that were written"
 """The tooltip of a link without a target."""
 
@@ -51,14 +42,68 @@ class Page:
         return {"title": self.title, **self.data, **self.extra()}
 
 
+class PageNotFound(MnemoscopeError):
+    """There is no such page; answered with 404."""
+
+
+class Address(BaseModel, frozen=True):
+    """The parameters of a page's address, which are its whole state; empty form fields are left out."""
+
+    def query(self, **changes: Any) -> str:
+        """The query with some parameters changed, without default values."""
+        changed, usual = self.model_copy(update=changes), type(self)()
+        pairs = {
+            str(field.validation_alias or name): f"{value:g}" if isinstance(value, float) else value
+            for name, field in type(self).model_fields.items()
+            if (value := getattr(changed, name)) != getattr(usual, name)
+        }
+        return urlencode(pairs, doseq=True)
+
+
+Instances = Iterable[tuple[str, Mapping[str, Any]]]
+"""Addresses of pages of one kind, each with the parameters that it holds."""
+
+
+@dataclass(frozen=True)
+class PageKind:
+    """A kind of page, declared once; routes, contents, files and prewarming follow from it.
+
+    `make` takes an edition, the parameters in `path`, and those of the query as `address`; its docstring is the
+    route's. A page without `make` needs more than the atlas and has a route of its own. `name` is the operation id in
+    the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
+    site with a model), and with `about` on the overview. `exported` pages are written as files, `slow` ones made in
+    advance, those of `instances` for the memories chosen for files (None: in advance). A page that is not `stored` is
+    made for each request; a stored one again when `mark` changes.
+    """
+
+    name: str
+    path: str
+    make: Callable[..., Page] | None = None
+    label: str = ""
+    about: str = ""
+    needs: str = ""
+    exported: bool = False
+    slow: bool = False
+    instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
+    stored: bool = True
+    mark: Callable[..., object] = lambda edition, **_: None
+
+    def make_page(self, edition: Edition, parameters: Mapping[str, Any]) -> Page:
+        assert self.make is not None
+        return self.make(edition, **parameters)
+
+    def pages(self, edition: Edition, chosen: Sequence[MemoryId] | None = None) -> Instances:
+        return ((self.path, {}),) if self.instances is None else self.instances(edition, chosen)
+
+
 @dataclass(frozen=True)
 class Frame:
     """The surroundings of a page: its atlas, its own path, and the targets of its links.
 
     `place` maps a link to the address written in this page, or None without a target; `asset` maps a style or script
-    file. `differs` is the reason why the model is not the one that was mined (None: there is no model). A page in a
-    separate file, without forms and scripts, has a `note` at its head. `dead` is the tooltip of a link without a
-    target.
+    file; `contents` are the pages of the navigation. `differs` is the reason why the model is not the one that was
+    mined (None: there is no model). A page in a separate file, without forms and scripts, has a `note` at its head.
+    `dead` is the tooltip of a link without a target.
     """
 
     edition: Edition
@@ -66,14 +111,10 @@ class Frame:
     path: str
     asset: Callable[[str], str]
     place: Callable[[str], str | None] = str
+    contents: Sequence[PageKind] = ()
     differs: str | None = None
     note: str = ""
     dead: str = DEAD
-
-    @property
-    def nav(self) -> tuple[tuple[str, str], ...]:
-        routing = (ROUTING,) if self.edition.atlas.has("routing") else ()
-        return (*NAV[:2], *routing, *NAV[2:], *(() if self.differs is None else WITH_MODEL))
 
     def is_below(self, address: str) -> bool:
         return self.path == address or (address != "/" and self.path.startswith(f"{address}/"))
@@ -96,40 +137,16 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
-SYNTAX: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-"""Jinja's syntax options, which affect compiled templates."""
-
-
-class _CompiledTemplates(FileSystemBytecodeCache):
-    """Caches compiled templates beside this module's byte code, so that a server need not compile them again. Without
-    read or write access there, nothing is cached.
-    """
-
-    def get_source_checksum(self, source: str) -> str:
-        """A checksum of the template and of the syntax options."""
-        return super().get_source_checksum(f"{source}{SYNTAX}")
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        with suppress(OSError):
-            super().load_bytecode(bucket)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Writes a file and renames it; like Python, not if writing byte code is disabled."""
-        if not sys.dont_write_bytecode:
-            with suppress(OSError):
-                super().dump_bytecode(bucket)
-
-
 @cache
 def environment() -> Environment:
     """The Jinja environment, with autoescape and an error for undefined names; filters format tokens and numbers."""
-    kept = _CompiledTemplates(str(Path(cache_from_source(__file__)).parent), "template-%s.cache")
     engine = Environment(
         loader=PackageLoader("mnemoscope.show.pages"),
         undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         auto_reload=False,
-        bytecode_cache=kept,
-        **SYNTAX,
     )
     engine.filters |= {
         "token": show_token,

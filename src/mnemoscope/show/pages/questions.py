@@ -7,16 +7,20 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from mnemoscope.foundation.cache import Cache
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
 DRAWINGS = 40
 """Cached drawings of all editions of the same mined tables."""
+QuestionName = Annotated[str, Field(max_length=100, description="A question, such as value_agreement")]
 _LIBRARY = threading.Lock()
 """Guards the drawing library, which is not thread-safe."""
 
@@ -57,6 +61,7 @@ def _label(answer: Answer, name: str) -> str:
 
 
 def questions_page(edition: Edition) -> Page:
+    """Every question of the paper, and what this atlas answers."""
     entries = []
     for question, answer in answers_of(edition).items():
         rows = [] if answer.missing else answer.rows(answer.question.main)
@@ -74,10 +79,12 @@ def questions_page(edition: Edition) -> Page:
     return Page("questions.html", "Questions", {"questions": entries})
 
 
-def question_page(edition: Edition, question: str) -> Page:
-    """One question: its figure, the comparison with the paper, and the numbers; computed and drawn once."""
-    data = edition.tables.get(("question", question), lambda: question_view(edition, question))
+def question_page(edition: Edition, question: QuestionName) -> Page:
+    """One question of the paper: its figure, ours beside the paper's, and the numbers."""
     answers = answers_of(edition)
+    if question not in answers:
+        raise PageNotFound(f"There is no question {question!r}; they are {', '.join(answers)}.")
+    data = edition.tables.get(("question", question), lambda: question_view(edition, question))
 
     def extra() -> dict[str, Any]:
         if answers[question].missing:
@@ -143,3 +150,15 @@ def question_view(edition: Edition, question: str) -> dict[str, Any]:
         "next": names[place + 1] if place + 1 < len(names) else None,
         "answer": answers[question].table.to_dicts(),
     }
+
+
+PAGES = (
+    PageKind(
+        "questions", "/questions", questions_page, label="Questions", exported=True, slow=True,
+        about="the paper's figures for this atlas.",
+    ),
+    PageKind(
+        "question", "/questions/{question}", question_page, exported=True, slow=True,
+        instances=lambda *_: [(f"/questions/{question}", {"question": question}) for question in QUESTIONS],
+    ),
+)  # fmt: skip

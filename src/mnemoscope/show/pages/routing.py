@@ -3,19 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.intervals import Estimate
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
 if TYPE_CHECKING:
     from mnemoscope.show.figures.routing import LayerRouting
 
 
 def routing_page(edition: Edition) -> Page:
-    """Every layer's experts with their shares of the tokens. Raises AtlasUnfinished without experts."""
+    """Which experts get which tokens, of a model of experts."""
     if not edition.atlas.has("routing"):
-        raise AtlasUnfinished(f"the model of {edition.atlas.path} has no experts, so nothing is routed")
+        raise PageNotFound("The model has no experts, so nothing is routed.")
     layers = edition.mined.get("routing", lambda: _read(edition))
     return Page("routing.html", "Routing", {"layers": routing_views(edition, layers)}, lambda: {
         "drawing": _drawing(edition, layers)
@@ -70,3 +69,11 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
 
 def _first(edition: Edition, layer: "LayerRouting", row: dict[str, Any]) -> str:
     return str(edition.atlas.numbering(layer.layer).name_in(layer.layer, row["expert"], 0))
+
+
+PAGES = (
+    PageKind(
+        "routing", "/routing", routing_page, label="Routing", needs="routing",
+        about="which expert gets which tokens, and what its memories share.",
+    ),
+)  # fmt: skip

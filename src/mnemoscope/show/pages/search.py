@@ -10,7 +10,7 @@ import polars as pl
 from mnemoscope.errors import OptionError
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import memory_token
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.page import Page, PageKind
 
 if TYPE_CHECKING:
     from mnemoscope.search import Index
@@ -142,3 +142,6 @@ def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:
 
     more = page < min(data["pages"], LAST)
     return {"before": address(page - 1) if page > 1 else "", "after": address(page + 1) if more else ""}
+
+
+PAGES = (PageKind("search", "/search", label="Search"), PageKind("tokens", "/tokens", label="Tokens"))

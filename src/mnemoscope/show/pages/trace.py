@@ -1,4 +1,5 @@
-"""The page of a trace: its address, which is its whole state, with limits; and the values drawn beside its data.
+"""The pages of a trace and of a causal check: the address, which is the whole state, with limits; and the values drawn
+beside the data: a check's table in words, with intervals as marks on a common scale.
 
 Torch-free, and pure functions of the trace and its address: numbers are selected, shaded and linked, not computed.
 Changes and memories are validated by the model's side.
@@ -8,14 +9,20 @@ import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
+from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
+PAGES = (
+    PageKind(
+        "trace", "/trace", label="Trace", needs=MODEL,
+        about="a prompt layer by layer, and what changes without a memory.",
+    ),
+)  # fmt: skip
 PROMPT = 2_000
 """Characters of a prompt."""
 TOKENS = 256
@@ -59,10 +66,8 @@ WrittenText = Annotated[
 """A text of a form, None without one."""
 
 
-class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
-    """The parameters of the address; empty form fields are left out. The page chooses `layer` and `position` by
-    default. `at` applies to changes without a position of their own.
-    """
+class TraceAddress(Address, frozen=True, populate_by_name=True):
+    """The page chooses `layer` and `position` by default. `at` applies to changes without a position of their own."""
 
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
@@ -71,7 +76,7 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
         Field(validation_alias="set", max_length=CHANGES + 1),
         Field(description="Changes, such as L10.M222=0 or L10.M222*2@last"),
         AfterValidator(lambda changes: [one.strip() for one in changes if one.strip()]),
-    ] = []
+    ] = []  # noqa: RUF012
     at: Annotated[
         str,
         Field(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on"),
@@ -92,15 +97,6 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
             return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
 
-    def query(self, **other: Any) -> str:
-        """The query of this address with some parameters changed, without default values."""
-        changed, usual = self.model_copy(update=other), TraceAddress()
-        pairs: list[tuple[str, object]] = [] if changed.prompt is None else [("prompt", changed.prompt)]
-        pairs += [("set", change) for change in changed.changes]
-        names = ("at", "generate", "layer", "position", "stream", "cell", "view")
-        pairs += [(name, getattr(changed, name)) for name in names if getattr(changed, name) != getattr(usual, name)]
-        return urlencode(pairs)
-
     def address(self, **other: Any) -> str:
         return f"/trace?{self.query(**other)}"
 
@@ -120,6 +116,11 @@ class TraceAddress(BaseModel, frozen=True, populate_by_name=True):
         """The memory's page, with prompt and changes in its address."""
         carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
+
+
+def limits(longest: int) -> dict[str, int]:
+    """What a page takes, of a model that reads at most `longest` tokens."""
+    return {"characters": PROMPT, "tokens": min(TOKENS, longest), "interventions": CHANGES, "generate": WRITTEN}
 
 
 def memory_of(change: str) -> str:
@@ -235,3 +236,70 @@ def short_share(probability: float) -> str:
 def short_rank(rank: int) -> str:
     """A rank in at most four characters."""
     return str(rank) if rank < 1000 else f"{rank / 1000:.1f}k" if rank < 10_000 else f"{rank // 1000}k"
+
+
+MEASURES = {
+    "own_tokens_probability": "its own tokens' probability, added up",
+    "own_tokens_log_probability": "its own tokens' log probability, mean",
+    "top_token_probability": "its top token's probability",
+    "top_token_log_probability": "its top token's log probability",
+    "next_token_probability": "probability of what came next in the text",
+    "next_token_log_probability": "log probability of what came next in the text",
+}
+OF = {"memory": "this memory off", "controls": "another one off", "difference": "difference"}
+
+
+def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
+    """Values for the template beside the check's data."""
+    groups = []
+    for logs in (False, True):
+        rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]
+        ends = [abs(row[end]) for row in rows for end in ("mean", "low", "high") if row[end] is not None]
+        widest = max(ends, default=0.0)
+        groups.append(
+            {
+                "title": "Log probabilities (nats)" if logs else "Probabilities (hundredths)",
+                "rows": [_check_row(row, widest, hundredths=not logs) for row in rows],
+            }
+        )
+    key = ("next_token_log_probability", "difference")
+    own = next(row for row in data["rows"] if (row["measure"], row["of"]) == key)
+    return {
+        "own": [{"token": token["id"], "shown": words.visible_text(token["id"])} for token in data["own_tokens"]],
+        "groups": groups,
+        "clear": _clear(own),
+        "other": -data["sign"],
+    }
+
+
+def _check_row(row: dict[str, Any], widest: float, *, hundredths: bool) -> dict[str, Any]:
+    def at(value: float | None) -> float | None:
+        return None if value is None else round(50 + (48 * value / widest if widest else 0.0), 2)
+
+    unit = 100 if hundredths else 1
+    return {
+        "measure": MEASURES.get(row["measure"], row["measure"].replace("_", " ")),
+        "first": row["of"] == "memory",
+        "of": OF.get(row["of"], row["of"]),
+        "kind": row["of"],
+        "count": row["count"],
+        **{name: _with_sign(row[name], unit) for name in ("mean", "low", "high")},
+        **{f"{name}_at": at(row[name]) for name in ("mean", "low", "high")},
+    }
+
+
+def _with_sign(value: float | None, unit: int) -> str | None:
+    if value is None or not math.isfinite(value):
+        return None
+    size = abs(value * unit)
+    text = f"{size:.3f}" if size >= 0.0005 else f"{size:.0e}" if size else "0"
+    return ("\N{MINUS SIGN}" if value < 0 else "+" if value > 0 else "") + text
+
+
+def _clear(row: dict[str, Any]) -> str:
+    """The effect of the memory on the next token: down, up, unclear, or few (too few triggers)."""
+    if row["low"] is None:
+        return "few"
+    if row["low"] <= 0 <= row["high"]:
+        return "unclear"
+    return "down" if row["high"] < 0 else "up"

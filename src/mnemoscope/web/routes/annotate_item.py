@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Path, Query
+from fastapi import Depends, Form, Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,9 +19,10 @@ from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages import annotate_item as judging
 from mnemoscope.show.pages.page import Page
-from mnemoscope.web.annotator_session import PLACE, AnnotatorSession, done
+from mnemoscope.web import annotator_session as sessions
+from mnemoscope.web.annotator_session import FORM, PLACE, MaybeAnnotator, OneAnnotator, OneStore, done
 from mnemoscope.web.error_pages import status_of
-from mnemoscope.web.page_routes import both, form_page
+from mnemoscope.web.page_routes import OneSite, both, form_page, new_router
 from mnemoscope.web.rendering import wants_json
 
 if TYPE_CHECKING:
@@ -91,132 +92,38 @@ class Visit:
         return done(self.request, {"finished": True, "again": saved.again, "next": to}, to=to)
 
 
-def add_pages(routes: APIRouter, session: AnnotatorSession) -> None:
-    site = session.site
-    known, opened = Depends(session.annotator), Depends(site.judgements.store)
-
-    @both(routes, site, f"{PLACE}/work", name="annotate_items_work", kept=False)
-    def work(request: Request, annotator: Annotated[Any, known], store: Annotated[Any, opened]) -> Page:
-        """What the annotator has to judge, and how far it is."""
-        data = judging.work_view(store, annotator)
-        return Page("annotate_work.html", "Your work", data, lambda: {"bare": True, "key": judging.new_key()})
-
-    @both(routes, site, ITEMS, name="annotate_items_item", kept=False)
-    def item(
-        request: Request, code: Code, annotator: Annotated[Any, known], store: Annotated[Any, opened],
-        pattern: Shown = "",
-    ) -> Page | Response:  # fmt: skip
-        """One item: prefixes to mark, or a composition to call related or distant."""
-        if _MEMORY.fullmatch(code):
-            return RedirectResponse(f"/{code}{PLACE}", 303)
-        data = judging.item_view(store, annotator, _view(store, annotator, code))
-        if data["memory"] is not None:
-            return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
-        return judging.item_page(data, annotator, pattern)
-
-    @both(routes, site, "/{name}" + PLACE, name="annotate_items_memory", kept=False)
-    def memory(
-        request: Request, name: Name, annotator: Annotated[Any, Depends(session.known_annotator)], pattern: Shown = ""
-    ) -> Page:
-        """A memory that the reader wants to judge, outside the campaign."""
-        wanted = site.atlas[MemoryId.parse(name)].id
-        if annotator is None:
-            data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
-            return Page(judging.MEMORY, f"Annotate {wanted}", data)
-        store = site.judgements.store()
-        data = judging.item_view(store, annotator, store.view_memory(wanted, annotator))
-        return judging.item_page(data, annotator, pattern)
-
-    _add_posts(routes, session)
+router = new_router()
+post = partial(router.post, dependencies=[FORM])
 
 
-def _add_posts(routes: APIRouter, session: AnnotatorSession) -> None:
-    post = partial(routes.post, dependencies=[Depends(session.check_form)])
-    known, opened = Depends(session.annotator), Depends(session.site.judgements.store)
+@both(router, f"{PLACE}/work", name="annotate_work")
+def work(annotator: OneAnnotator, store: OneStore) -> Page:
+    """What the annotator has to judge, and how far it is."""
+    data = judging.work_view(store, annotator)
+    return Page("annotate_work.html", "Your work", data, lambda: {"bare": True, "key": judging.new_key()})
 
-    def visit_item(
-        request: Request, code: Code, annotator: Annotated[Any, known], store: Annotated[Any, opened]
-    ) -> Visit:
-        """The judged item; a memory's name adds it. Raises 404."""
-        if _MEMORY.fullmatch(code) and session.has_full_access(request):
-            code = store.choose(MemoryId.parse(code))
-        return Visit(request, store, annotator, _view(store, annotator, code))
 
-    def show_problem(visit: Visit, problem: AnnotationError, draft: dict[str, Any] | None = None) -> Response:
-        """The item's page with the problem and the draft; a program gets only the sentence."""
-        if wants_json(visit.request) or status_of(problem) != 409:
-            raise problem
-        data = judging.item_view(visit.store, visit.annotator, visit.store.view(visit.code, visit.annotator))
-        page = judging.item_page(data, visit.annotator, problem=str(problem), draft=draft)
-        return form_page(session.site, visit.request, page.template, page.values(), status=409)
+@both(router, ITEMS, name="annotate_item")
+def item(code: Code, annotator: OneAnnotator, store: OneStore, pattern: Shown = "") -> Page | Response:
+    """One item: prefixes to mark, or a composition to call related or distant."""
+    if _MEMORY.fullmatch(code):
+        return RedirectResponse(f"/{code}{PLACE}", 303)
+    data = judging.item_view(store, annotator, _view(store, annotator, code))
+    if data["memory"] is not None:
+        return RedirectResponse(f"/{data['memory']}{PLACE}", 303)
+    return judging.item_page(data, annotator, pattern)
 
-    on_item = Depends(visit_item)
 
-    @post(f"{ITEMS}/save")
-    def save(visit: Annotated[Visit, on_item], form: Annotated[PatternForm, Form()]) -> Response:
-        """Stores one pattern of the annotator in one item."""
-        given = form.judgement()
-        try:
-            saved = visit.store.save(visit.code, visit.annotator, **given, key=form.key or None)
-        except AnnotationError as problem:
-            return show_problem(visit, problem, given)
-        return visit.stay(saved, "pattern", "made_at", at=saved.pattern)
-
-    @post(f"{ITEMS}/retract")
-    def retract(visit: Annotated[Visit, on_item], pattern: Pattern = "", key: Key = "") -> Response:
-        """Takes one of the annotator's patterns back."""
-        if not pattern:
-            raise HTTPException(400, "Say which pattern is to be taken back.")
-        saved = visit.store.retract(visit.code, visit.annotator, pattern=int(pattern), key=key or None)
-        return visit.stay(saved, "pattern")
-
-    @post(f"{ITEMS}/undo")
-    def undo(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
-        """Takes the annotator's latest step on the item back."""
-        return visit.stay(visit.store.undo(visit.code, visit.annotator, key=key or None), "pattern")
-
-    @post(f"{ITEMS}/finish")
-    def finish(visit: Annotated[Visit, on_item], form: Annotated[PatternForm, Form()]) -> Response:
-        """Stores that the item is finished, and a pattern that the form still holds before that."""
-        given = form.judgement()
-        try:
-            if visit.holds_new(given):
-                visit.store.save(visit.code, visit.annotator, **given, key=f"{form.key}-p" if form.key else None)
-            saved = visit.store.finish(visit.code, visit.annotator, key=form.key or None)
-        except AnnotationError as problem:
-            return show_problem(visit, problem, given)
-        return visit.go_on(saved)
-
-    @post(f"{ITEMS}/none")
-    def none(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
-        """Stores that the item is finished and that there is no pattern."""
-        try:
-            saved = visit.store.finish(visit.code, visit.annotator, none=True, key=key or None)
-        except AnnotationError as problem:
-            return show_problem(visit, problem)
-        return visit.go_on(saved)
-
-    @post(f"{ITEMS}/reopen")
-    def reopen(visit: Annotated[Visit, on_item], key: Key = "") -> Response:
-        """Takes a finished item up again."""
-        return visit.stay(visit.store.finish(visit.code, visit.annotator, done=False, key=key or None))
-
-    @post(f"{ITEMS}/judge")
-    def judge(
-        visit: Annotated[Visit, on_item],
-        verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
-    ) -> Response:  # fmt: skip
-        """Calls a composition of the last layer related or distant."""
-        saved = visit.store.judge(visit.code, visit.annotator, verdict=verdict, key=key or None)
-        return visit.stay(saved) if verdict == "none" else visit.go_on(saved)
-
-    @post(f"{PLACE}/hand-in")
-    def hand_in(
-        request: Request, annotator: Annotated[Any, known], store: Annotated[Any, opened], key: Key = ""
-    ) -> Response:
-        """Hands all work in, for good."""
-        saved = store.hand_in(annotator, key=key or None)
-        return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")
+@both(router, "/{name}" + PLACE, name="annotate_memory")
+def memory(site: OneSite, name: Name, annotator: MaybeAnnotator, pattern: Shown = "") -> Page:
+    """A memory that the reader wants to judge, outside the campaign."""
+    wanted = site.atlas[MemoryId.parse(name)].id
+    if annotator is None:
+        data: dict[str, Any] = {"memory": str(wanted), "code": None, "name": None}
+        return Page(judging.MEMORY, f"Annotate {wanted}", data)
+    store = site.judgements.store()
+    data = judging.item_view(store, annotator, store.view_memory(wanted, annotator))
+    return judging.item_page(data, annotator, pattern)
 
 
 def _view(store: "Store", annotator: "Annotator", code: str) -> "KeyView | CaseView":
@@ -224,3 +131,94 @@ def _view(store: "Store", annotator: "Annotator", code: str) -> "KeyView | CaseV
         return store.view(code, annotator)
     except AnnotationError as problem:
         raise HTTPException(404 if problem.__cause__ is None else status_of(problem), f"{problem}.") from problem
+
+
+def visit_item(site: OneSite, request: Request, code: Code, annotator: OneAnnotator, store: OneStore) -> Visit:
+    """The judged item; a memory's name adds it. Raises 404."""
+    if _MEMORY.fullmatch(code) and sessions.has_full_access(site, request):
+        code = store.choose(MemoryId.parse(code))
+    return Visit(request, store, annotator, _view(store, annotator, code))
+
+
+def _show_problem(visit: Visit, problem: AnnotationError, draft: dict[str, Any] | None = None) -> Response:
+    """The item's page with the problem and the draft; a program gets only the sentence."""
+    if wants_json(visit.request) or status_of(problem) != 409:
+        raise problem
+    data = judging.item_view(visit.store, visit.annotator, visit.store.view(visit.code, visit.annotator))
+    page = judging.item_page(data, visit.annotator, problem=str(problem), draft=draft)
+    return form_page(visit.request, page.template, page.values(), status=409)
+
+
+OneVisit = Annotated[Visit, Depends(visit_item)]
+
+
+@post(f"{ITEMS}/save")
+def save(visit: OneVisit, form: Annotated[PatternForm, Form()]) -> Response:
+    """Stores one pattern of the annotator in one item."""
+    given = form.judgement()
+    try:
+        saved = visit.store.save(visit.code, visit.annotator, **given, key=form.key or None)
+    except AnnotationError as problem:
+        return _show_problem(visit, problem, given)
+    return visit.stay(saved, "pattern", "made_at", at=saved.pattern)
+
+
+@post(f"{ITEMS}/retract")
+def retract(visit: OneVisit, pattern: Pattern = "", key: Key = "") -> Response:
+    """Takes one of the annotator's patterns back."""
+    if not pattern:
+        raise HTTPException(400, "Say which pattern is to be taken back.")
+    saved = visit.store.retract(visit.code, visit.annotator, pattern=int(pattern), key=key or None)
+    return visit.stay(saved, "pattern")
+
+
+@post(f"{ITEMS}/undo")
+def undo(visit: OneVisit, key: Key = "") -> Response:
+    """Takes the annotator's latest step on the item back."""
+    return visit.stay(visit.store.undo(visit.code, visit.annotator, key=key or None), "pattern")
+
+
+@post(f"{ITEMS}/finish")
+def finish(visit: OneVisit, form: Annotated[PatternForm, Form()]) -> Response:
+    """Stores that the item is finished, and a pattern that the form still holds before that."""
+    given = form.judgement()
+    try:
+        if visit.holds_new(given):
+            visit.store.save(visit.code, visit.annotator, **given, key=f"{form.key}-p" if form.key else None)
+        saved = visit.store.finish(visit.code, visit.annotator, key=form.key or None)
+    except AnnotationError as problem:
+        return _show_problem(visit, problem, given)
+    return visit.go_on(saved)
+
+
+@post(f"{ITEMS}/none")
+def none(visit: OneVisit, key: Key = "") -> Response:
+    """Stores that the item is finished and that there is no pattern."""
+    try:
+        saved = visit.store.finish(visit.code, visit.annotator, none=True, key=key or None)
+    except AnnotationError as problem:
+        return _show_problem(visit, problem)
+    return visit.go_on(saved)
+
+
+@post(f"{ITEMS}/reopen")
+def reopen(visit: OneVisit, key: Key = "") -> Response:
+    """Takes a finished item up again."""
+    return visit.stay(visit.store.finish(visit.code, visit.annotator, done=False, key=key or None))
+
+
+@post(f"{ITEMS}/judge")
+def judge(
+    visit: OneVisit,
+    verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
+) -> Response:  # fmt: skip
+    """Calls a composition of the last layer related or distant."""
+    saved = visit.store.judge(visit.code, visit.annotator, verdict=verdict, key=key or None)
+    return visit.stay(saved) if verdict == "none" else visit.go_on(saved)
+
+
+@post(f"{PLACE}/hand-in")
+def hand_in(request: Request, annotator: OneAnnotator, store: OneStore, key: Key = "") -> Response:
+    """Hands all work in, for good."""
+    saved = store.hand_in(annotator, key=key or None)
+    return done(request, {"handed_in": True, "again": saved.again}, to=f"{PLACE}/work")

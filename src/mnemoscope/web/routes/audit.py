@@ -5,42 +5,31 @@ Like a trace, the page is a function of its address, runs in the worker's queue,
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Query
-from starlette.requests import Request
+from fastapi import Query
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.trace import PROMPT, TOKENS
 from mnemoscope.web.error_pages import problem_page
-from mnemoscope.web.page_routes import both
+from mnemoscope.web.page_routes import OneSite, both, new_router
+from mnemoscope.web.routes.trace import OneWorker
 from mnemoscope.web.site import Site
-from mnemoscope.web.without_model import add_without_model
 
 if TYPE_CHECKING:
     from mnemoscope.web.model_worker import ModelWorker
 
-NAME = "auditing_pages_audit"
+router = new_router()
 
 
-def add_pages(routes: APIRouter, site: Site) -> None:
-    """The audit's route, or without a model a page that explains how to get one."""
-    worker = site.model
-    if worker is None:
-        add_without_model(
-            routes, site, "/audit", name=NAME, heading="Audit a string", lacking="audit a string",
-            purpose="ask which memories carry a string", command="mnemoscope audit MODEL --secrets FILE",
-        )  # fmt: skip
-        return
-
-    @both(routes, site, "/audit", name=NAME, kept=False)
-    def audit(request: Request, wanted: Annotated[AuditAddress, Query()]) -> Page:
-        """How well the model knows a string, which memories carry it, and what switching them off does."""
-        try:
-            return _audit_page(site, worker, wanted)
-        except MnemoscopeError as problem:
-            extra = {"asked": wanted, "limits": _limits(worker), "audit": None}
-            return problem_page("audit.html", "Audit", problem, extra)
+@both(router, "/audit", name="audit")
+def audit(site: OneSite, worker: OneWorker, wanted: Annotated[AuditAddress, Query()]) -> Page:
+    """How well the model knows a string, which memories carry it, and what switching them off does."""
+    try:
+        return _audit_page(site, worker, wanted)
+    except MnemoscopeError as problem:
+        extra = {"asked": wanted, "limits": _limits(worker), "audit": None}
+        return problem_page("audit.html", "Audit", problem, extra)
 
 
 def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Depends, Path, Query
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,7 +17,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Footprint
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.search import LAST, search_page, token_page, tokens_page
-from mnemoscope.web.page_routes import both
+from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
@@ -34,37 +34,6 @@ Fields = Annotated[
 Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
 Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, from 1")]
 _MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
-
-
-def add_pages(routes: APIRouter, site: Site, background: "BackgroundIndex") -> None:
-    @both(routes, site, "/search", name="searching_search", kept=False)
-    def search(
-        request: Request, q: Text = "", fields: Fields = [], layers: Layers = "", page: Number = 1  # noqa: B006
-    ) -> Page | Response:
-        """Memories by what their triggers, values, patterns and annotations say; a memory's name opens it."""
-        if _MEMORY.fullmatch(q):
-            return RedirectResponse(f"/{site.atlas[MemoryId.parse(q.strip().upper())].id}", 303)
-        return search_page(site.edition(), background.index, text=q, fields=fields, layers=layers, page=page)
-
-    @both(routes, site, "/tokens", name="searching_tokens", kept=False)
-    def tokens(
-        request: Request, q: Annotated[str, Query(max_length=200, description="Part of the token's text")] = ""
-    ) -> Page:
-        """Tokens that read like a text; without one, the most frequent."""
-        return tokens_page(site.edition(), background.index, text=q)
-
-    @both(routes, site, "/tokens/{token}", name="searching_token", kept=False)
-    def token(
-        request: Request,
-        token: Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="The token's number")],
-        layers: Layers = "",
-        page: Number = 1,
-    ) -> Page:
-        """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
-        last = len(site.edition().atlas.vocabulary.texts) - 1
-        if token > last:
-            raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
-        return token_page(site.edition(), background.index, token=token, layers=layers, page=page)
 
 
 class BackgroundIndex:
@@ -156,3 +125,46 @@ class _Opening:
         if self.unwanted.is_set():
             raise _SourceChanged
         self.done = f" ({done / total:.0%} of its {unit})" if total else ""
+
+
+router = new_router()
+
+
+async def index_of(request: Request) -> BackgroundIndex:
+    index: BackgroundIndex = request.app.state.index
+    return index
+
+
+OneIndex = Annotated[BackgroundIndex, Depends(index_of)]
+
+
+@both(router, "/search", name="search")
+def search(
+    site: OneSite, background: OneIndex, q: Text = "", fields: Fields = [], layers: Layers = "", page: Number = 1  # noqa: B006
+) -> Page | Response:
+    """Memories by what their triggers, values, patterns and annotations say; a memory's name opens it."""
+    if _MEMORY.fullmatch(q):
+        return RedirectResponse(f"/{site.atlas[MemoryId.parse(q.strip().upper())].id}", 303)
+    return search_page(site.edition(), background.index, text=q, fields=fields, layers=layers, page=page)
+
+
+@both(router, "/tokens", name="tokens")
+def tokens(
+    site: OneSite, background: OneIndex,
+    q: Annotated[str, Query(max_length=200, description="Part of the token's text")] = "",
+) -> Page:  # fmt: skip
+    """Tokens that read like a text; without one, the most frequent."""
+    return tokens_page(site.edition(), background.index, text=q)
+
+
+@both(router, "/tokens/{token}", name="token")
+def token(
+    site: OneSite, background: OneIndex,
+    token: Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="The token's number")],
+    layers: Layers = "", page: Number = 1,
+) -> Page:  # fmt: skip
+    """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
+    last = len(site.edition().atlas.vocabulary.texts) - 1
+    if token > last:
+        raise HTTPException(404, f"Token {token} is not in the vocabulary, which has tokens 0-{last}.")
+    return token_page(site.edition(), background.index, token=token, layers=layers, page=page)

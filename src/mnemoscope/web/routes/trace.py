@@ -1,78 +1,77 @@
 """The routes that run the model: traces with interventions, and the causal check of a memory.
 
 The address is the whole state: a page is a link, and no request depends on an earlier one. Without a model, `/trace`
-explains how to get one. The model runs in model_worker.py, one request at a time.
+explains how to get one (without_model.py). The model runs in model_worker.py, one request at a time.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
-from starlette.requests import Request
+from fastapi import Depends, Path, Query
 from starlette.responses import Response
 
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.audit import AuditAddress
-from mnemoscope.show.pages.causal import causal_view
 from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.trace import CHANGES, PROMPT, TOKENS, WRITTEN, TraceAddress, TraceView, chosen_place, shade
+from mnemoscope.show.pages.trace import CHANGES, TraceAddress, TraceView, causal_view, chosen_place, limits, shade
 from mnemoscope.web.error_pages import problem_page
-from mnemoscope.web.page_routes import both
-from mnemoscope.web.site import Site
-from mnemoscope.web.without_model import add_without_model
+from mnemoscope.web.page_routes import OneSite, both, new_router
 
 if TYPE_CHECKING:
     from mnemoscope.web.model_worker import ModelWorker
 
-Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
+router = new_router()
 
 
-def add_pages(routes: APIRouter, site: Site) -> None:
-    """The routes that run the model, or a page that explains how to get one."""
-    worker = site.model
-    if worker is None:
-        add_without_model(
-            routes, site, "/trace", name="tracing_pages_trace", heading="Trace a prompt", lacking="trace a prompt",
-            purpose="follow a prompt through the layers, and to switch memories off",
-            command='mnemoscope trace MODEL "a prompt" --set L0.M0=0',
-        )  # fmt: skip
-        return
+async def worker_of(site: OneSite) -> "ModelWorker":
+    assert site.model is not None
+    return site.model
 
-    @both(routes, site, "/trace", name="tracing_pages_trace", kept=False)
-    def trace(request: Request, wanted: Annotated[TraceAddress, Query()]) -> Page:
-        """A prompt layer by layer, with and without changed memories."""
-        try:
-            return _trace_page(worker, wanted)
-        except MnemoscopeError as problem:
-            extra = {"asked": wanted, "limits": _limits(worker), "trace": None}
-            return problem_page("trace.html", "Trace", problem, extra)
 
-    @routes.get(
-        "/trace.py",
-        summary="The trace as a Python script",
-        operation_id="trace_script",
-        responses={200: {"description": "The script", "content": {"text/x-python": {}}}},
-    )
-    def script(wanted: Annotated[TraceAddress, Query()]) -> Response:
-        from mnemoscope.web.model_answers import parse_changes, trace_script
+OneWorker = Annotated[Any, Depends(worker_of)]
 
-        if not wanted.prompt:
-            raise PromptError("the prompt is empty; write at least one word")
-        text = trace_script(worker, wanted.prompt, parse_changes(worker, wanted.placed_changes))
-        named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
-        return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
 
-    @both(routes, site, "/{name}/causal", name="tracing_pages_causal", kept=False)
-    def causal(request: Request, name: Name, sign: Literal["1", "-1"] = "1") -> Page:
-        """What switching a memory off does to the predictions at its own triggers."""
-        from mnemoscope.web.model_answers import check_memory
+@both(router, "/trace", name="trace")
+def trace(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Page:
+    """A prompt layer by layer, with and without changed memories."""
+    try:
+        return _trace_page(worker, wanted)
+    except MnemoscopeError as problem:
+        extra = {"asked": wanted, "limits": limits(worker.model.longest), "trace": None}
+        return problem_page("trace.html", "Trace", problem, extra)
 
-        memory = site.atlas[MemoryId.parse(name)].id
-        data = check_memory(worker, site.atlas, site.edition().state, memory, int(sign))
-        # Link to the other sign only if it has triggers.
-        turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
-        title = f"{memory}: causal check"
-        return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
+
+@router.get(
+    "/trace.py",
+    summary="The trace as a Python script",
+    operation_id="trace_script",
+    responses={200: {"description": "The script", "content": {"text/x-python": {}}}},
+)
+def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Response:
+    from mnemoscope.web.model_answers import parse_changes, trace_script
+
+    if not wanted.prompt:
+        raise PromptError("the prompt is empty; write at least one word")
+    text = trace_script(worker, wanted.prompt, parse_changes(worker, wanted.placed_changes))
+    named = {"Content-Disposition": 'attachment; filename="trace.py"', "Cache-Control": "no-store"}
+    return Response(text.encode("utf-8", "backslashreplace"), media_type="text/x-python", headers=named)
+
+
+@both(router, "/{name}/causal", name="causal")
+def causal(
+    site: OneSite, worker: OneWorker,
+    name: Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")],
+    sign: Literal["1", "-1"] = "1",
+) -> Page:  # fmt: skip
+    """What switching a memory off does to the predictions at its own triggers."""
+    from mnemoscope.web.model_answers import check_memory
+
+    memory = site.atlas[MemoryId.parse(name)].id
+    data = check_memory(worker, site.atlas, site.edition().state, memory, int(sign))
+    # Link to the other sign only if it has triggers.
+    turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
+    title = f"{memory}: causal check"
+    return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
 
 
 def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
@@ -83,7 +82,7 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
     changes = model_answers.parse_changes(worker, wanted.placed_changes)
     data: dict[str, Any] = {
-        "limits": _limits(worker),
+        "limits": limits(worker.model.longest),
         "interventions": list(changes),
         "prompt": wanted.prompt,
         "trace": None,
@@ -118,8 +117,3 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
     can = len(trace["positions"]) > 1 and not worker.differs
     extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
     return Page("trace.html", "Trace", data, lambda: extra)
-
-
-def _limits(worker: "ModelWorker") -> dict[str, int]:
-    tokens = min(TOKENS, worker.model.longest)
-    return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN}

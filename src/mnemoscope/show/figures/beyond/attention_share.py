@@ -1,23 +1,9 @@
 """B1: attention beside the memories (beyond the paper; its Figure 11 for the other key-value memory)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.answer_builder import complement
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import (
-    BLUE,
-    DASHED,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Cell,
-    Figure,
-    Series,
-    Table,
-    cell,
-    over_all,
-)
+from mnemoscope.show.figures.chart import Cell, Figure, Series, Table, cell, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines, stack_shares
 
 SHARES = (
@@ -53,8 +39,8 @@ def _events(name: str, own: str) -> tuple[Series, ...]:
     )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer, name = answers["attention_share"], "attention_share"
+def figure(answer: Answer) -> Figure:
+    name = "attention_share"
     stacks = [
         stack_shares(
             answer, _events(one, f"{title}: its own token"),

@@ -1,9 +1,8 @@
 """B2: whether keys detect words (beyond the paper; the mirror of its Figure 4)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREEN, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
 
 AGREEMENT = (
@@ -17,8 +16,8 @@ FOUND = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer, name = answers["key_agreement"], "key_agreement"
+def figure(answer: Answer) -> Figure:
+    name = "key_agreement"
     title = "word that the key is closest to = last token of the best trigger"
     beyond = "beyond the first word: among the 25 words that the key is closest to"
     return Figure(

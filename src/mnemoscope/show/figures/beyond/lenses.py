@@ -3,11 +3,12 @@
 Beyond the paper: its Figures 4 and 9 under other projections.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mnemoscope.questions.beyond.lenses import RULERS_OF_KEYS
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, GREEN, ORANGE, Figure, Series, over_all
+from mnemoscope.show.figures.chart import Figure, Series, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE
 from mnemoscope.show.figures.panels import lines
 
 COLOURS = {"plain": BLUE, "ridge": GREEN, "tuned": ORANGE}
@@ -19,8 +20,8 @@ def _series(name: str, control: str = "", *, rulers: Sequence[str] = tuple(COLOU
     return [*own, *dashed] if control else own
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer, name = answers["lenses"], "lenses"
+def figure(answer: Answer) -> Figure:
+    name = "lenses"
     agreements = ", ".join(
         f"{over_all(answer, f'agreement_{ruler}')} under {ruler}"
         for ruler in COLOURS

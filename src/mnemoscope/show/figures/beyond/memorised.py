@@ -1,10 +1,9 @@
 """B4: documents that the model continues word for word, and the memories that fire there (beyond the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, GREEN, ORANGE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE
 from mnemoscope.show.figures.panels import lines
 
 TRIGGERS = (Series("base_rate", GREEN, title="triggers"),)
@@ -14,8 +13,8 @@ MEMORIES = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer, name = answers["memorised"], "memorised"
+def figure(answer: Answer) -> Figure:
+    name = "memorised"
     return Figure(
         (
             *lines(answer, TRIGGERS, name=name, title="triggers in text known by heart", y="share of triggers"),

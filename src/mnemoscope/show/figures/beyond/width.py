@@ -1,6 +1,5 @@
 """B5: the width that each layer needs, its unused and duplicate memories, and early exits (beyond the paper)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -8,14 +7,7 @@ import altair as alt
 from mnemoscope.questions.beyond.width import THRESHOLDS, TOLERANCE
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import (
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREEN,
-    GREY,
-    ORANGE,
     PERCENT,
-    PURPLE,
     Drawing,
     Figure,
     Panel,
@@ -26,6 +18,7 @@ from mnemoscope.show.figures.chart import (
     record,
     tooltip,
 )
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines, panel
 
 WIDTHS = (
@@ -40,8 +33,8 @@ STOPS = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer, name = answers["width"], "layer_width"  # `width` is Vega's own signal
+def figure(answer: Answer) -> Figure:
+    name = "layer_width"  # `width` is Vega's own signal
     needed = f"memories that the layer needs at +{TOLERANCE} nats a token"
     return Figure(
         (

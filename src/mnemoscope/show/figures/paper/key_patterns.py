@@ -1,9 +1,8 @@
 """Figure 2: what keys detect, shallow or semantic patterns (section 3.2 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer, Row
-from mnemoscope.show.figures.chart import BLUE, GREY, ORANGE, PURPLE, Figure, Panel, Series, ends, over_all
+from mnemoscope.show.figures.chart import Figure, Panel, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import stack_shares
 
 STACK = (
@@ -14,8 +13,7 @@ STACK = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["key_patterns"]
+def figure(answer: Answer) -> Figure:
     panels = [_patterns(answer, "", "patterns found automatically")]
     if answer.rows("people_none"):
         panels.append(_patterns(answer, "people_", "patterns named by people"))

@@ -1,17 +1,15 @@
 """Figure 3: which tokens of a prefix keys need (section 3.2 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.foundation.formatting import join_words
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PATTERN_COLOURS, Figure, Series, over_all
+from mnemoscope.show.figures.chart import Figure, Series, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, PATTERN_COLOURS
 from mnemoscope.show.figures.panels import lines
 
 REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random", GREY, DOTTED))
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["key_removals"]
+def figure(answer: Answer) -> Figure:
     bands = {f"{one.name}_median": (f"{one.name}_q25", f"{one.name}_q75") for one in REMOVED}
     medians = [Series(f"{one.name}_median", one.colour, one.dash, f"{one.name} token") for one in REMOVED]
     kinds = [Series(f"last_median_{kind}", colour, title=label) for kind, label, colour in PATTERN_COLOURS]

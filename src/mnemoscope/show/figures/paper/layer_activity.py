@@ -1,9 +1,8 @@
 """Figure 7: how many memories fire at once (section 5.1 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, GREEN, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
 
 BESIDES = ("key_patterns",)
@@ -19,8 +18,7 @@ PATTERN_SERIES = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["layer_activity"]
+def figure(answer: Answer, patterns: Answer) -> Figure:
     active = "memories with a coefficient above zero"
     spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"
     kinds = "what the keys detect in the same layers (from Figure 2)"
@@ -28,9 +26,7 @@ def figure(answers: Mapping[str, Answer]) -> Figure:
         (
             *lines(answer, ACTIVE, name="layer_activity", title=active, y="share"),
             *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
-            *lines(
-                answers["key_patterns"], PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers"
-            ),
+            *lines(patterns, PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers"),
         ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"

@@ -1,9 +1,8 @@
 """Figure 8: how often a layer's top token is that of none of its firing memories (section 5.1 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE, Figure, Series, ends, over_all
+from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
 
 ZERO = (
@@ -18,8 +17,7 @@ AGREEING = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["layer_composition"]
+def figure(answer: Answer) -> Figure:
     zero, agreeing = "the layer's top token is the vote of none of its memories", "where some memory does say it"
     name = "layer_composition"
     return Figure(

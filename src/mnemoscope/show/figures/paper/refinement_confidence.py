@@ -1,14 +1,12 @@
 """Figure 10: the probability of the model's final token in the residual (section 5.2 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, DASHED, ORANGE, Figure, Series, ends
+from mnemoscope.show.figures.chart import Figure, Series, ends
+from mnemoscope.show.figures.colours import BLUE, DASHED, ORANGE
 from mnemoscope.show.figures.panels import lines
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["refinement_confidence"]
+def figure(answer: Answer) -> Figure:
     series = [
         Series("probability", BLUE, title="all prefixes: mean, with the middle half"),
         Series("probability_matching", ORANGE, DASHED, "where the residual already ranks it first: mean"),

@@ -2,11 +2,10 @@
 paper).
 """
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.answer_builder import complement
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, GREEN, ORANGE, PURPLE, Figure, Series, over_all
+from mnemoscope.show.figures.chart import Figure, Series, over_all
+from mnemoscope.show.figures.colours import BLUE, GREEN, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import stack_shares
 
 EVENTS = (
@@ -17,8 +16,7 @@ EVENTS = (
 )
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["refinement_events"]
+def figure(answer: Answer) -> Figure:
     # The intervals of the first border (residual) and of the one below all changes.
     edges = answer.rows("residual") + [complement(row) for row in answer.rows("changed")]
     title = "what the prediction after the layer comes from"

@@ -1,14 +1,12 @@
 """Figure 9: where the residual's top token already is the model's final one (section 5.2 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import BLUE, Figure, Series, ends
+from mnemoscope.show.figures.chart import Figure, Series, ends
+from mnemoscope.show.figures.colours import BLUE
 from mnemoscope.show.figures.panels import lines
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["refinement_match"]
+def figure(answer: Answer) -> Figure:
     match, title = [Series("match", BLUE, title="match")], "the residual's top token is the model's"
     return Figure(
         lines(answer, match, name="refinement_match", title=title, y="share of prefixes"),

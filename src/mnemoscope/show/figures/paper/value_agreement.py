@@ -1,21 +1,8 @@
 """Figure 4: whether values predict what follows, with baselines (section 4 of the paper)."""
 
-from collections.abc import Mapping
-
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import (
-    BLUE,
-    DASHED,
-    DOTTED,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Figure,
-    Series,
-    ends,
-    over_all,
-)
+from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
+from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
 
 AGREEMENT = (
@@ -27,8 +14,7 @@ AGREEMENT = (
 GAIN = (Series("log_probability_gain", GREEN, title="all triggers, against the unigram"),)
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["value_agreement"]
+def figure(answer: Answer) -> Figure:
     name, title = "value_agreement", "top token of the value = target"
     beyond = "beyond the top token: log probability of what follows all triggers"
     return Figure(

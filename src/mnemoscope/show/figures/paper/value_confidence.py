@@ -1,17 +1,11 @@
 """Figure 6: whether confident values are right (section 4 of the paper), bare and at work."""
 
-from collections.abc import Mapping
-
 import altair as alt
 
 from mnemoscope.foundation.formatting import DASH, format_value, number
 from mnemoscope.questions.paper.value_confidence import DECILES, WORKING_DECILES
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.chart import (
-    BLUE,
-    DASHED,
-    GREEN,
-    ORANGE,
     PERCENT,
     Cell,
     Drawing,
@@ -24,6 +18,7 @@ from mnemoscope.show.figures.chart import (
     record,
     tooltip,
 )
+from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE
 from mnemoscope.show.figures.panels import error_bars, lines, panel
 
 LARGEST = (Series("max_probability", BLUE), Series("max_probability_best", BLUE, DASHED))
@@ -31,8 +26,7 @@ AT_WORK = (Series("working_probability", ORANGE), Series("working_probability_be
 CONFIDENT = (Series("working_confident", GREEN),)
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["value_confidence"]
+def figure(answer: Answer) -> Figure:
     deciles, at_work = (
         [row for decile in tenths if (row := answer.total(decile.name)) is not None]
         for tenths in (DECILES, WORKING_DECILES)

@@ -1,30 +1,17 @@
 """Figure 5: the rank that values give to their targets, as one box per layer (section 4 of the paper)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
 
 from mnemoscope.questions.paper.value_rank import QUANTILES
 from mnemoscope.questions.question import Answer
-from mnemoscope.show.figures.chart import (
-    BLUE,
-    GREY,
-    Drawing,
-    Figure,
-    Panel,
-    chart,
-    ends,
-    layer_axis,
-    over_all,
-    record,
-    tooltip,
-)
+from mnemoscope.show.figures.chart import Drawing, Figure, Panel, chart, ends, layer_axis, over_all, record, tooltip
+from mnemoscope.show.figures.colours import BLUE, GREY
 from mnemoscope.show.figures.panels import panel
 
 
-def figure(answers: Mapping[str, Answer]) -> Figure:
-    answer = answers["value_rank"]
+def figure(answer: Answer) -> Figure:
     rows: list[dict[str, Any]] = []
     for layer in answer.layers:
         quantiles = {name: row for name in QUANTILES if (row := answer.at(name, layer)) is not None}
