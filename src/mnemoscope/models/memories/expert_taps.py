@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.foundation.shared_change import shared_change
 from mnemoscope.models.memories.experts import MixtureFeedForward
 from mnemoscope.models.memories.routed_experts import RoutedExperts
 from mnemoscope.models.modules.observed import first, flat
@@ -46,31 +45,31 @@ Looks = Callable[[], bool]
 Take = Callable[[Group], Group]
 """Takes the experts' output and returns its replacement."""
 
-_taps: "WeakKeyDictionary[nn.Module, list[tuple[Looks, Take]]]" = WeakKeyDictionary()
-_replaced: "WeakKeyDictionary[nn.Module, Callable[..., Tensor] | None]" = WeakKeyDictionary()
-"""A tapped module's instance forward, if it had one: libraries that offload set one."""
-_changing = Lock()
-
 
 @contextmanager
 def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[None]:
     """Calls `take` with the routed experts' results in the forwards for which `looks` is true; for any threads."""
     tap = (looks, take)
-    with _changing:
-        taps = _taps.setdefault(routed.module, [])
+    with _replaced_forward(routed.module, routed) as taps:
         taps.append(tap)
-        if len(taps) == 1:
-            _replaced[routed.module] = routed.module.__dict__.get("forward")
-            routed.module.forward = _forward_of(routed, taps, routed.module.forward)
-    try:
-        yield
-    finally:
-        with _changing:
+        try:
+            yield
+        finally:
             taps.remove(tap)
-            if not taps:
-                del routed.module.__dict__["forward"], _taps[routed.module]
-                if (own := _replaced.pop(routed.module)) is not None:
-                    routed.module.forward = own
+
+
+@shared_change
+def _replaced_forward(module: nn.Module, routed: RoutedExperts) -> Iterator[list[tuple[Looks, Take]]]:
+    """The taps of a module that computes with the forward of this file meanwhile."""
+    taps: list[tuple[Looks, Take]] = []
+    before = module.__dict__.get("forward")  # libraries that offload set one
+    module.forward = _forward_of(routed, taps, module.forward)
+    try:
+        yield taps
+    finally:
+        del module.__dict__["forward"]
+        if before is not None:
+            module.forward = before
 
 
 def _forward_of(

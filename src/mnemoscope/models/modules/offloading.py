@@ -7,68 +7,41 @@ may run a module of a model spread here at one time: the first fetches, the last
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from threading import Lock
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.foundation.shared_change import shared_change
 
-
-class _Hold:
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.users = 0
-        self._away: dict[str, nn.Parameter] = {}
-
-    def fetch(self, module: nn.Module, hook: Any) -> None:
-        """Puts the missing weights into the module, in their target dtype."""
-        away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
-        device = _device(hook.execution_device)
-        real_weights = {}
-        with torch.inference_mode(False), torch.no_grad():
-            for name, weight in away.items():
-                real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
-                # requires_grad also affects how torch multiplies, and so last bits.
-                real_weights[name] = nn.Parameter(real, weight.requires_grad)
-        module._parameters.update(real_weights)
-        self._away = away
-
-    def let_go(self, module: nn.Module) -> None:
-        """Restores the previous parameter objects, so that tied ones stay tied."""
-        module._parameters.update(self._away)
-        self._away = {}
-
-
-_holds: "WeakKeyDictionary[nn.Module, _Hold]" = WeakKeyDictionary()
 _shared: "WeakSet[nn.Module]" = WeakSet()
 """Modules whose hook was replaced by one that threads may share."""
-_changing = Lock()
 
 
-@contextmanager
-def hold_weights(module: nn.Module) -> Iterator[None]:
+def hold_weights(module: nn.Module) -> AbstractContextManager[None]:
     """Keeps a module's own weights, not those inside it, on its device; raises ModelDamaged if unreadable."""
     hook = _hook_of(module)
-    if hook is None or not hook.offload:
-        yield
-        return
-    with _changing:
-        hold = _holds.setdefault(module, _Hold())
-    with hold.lock:
-        if hold.users == 0:
-            hold.fetch(module, hook)
-        hold.users += 1
+    return nullcontext() if hook is None or not hook.offload else _fetch(module, hook)
+
+
+@shared_change
+def _fetch(module: nn.Module, hook: Any) -> Iterator[None]:
+    """Puts the missing weights into the module, in their target dtype."""
+    away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
+    device, real_weights = _device(hook.execution_device), {}
+    with torch.inference_mode(False), torch.no_grad():
+        for name, weight in away.items():
+            real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
+            # requires_grad also affects how torch multiplies, and so last bits.
+            real_weights[name] = nn.Parameter(real, weight.requires_grad)
+    module._parameters.update(real_weights)
     try:
         yield
-    finally:
-        with hold.lock:
-            hold.users -= 1
-            if hold.users == 0:
-                hold.let_go(module)
+    finally:  # the previous parameter objects, so that tied ones stay tied
+        module._parameters.update(away)
 
 
 @contextmanager
