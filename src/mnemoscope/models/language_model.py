@@ -6,11 +6,11 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cached_property
-from threading import RLock, get_ident, local
-from typing import Any, final
+from threading import RLock, local
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.feed_forward import goes_negative
 from mnemoscope.models.memories.probed_values import ProbedValues
-from mnemoscope.models.memories.stop_early import Abandoned, abandon_in, after_coefficients
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of
@@ -29,7 +28,19 @@ from mnemoscope.models.modules.observed import run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
+from mnemoscope.models.modules.taps import Taps
 from mnemoscope.models.object_state import ObjectInUse, held
+
+
+class _Reached(Exception):
+    """Ends a forward; carries the tensor of the module reached."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _reach(tensor: Tensor) -> NoReturn:
+    raise _Reached(tensor)
 
 
 @final
@@ -133,11 +144,9 @@ class LanguageModel:
         """How many coefficients of a layer a token has: in a mixture those of its experts."""
         return self.anatomy.memories_at_once(layer)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[batch, position] of the ids of this thread's running forward, or its last one."""
-        shape: tuple[int, int] = getattr(self._running, "shape", (0, 0))
-        return shape
+    def split_batch(self, tensor: Tensor) -> Tensor:
+        """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""
+        return tensor.view(*self._running.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
 
     @property
     def attention(self) -> str:
@@ -268,15 +277,15 @@ class LanguageModel:
         Uses no attention mask: padding on the right is harmless in a causal model. With `stop_after` it ends at that
         layer's coefficients and returns None.
         """
-        anatomy, abandon = self.anatomy, abandon_in(get_ident())
-        with ExitStack() as hooks:
+        anatomy = self.anatomy
+        with Taps(own_thread=True) as taps:
             if stop_after is not None:
-                hooks.enter_context(after_coefficients(self.layer(stop_after).ffn, abandon))
+                self.layer(stop_after).ffn.end(_reach, taps)
             if anatomy.backbone is None:
-                hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
+                taps.enters(anatomy.head, _reach)
             try:
                 return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
-            except Abandoned as reached:
+            except _Reached as reached:
                 return reached.tensor if stop_after is None else None
 
     @held

@@ -6,10 +6,10 @@ every block, the run from the middle equals a whole one; a model that passes any
 whose blocks are spread over devices) is run whole.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import get_ident, local
+from threading import local
 from typing import Any, final
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.modules.observed import UNNAMED, ids_for, same, stream_of
+from mnemoscope.models.modules.observed import ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
+from mnemoscope.models.modules.taps import Taps
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
 
@@ -55,13 +56,8 @@ class PartialForward:
     def stream_into(self, layer: int, ids: Tensor) -> Tensor:
         """The stream `[batch, position, hidden]` that enters a layer's block, for ids `[batch, position]`."""
         kept: list[Tensor] = []
-        thread = get_ident()
-
-        def keep(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
-            if get_ident() == thread:
-                kept.append(stream_of(inputs, named).clone())
-
-        with self._blocks[layer].register_forward_pre_hook(keep, with_kwargs=True):
+        with Taps(own_thread=True) as taps:
+            taps.begins(self._blocks[layer], lambda stream: kept.append(stream.clone()))
             self._model.backbone(ids, stop_after=layer)
         return kept[0]
 
