@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.readout.fold import branch_of, fold_values
 from mnemoscope.tracing import distribution, norms_of, read_scores, top
 
 TOKENS_KEPT = 20
@@ -72,7 +71,7 @@ class ValuePass:
         """The columns of `values` for one layer; raises NotFinite if a score is not a number."""
         model, projector = self.model, self.projector
         values = model.values(layer)
-        folded = fold_values(model, layer, values)
+        folded = model.folded_values(layer)
         up = model.up_keys(layer)
         memories = len(values)
         unknown = pa.nulls(memories, pa.float32())
@@ -101,12 +100,12 @@ class ValuePass:
         without positive triggers. Raises NotFinite.
         """
         model, projector = self.model, self.projector
-        folded = fold_values(model, layer, model.values(layer))
+        folded = model.folded_values(layer)
         medians = (
             triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
         )
         factor = np.full(len(folded), np.nan)
-        scales = np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+        scales = np.atleast_1d(scale)[model.branch_of(layer).numpy()]
         factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
         factor /= scales
         at_work = folded * torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]

@@ -15,8 +15,6 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.forward.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.offloading import hold_all_weights
-from mnemoscope.models.modules.projections import fold_of
-from mnemoscope.models.readout.fold import branch_of
 
 _ROWS = 1 << 14
 _SEEN = 4
@@ -44,11 +42,11 @@ def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tenso
     """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] if branches have their own."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
-    gains = [fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=device).gain for norm in norms]
+    gains = [model.fold_of(norm).gain for norm in norms]
     if not branches:
         return gains[0]
     rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
-    return rows[branch_of(model, layer)].to(device)
+    return rows[model.branch_of(layer)].to(device)
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
@@ -57,12 +55,14 @@ def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
     A parallel block's may be attention's, too, and no row names it: it is the module of the block whose output the keys
     read, which one short forward shows. Cached in the model.
     """
-    if not model.known_input_norms:
-        parts = [model.layer(layer) for layer in range(model.sizes.layers)]
+
+    def find() -> dict[int, nn.Module | None]:
+        parts = model.anatomy.layers
         unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
         observed = _observe(model, unnamed) if unnamed else {}
-        model.known_input_norms = {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
-    return model.known_input_norms
+        return {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
+
+    return model.cache.get(input_norms, find)
 
 
 def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
