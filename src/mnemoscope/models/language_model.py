@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cached_property
+from math import prod
 from threading import RLock, local
 from typing import Any, NoReturn, final
 
@@ -18,9 +19,8 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
+from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.memories.feed_forward import goes_negative
 from mnemoscope.models.memories.probed_values import ProbedValues
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
@@ -77,7 +77,7 @@ class LanguageModel:
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
         self.lies_on = places_of(anatomy.model)
-        self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
+        self.has_negative = any(one.ffn.goes_negative(dtype=self.dtype, device=self.device) for one in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
@@ -141,7 +141,11 @@ class LanguageModel:
 
     def memories_at_once(self, layer: int) -> int:
         """How many coefficients of a layer a token has: in a mixture those of its experts."""
-        return self.anatomy.memories_at_once(layer)
+        numbering = self.numbering(layer)
+        if numbering.routed is None:
+            return numbering.count
+        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
+        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -257,7 +261,8 @@ class LanguageModel:
 
     def multiplier(self, layer: int) -> float:
         """The model's factor on a value of this layer, besides its coefficient, on the way to the scores."""
-        return self.anatomy.multiplier(layer)
+        later = prod(each.output_scale for each in self.anatomy.layers[layer:])
+        return self.layer(layer).update_scale * later * self.anatomy.logit_scale
 
     def output_norm(self, layer: int) -> nn.Module | None:
         """The norm that a block's values pass: after the feed-forward layer, or after the block; or None."""

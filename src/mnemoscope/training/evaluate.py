@@ -1,7 +1,6 @@
 """Measures a model: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mnemoscope.models import Group
 from mnemoscope.models.memories.expert_taps import tap_experts
 from mnemoscope.models.memories.routed_experts import find_routed
+from mnemoscope.models.modules.taps import Taps
 from mnemoscope.training.text import Text
 
 Ids = NDArray[np.int64]
@@ -70,16 +70,13 @@ def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> l
     alive = [torch.zeros(value.in_features, dtype=torch.bool) for value in values]
     for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):
 
-        def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...], own: Tensor = own) -> None:
-            fired |= (inputs[0] > 0)[own].any(0)
+        def note(fired: Tensor, coefficients: Tensor, own: Tensor = own) -> None:
+            fired |= (coefficients > 0)[own].any(0)
 
-        notes = [partial(note, fired) for fired in alive]
-        hooks = [value.register_forward_pre_hook(one) for value, one in zip(values, notes, strict=True)]
-        try:
+        with Taps() as taps:
+            for value, fired in zip(values, alive, strict=True):
+                taps.enters(value, partial(note, fired))
             model.gpt_neox(ids, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
     return [1 - float(fired.float().mean()) for fired in alive]
 
 
@@ -97,9 +94,9 @@ def _dead_in_experts(model: Any, sentences: list[list[int]], batch: int) -> list
                 fired[expert] |= some[group.experts[rows] == expert].any(0)
             return group
 
-        with ExitStack() as taps:
+        with Taps() as taps:
             for one, fired in zip(routed, alive, strict=True):
-                taps.enter_context(tap_experts(one, partial(note, fired), looks=lambda: True))
+                taps.enter_context(tap_experts(one, partial(note, fired), looks=taps.act))
             model.base_model(ids, use_cache=False)
     return [1 - float(fired.float().mean()) for fired in alive]
 

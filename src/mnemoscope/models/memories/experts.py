@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.models.memories.branches import Branch
 from mnemoscope.models.memories.expert_taps import tap_experts
-from mnemoscope.models.memories.feed_forward import Activation, DenseFeedForward, Overwrite, coarsest, parameters_of
+from mnemoscope.models.memories.feed_forward import DenseFeedForward, Overwrite, coarsest, dips, parameters_of
 from mnemoscope.models.memories.groups import Group, place, taken_from
 from mnemoscope.models.memories.routed_experts import RoutedExperts
 from mnemoscope.models.modules.observed import flat
@@ -62,14 +62,6 @@ class MixtureFeedForward:
         return self.routed.layout is not None
 
     @property
-    def activation(self) -> Activation:
-        return self.routed.activation
-
-    @property
-    def only_activates(self) -> bool:
-        return not self.has_gate
-
-    @property
     def is_probed(self) -> bool:
         around = any(each.is_probed for each in self.routed.around)
         return around or self.routed.stacks.are_made or any(each.dense.is_probed for each in self.shared)
@@ -83,6 +75,9 @@ class MixtureFeedForward:
     def parameters(self) -> int:
         around = parameters_of(self.routed.around)
         return self.routed.stacks.parameters + around + sum(each.dense.parameters for each in self.shared)
+
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        return self.has_gate or dips(self.routed.activation, dtype=dtype, device=device)
 
     def keys(self) -> Tensor:
         return torch.cat([*map(self.routed.keys, self._experts()), *(each.dense.keys() for each in self.shared)])

@@ -56,14 +56,6 @@ class FeedForward(Protocol):
         """The branches with norms of their own: the routed experts', then each shared one's; mostly none."""
 
     @property
-    def activation(self) -> Activation:
-        """The function f."""
-
-    @property
-    def only_activates(self) -> bool:
-        """Whether a coefficient is a value of f, perhaps times a weight: no product with a second key, no norm."""
-
-    @property
     def is_probed(self) -> bool:
         """Whether a matrix consists of its module's outputs for unit vectors."""
 
@@ -74,6 +66,9 @@ class FeedForward(Protocol):
     @property
     def parameters(self) -> int:
         """Weights and biases, counted unpacked."""
+
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether coefficients can be below zero."""
 
     def keys(self) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
@@ -150,10 +145,6 @@ class DenseFeedForward:
         return (self.down.module,)
 
     @property
-    def only_activates(self) -> bool:
-        return self.up is None and self.inner_norm is None
-
-    @property
     def maps(self) -> tuple[LinearMap, ...]:
         return tuple(each for each in (self.gate, self.up, self.down) if each is not None)
 
@@ -168,6 +159,9 @@ class DenseFeedForward:
     @property
     def parameters(self) -> int:
         return parameters_of(self.maps)
+
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        return self.has_gate or self.inner_norm is not None or dips(self.activation, dtype=dtype, device=device)
 
     def keys(self) -> Tensor:
         return self.gate.weight()
@@ -216,9 +210,7 @@ def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether coefficients can be below zero, by evaluating f, whose names are many."""
-    if not ffn.only_activates:
-        return True
+def dips(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether f is below zero anywhere, by evaluating it, since its names are many."""
     with torch.inference_mode():
-        return bool((ffn.activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())
+        return bool((activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

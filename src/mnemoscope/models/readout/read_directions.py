@@ -4,8 +4,8 @@ A key reads the output of the norm before it. With that norm's gain and centring
 the stream itself, and so comparable with an embedding (definitions.md section 9, key_agreement).
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.forward.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.offloading import hold_all_weights
+from mnemoscope.models.modules.taps import Taps
 
 _ROWS = 1 << 14
 _SEEN = 4
@@ -69,20 +70,17 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
     given: dict[tuple[int, nn.Module], Tensor] = {}
     taken: dict[int, Tensor] = {}
 
-    def keep(layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, _: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.shape[-1] == model.sizes.hidden:
-                given[layer, module] = output.detach().clone()
+    def keep(layer: int, module: nn.Module, output: Any) -> None:
+        if isinstance(output, Tensor):
+            given[layer, module] = output.clone()
 
-        return hook
-
-    with ExitStack() as hooks, torch.inference_mode():
+    with Taps(own_thread=True) as taps, torch.inference_mode():
         for layer in layers:
             for module in model.layer(layer).block.modules():
                 if any(weight.shape == (model.sizes.hidden,) for weight in module.parameters(recurse=False)):
-                    hooks.callback(module.register_forward_hook(keep(layer)).remove)
+                    taps.leaves(module, partial(keep, layer, module))
         reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
-        hooks.enter_context(reading)
+        taps.enter_context(reading)
         model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
     # Linear maps have biases of that length, too, but their output is no layer's input.
     return {
