@@ -178,11 +178,7 @@ class LanguageModel:
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
-        return self._vocabulary
-
-    @cached_property
-    def _vocabulary(self) -> tuple[list[str], list[bytes]]:
-        return self.reader.vocabulary(self.sizes.vocabulary)
+        return self.cache.get("vocabulary", lambda: self.reader.vocabulary(self.sizes.vocabulary))
 
     @held
     def keys(self, layer: int) -> Tensor:

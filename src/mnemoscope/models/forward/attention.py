@@ -27,7 +27,6 @@ Part = Literal["input", "sum", "weights"]
 """What is read of a block: the stream that enters it, the input of its norm after attention (post-norm blocks), and the
 attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
-EAGER = "eager"
 REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
@@ -51,24 +50,21 @@ def eager_attention(model: LanguageModel) -> Iterator[None]:
     Does nothing for a model of which these are another function (`eager`). Holds the model's lock, since the switch
     belongs to the network and affects every thread.
     """
-    with model.in_use(), model.lock, _switch_to_eager(model) if model.eager else nullcontext():
+    with model.in_use(), model.lock, switch_to_eager(model.anatomy.model) if model.eager else nullcontext():
         yield
 
 
 @contextmanager
-def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
-    with suppress_warnings():
-        modules = model.anatomy.model.modules()
-        every = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
-        configs = list({id(config): config for config in every}.values())
-        before = [config._attn_implementation_internal for config in configs]
-        try:
-            for config in configs:
-                config._attn_implementation_internal = EAGER
-            yield
-        finally:
-            for config, implementation in zip(configs, before, strict=True):
-                config._attn_implementation_internal = implementation
+def switch_to_eager(network: nn.Module) -> Iterator[None]:
+    """Makes all parts of a network attend by plain matrix products; not for several threads."""
+    with suppress_warnings(), ExitStack() as kept:
+        every = [one for module in network.modules() for one in _with_parts(getattr(module, "config", None))]
+        for config in {id(config): config for config in every}.values():
+            # A private name of transformers: its public `set_attn_implementation` skips models of foreign code, and
+            # cannot restore parts that differ.
+            kept.callback(setattr, config, "_attn_implementation_internal", config._attn_implementation_internal)
+            config._attn_implementation_internal = "eager"
+        yield
 
 
 def _with_parts(config: Any) -> list[Any]:
@@ -132,7 +128,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
-    with model.in_use(), model.lock, _switch_to_eager(model), ExitStack() as hooks:
+    with model.in_use(), model.lock, switch_to_eager(network), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
             calls[layer] = []
             watch_calls(parts.block, partial(_note_call, calls[layer], tuple(ids.shape)), hooks)

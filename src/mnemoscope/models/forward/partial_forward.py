@@ -15,13 +15,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.models.forward.attention import REFUSALS
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.observed import ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
 from mnemoscope.models.modules.taps import Taps
-
-_REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class PartialForward:
             start: _Start | None = getattr(self._running, "start", None)
             if start is None or number > start.layer:
                 output = own(*inputs, **named)
-                    # The proof's whole forwards record what a block returns beside its stream.
+                # The proof's whole forwards record what a block returns beside its stream.
                 self._beside.setdefault(number, tuple(output[1:]) if isinstance(output, tuple) else None)
                 return output
             stream = stream_of(inputs, named)
@@ -116,6 +115,6 @@ class PartialForward:
                     self.run(ids, layer=layer, stream=self.stream_into(layer, ids))
                     if not same(final.pop(), whole):
                         return False
-        except _REFUSALS:
+        except (*REFUSALS, StopIteration):
             return False
         return True

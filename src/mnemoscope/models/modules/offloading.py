@@ -85,9 +85,7 @@ def weights_at_hand(module: nn.Module) -> list[Tensor]:
     if hook is None or not hook.offload:
         unstored = module._non_persistent_buffers_set
         return [weight for name, weight in own if weight is not None and name not in unstored]
-    prefix = getattr(hook.weights_map, "prefix", "")
-    loader = getattr(hook.weights_map, "dataset", hook.weights_map)
-    held = getattr(loader, "state_dict", loader)
+    prefix, held = _in_main_memory(hook)
     return [held[f"{prefix}{name}"] for name, _ in own if f"{prefix}{name}" in held]
 
 
@@ -143,6 +141,7 @@ def check_reachable(model: nn.Module) -> None:
 
 
 def _hook_of(module: nn.Module) -> Any:
+    # A private name of accelerate: it has no public way to find out where an offloaded weight is.
     hook = getattr(module, "_hf_hook", None)
     if hook is None:
         return None
@@ -166,9 +165,14 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
 
 
 def _where_stored(hook: Any, name: str) -> str:
-    weights = hook.weights_map
-    loader = getattr(weights, "dataset", weights)
-    return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"
+    prefix, held = _in_main_memory(hook)
+    return "cpu" if f"{prefix}{name}" in held else "disk"
+
+
+def _in_main_memory(hook: Any) -> tuple[str, Mapping[str, Tensor]]:
+    """The prefix of a module's weights, and the offloaded weights of the model that are not on disk, by name."""
+    loader = getattr(hook.weights_map, "dataset", hook.weights_map)
+    return getattr(hook.weights_map, "prefix", ""), getattr(loader, "state_dict", loader)
 
 
 def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:
