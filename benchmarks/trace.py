@@ -28,6 +28,7 @@ def answer() -> None:
 
     from mnemoscope.bench.shapes import random_model
     from mnemoscope.tracing import trace
+    from mnemoscope.tracing.scores import known_votes
 
     model = random_model("gpt2-small")
     words = "the model reads a word and then another one of the same kind until nothing is left to say about it all"
@@ -43,7 +44,7 @@ def answer() -> None:
             model.backbone(ids)
         seconds.append(time.perf_counter() - began)
         for has_votes in (True, False):
-            for own in model.known_votes:
+            for own in known_votes(model):
                 own.copy_(torch.arange(len(own)) if has_votes else torch.tensor(-1))
             began = time.perf_counter()
             found = trace(model, prompt)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mnemoscope.models.memories.expert_taps import Group, place, taken_from, weights_of
+from mnemoscope.models.memories.groups import Group, place, taken_from, weights_of
 
 ROUTED = Group(
     torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), of=3, count=2, experts=torch.tensor([0, 0, 1]),

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers import models as pieces
 
 from mnemoscope.models import load_model
+from mnemoscope.tracing.scores import known_votes, value_norms
 
 
 @pytest.mark.fast(11)
@@ -87,11 +88,11 @@ def test_whether_coefficients_can_be_negative_is_asked_of_the_function(activatio
 
 def test_what_tracing_learns_of_values_is_kept_with_the_model(tiny, tokenizer):
     model = load_model(tiny("gpt2"), tokenizer=tokenizer)
-    assert [votes.tolist() for votes in model.known_votes] == [[-1] * 48] * 2
-    model.known_votes[1][5] = 7
-    model.known_norms[0] = torch.ones(24)
-    assert (model.known_votes[1][5], list(model.known_norms)) == (7, [0])
-    assert not load_model(tiny("gpt2"), tokenizer=tokenizer).known_norms
+    assert [votes.tolist() for votes in known_votes(model)] == [[-1] * 48] * 2
+    known_votes(model)[1][5] = 7
+    assert known_votes(model)[1][5] == 7
+    assert value_norms(model, 0) is value_norms(model, 0)
+    assert known_votes(load_model(tiny("gpt2"), tokenizer=tokenizer))[1][5] == -1
 
 
 def test_an_atlas_names_its_model_by_content_and_beginning_or_both_at_once(tiny, tokenizer):

@@ -19,8 +19,10 @@ from mnemoscope.mining import merge, mine
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.object_state import ObjectState, at_rest
 from mnemoscope.models.readout.read_directions import read_directions
+from mnemoscope.models.readout.token_logits import head_mean
 from mnemoscope.tracing import intervene, trace
 from mnemoscope.tracing.predictions import generate
+from mnemoscope.tracing.scores import value_norms
 from models.conftest import build
 from models.test_probed import adapted, load, peft
 
@@ -75,7 +77,7 @@ def known(model: LanguageModel) -> dict[str, Any]:
     text = str(trace(model, PROMPT))
     return {
         "fingerprint": model.fingerprint, "text": text, "logits": model.logits(IDS), "values": model.values(1).clone(),
-        "mean": model.head_mean, "norm": model.known_norms[1].clone(), "reads": read_directions(model, 1),
+        "mean": head_mean(model), "norm": value_norms(model, 1), "reads": read_directions(model, 1),
         "proof": model.proof, "dtype": model.dtype,
     }  # fmt: skip
 
@@ -98,13 +100,13 @@ def test_after_a_change_all_that_is_kept_is_what_a_model_loaded_anew_has(
 
 def test_what_is_not_changed_is_not_proved_again(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(network)
-    proof, norms = model.proof, model.known_norms
+    proof, norms = model.proof, value_norms(model, 1)
     known(model)
     network.transformer.h[0].mlp.c_fc.weight.requires_grad_(True)
     network.train().eval()
     known(model)
     assert model.proof is proof
-    assert model.known_norms is norms
+    assert value_norms(model, 1) is norms
 
 
 def test_a_change_that_breaks_the_model_is_told_at_every_use_until_it_is_mended(network: Any) -> None:

@@ -18,6 +18,7 @@ from mnemoscope.errors import MnemoscopeError, OptionError, PlanDiffers
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import load_model
 from mnemoscope.models.modules.switches import IN_PLAN, kernels_chosen, refuse_coarse_products, steady
+from mnemoscope.models.readout.token_logits import head_mean
 from models.conftest import build
 
 DECISIONS = Path(__file__).parents[2] / "docs" / "decisions.md"
@@ -201,7 +202,7 @@ def test_a_model_s_own_methods_do_not_depend_on_the_process() -> None:
     ids = torch.tensor([[5, 6, 7]])
     vectors = torch.ones(2, model.sizes.hidden)
     asked: dict[str, Callable[[], torch.Tensor]] = {
-        "values": lambda: model.values(0), "keys": lambda: model.keys(0), "head_mean": lambda: model.head_mean,
+        "values": lambda: model.values(0), "keys": lambda: model.keys(0), "head_mean": lambda: head_mean(model),
         "logits": lambda: model.logits(ids), "gain": lambda: model.scores(vectors, projection="gain", layer=0),
         "lens": lambda: model.scores(vectors, projection="lens"),
     }  # fmt: skip

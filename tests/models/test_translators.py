@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from mnemoscope.models import load_model
-from mnemoscope.models.readout.translators import Translator, translated_scores, translated_values, values_in_stream
+from mnemoscope.models.readout.translators import Translator, translated_scores, translated_values
 from models.conftest import HIDDEN, build
+from models.expert_models import build_mixture
 
 GENERATOR = torch.Generator().manual_seed(0)
 MAP = Translator(torch.randn(HIDDEN, HIDDEN, generator=GENERATOR), torch.randn(HIDDEN, generator=GENERATOR))
@@ -34,6 +35,21 @@ def test_values_pass_their_blocks_norm_then_the_map_then_the_final_gain(tokenize
     hf = build("gemma2")
     model, block = load_model(hf, tokenizer=tokenizer), hf.model.layers[1]
     in_stream = block.mlp.down_proj.weight.T * (1 + block.post_feedforward_layernorm.weight)
-    torch.testing.assert_close(values_in_stream(model, 1), in_stream, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.values_in_stream(1), in_stream, atol=1e-5, rtol=1e-5)
     wanted = (in_stream @ MAP.weight) * (1 + hf.model.norm.weight)
     torch.testing.assert_close(translated_values(model, 1, MAP), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_values_of_branches_pass_the_norm_of_their_own_first(tokenizer: Any) -> None:
+    """A dense layer beside the experts of Gemma 4, each with a norm behind it, and one behind both."""
+    hf = build_mixture("gemma4")
+    model, block = load_model(hf, tokenizer=tokenizer), hf.model.layers[1]
+    gains = block.post_feedforward_layernorm_2.weight, block.post_feedforward_layernorm_1.weight
+    count = model.numbering(1).firsts[-1]
+    outer = block.post_feedforward_layernorm.weight
+    in_stream = torch.cat([model.values(1)[:count] * gains[0], model.values(1)[count:] * gains[1]]) * outer
+    torch.testing.assert_close(model.values_in_stream(1), in_stream, atol=1e-5, rtol=1e-5)
+    some = torch.tensor([count + 3, 5, count - 1])
+    torch.testing.assert_close(model.values_in_stream(1, some), in_stream[some], atol=1e-5, rtol=1e-5)
+    found = translated_values(model, 1, Translator.identity(HIDDEN))
+    torch.testing.assert_close(found, model.folded_values(1), atol=1e-5, rtol=1e-5)

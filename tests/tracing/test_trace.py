@@ -18,6 +18,7 @@ from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
 from mnemoscope.models.readout.shared_readout import SharedReadout
+from mnemoscope.models.readout.token_logits import head_mean
 from mnemoscope.tracing import Trace, adopt_votes, block_predictions, scores, trace
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.predictions import best_predictions
@@ -148,8 +149,8 @@ def test_votes_of_an_atlas_are_those_that_tracing_projects(
     atlas = ms.open_atlas(mine(tiny(name)[0], tmp_path / "text.txt", out=tmp_path / "atlas", split="line", layers="1"))
     model, slow = tiny(name)
     assert adopt_votes(model, atlas)
-    assert bool((model.known_votes[0] < 0).all())
-    taken = model.known_votes[1].clone()
+    assert bool((scores.known_votes(model)[0] < 0).all())
+    taken = scores.known_votes(model)[1].clone()
     every = torch.arange(2 * model.sizes.memories[1])
     assert taken.equal(scores.votes(tiny(name)[0], [torch.empty(0, dtype=torch.int64), every])[1])
 
@@ -172,7 +173,7 @@ def test_votes_of_another_model_or_number_format_are_not_taken(tmp_path: Path) -
     assert other.is_model_of(atlas.manifest["model"])
     for model in (other, tiny("gpt2-relu")[0]):
         assert not adopt_votes(model, atlas)
-        assert all(bool((known < 0).all()) for known in model.known_votes)
+        assert all(bool((known < 0).all()) for known in scores.known_votes(model))
 
 
 def test_the_planted_model_by_eye(planted: LanguageModel) -> None:
@@ -302,6 +303,6 @@ def test_the_mean_of_the_heads_rows_is_kept(name: str) -> None:
     model, _ = tiny(name)
     rows = model.head().double().tolist()
     mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    assert model.head_mean.tolist() == pytest.approx(mean, abs=1e-9)
-    assert model.head_mean is model.head_mean
-    assert not model.head_mean.requires_grad
+    assert head_mean(model).tolist() == pytest.approx(mean, abs=1e-9)
+    assert head_mean(model) is head_mean(model)
+    assert not head_mean(model).requires_grad

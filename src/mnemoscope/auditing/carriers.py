@@ -14,7 +14,6 @@ from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_ti
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
-from mnemoscope.models.readout.fold import branch_of, fold_values
 from mnemoscope.tracing.interventions import Intervention, intervene
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scores import own_norm_scales
@@ -56,10 +55,9 @@ def _effects_of_layer(
     """`[memory]`. Folds only memories that are active at some position."""
     total = torch.zeros(coefficients.shape[1])
     active = (coefficients != 0).any(0).nonzero()[:, 0]
-    values = model.values(layer)
-    scales = scale[:, None] * own_scale.to(scale.device)[:, branch_of(model, layer, active).to(scale.device)]
+    scales = scale[:, None] * own_scale.to(scale.device)[:, model.branch_of(layer, active).to(scale.device)]
     divided = coefficients[:, active].to(scale.device) / scales
-    folded = fold_values(model, layer, values[active.to(values.device)].float(), memories=active)
+    folded = model.folded_values(layer, active)
     effects = (divided * (directions @ folded.T)).sum(0) * model.multiplier(layer)
     total[active.cpu()] = effects.float().cpu()
     return total

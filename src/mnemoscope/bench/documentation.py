@@ -22,7 +22,6 @@ from mnemoscope.mining.plan.mining_plan import default_batch_tokens
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.modules.projections import LinearHead
-from mnemoscope.models.readout.fold import fold_values
 
 TEXT = "builtin:pydocs:stdlib"
 _ROUNDS = 5
@@ -73,7 +72,7 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
     chosen = range(min(layers, model.sizes.layers))
     projector, values = Projector.of(model), ValuePass(model)
     targets = [Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[layer], 0, 0))) for layer in chosen]
-    folded = [fold_values(model, layer, model.values(layer)) for layer in chosen]
+    folded = [model.folded_values(layer) for layer in chosen]
 
     def project() -> None:
         for layer in chosen:

@@ -2,7 +2,7 @@
 
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_coefficients, read_final
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.memories.expert_taps import Group
+from mnemoscope.models.memories.groups import Group
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.switches import kernels_chosen, set_threads
 from mnemoscope.models.opening.docstrings import WITH_DOCSTRINGS

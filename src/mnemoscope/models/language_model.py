@@ -6,22 +6,22 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cached_property
-from threading import RLock, get_ident, local
-from typing import Any, final
+from math import prod
+from threading import RLock, local
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
+from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.models.anatomy.anatomy import Anatomy, Layer
+from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
-from mnemoscope.models.memories.feed_forward import goes_negative
 from mnemoscope.models.memories.probed_values import ProbedValues
-from mnemoscope.models.memories.stop_early import Abandoned, abandon_in, after_coefficients
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of
@@ -29,7 +29,19 @@ from mnemoscope.models.modules.observed import run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
+from mnemoscope.models.modules.taps import Taps
 from mnemoscope.models.object_state import ObjectInUse, held
+
+
+class _Reached(Exception):
+    """Ends a forward; carries the tensor of the module reached."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _reach(tensor: Tensor) -> NoReturn:
+    raise _Reached(tensor)
 
 
 @final
@@ -44,7 +56,7 @@ class LanguageModel:
     the weights. `boundaries` are row lengths, with the beginning token, beyond which the function differs (company.py).
     `eager`: plain attention is the same function. `unread` are the stored weights that the model did not take.
     `fingerprint` covers model and beginning, `content` the model only; `source` and `opening` open it, `name` and
-    `spec` are shown.
+    `spec` are shown. `cache` keeps what readers compute of the model, until it is read anew.
 
     Hold `lock` while running the model with hooks, which see every forward: one thread at a time, reentrant.
     """
@@ -65,15 +77,14 @@ class LanguageModel:
         self.dtype, self.device = computes_in(last)
         self.devices = tuple(device_of_module(layer.ffn.exits[-1]) for layer in layers)
         self.lies_on = places_of(anatomy.model)
-        self.has_negative = any(goes_negative(layer.ffn, dtype=self.dtype, device=self.device) for layer in layers)
+        self.has_negative = any(one.ffn.goes_negative(dtype=self.dtype, device=self.device) for one in layers)
         self.signs = (1, -1) if self.has_negative else (1,)
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
         self._values = ProbedValues(some=self.probed)
         _ = self.probed and self._values.of(0, layers[0].ffn)  # fails before the first forward
         self._running, self.lock = local(), RLock()
-        self.known_norms: dict[int, Tensor] = {}
-        """The lengths `[memory]` of the values, by layer, as far as tracing has computed them."""
+        self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
         self.beginning = beginning
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
@@ -88,8 +99,7 @@ class LanguageModel:
         )
         self.longest = self.sizes.context - beginning.length
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
-        self._final_fold = self._fold_of(anatomy.final_norm)
-        self.known_input_norms: dict[int, nn.Module | None] = {}
+        self._final_fold = self.fold_of(anatomy.final_norm)
         self.usage: ObjectInUse | None = None
         self.proof: Proof
 
@@ -131,13 +141,21 @@ class LanguageModel:
 
     def memories_at_once(self, layer: int) -> int:
         """How many coefficients of a layer a token has: in a mixture those of its experts."""
-        return self.anatomy.memories_at_once(layer)
+        numbering = self.numbering(layer)
+        if numbering.routed is None:
+            return numbering.count
+        chosen = min(numbering.routed, experts_chosen(self.anatomy.model.config))
+        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     @property
     def shape(self) -> tuple[int, int]:
         """[batch, position] of the ids of this thread's running forward, or its last one."""
         shape: tuple[int, int] = getattr(self._running, "shape", (0, 0))
         return shape
+
+    def split_batch(self, tensor: Tensor) -> Tensor:
+        """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""
+        return tensor.view(*self.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
 
     @property
     def attention(self) -> str:
@@ -160,23 +178,7 @@ class LanguageModel:
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
-        return self._vocabulary
-
-    @cached_property
-    def _vocabulary(self) -> tuple[list[str], list[bytes]]:
-        return self.reader.vocabulary(self.sizes.vocabulary)
-
-    @cached_property
-    def known_votes(self) -> list[Tensor]:
-        """The top token of every value with either sign, `[2 * memory]` for each layer; -1 if not projected yet."""
-        each = zip(self.sizes.memories, self.devices, strict=True)
-        return [torch.full((2 * count,), -1, device=device) for count, device in each]
-
-    @cached_property
-    def head_mean(self) -> Tensor:
-        """The mean `[hidden']` of the rows of the head, float64; cached, since it reads the whole head."""
-        with torch.inference_mode(False), torch.no_grad():
-            return self.scorer().mean_vector().to(self.device)
+        return self.cache.get("vocabulary", lambda: self.reader.vocabulary(self.sizes.vocabulary))
 
     @held
     def keys(self, layer: int) -> Tensor:
@@ -215,10 +217,33 @@ class LanguageModel:
         """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
 
         `layer` names the block whose output norm (sandwich, post-norm) comes first; None if the vector is already in
-        the stream. Layers with branches need `readout.fold.fold_values`.
+        the stream. Values pass the norm of their branch before: `folded_values`.
         """
         norm = None if layer is None else self.output_norm(layer)
-        return self._project(self._final_fold(self._fold_of(norm)(vectors)).to(self.device))
+        return self._project(self._final_fold(self.fold_of(norm)(vectors)).to(self.device))
+
+    def folded_values(self, layer: int, memories: Tensor | None = None) -> Tensor:
+        """The values of a layer's `memories [n]` (None: all), `[n, hidden']`, float32, with all norms folded in."""
+        return self.fold(self.values_in_stream(layer, memories), layer=None)
+
+    def values_in_stream(self, layer: int, memories: Tensor | None = None) -> Tensor:
+        """The directions `[n, hidden]`, float32, in which values change the stream: the layer's own norms folded in."""
+        values, branches = self.values(layer), self.layer(layer).ffn.branches
+        values = values if memories is None else values[memories.to(values.device)]
+        if branches:
+            of, values = self.branch_of(layer, memories), values.float().clone()
+            for number, branch in enumerate(branches):
+                rows = (of == number).nonzero()[:, 0].to(values.device)
+                values[rows] = self.fold_of(branch.behind)(values[rows]).to(values.device)
+        return self.fold_of(self.output_norm(layer))(values)
+
+    def branch_of(self, layer: int, memories: Tensor | None = None) -> Tensor:
+        """The number `[n]` of each memory's branch, on the CPU: 0 are the routed experts; 0 without branches."""
+        numbering = self.numbering(layer)
+        memories = torch.arange(numbering.count) if memories is None else memories.cpu()
+        if not self.layer(layer).ffn.branches:
+            return torch.zeros_like(memories)
+        return torch.bucketize(memories, torch.tensor(numbering.firsts[numbering.routed :]), right=True)
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
         """The divisors `[n]`, float32, of a norm that `fold` folds in, for the vectors `[n, hidden]` that it reads.
@@ -226,13 +251,14 @@ class LanguageModel:
         `layer` names the block with that output norm, None the final norm; 1 without such a norm.
         """
         norm = self.anatomy.final_norm if layer is None else self.output_norm(layer)
-        fold = self._final_fold if layer is None else self._fold_of(norm)
+        fold = self._final_fold if layer is None else self.fold_of(norm)
         with torch.inference_mode():
             return scale_of(norm, fold, vectors.to(self.dtype)).to(self.device)
 
     def multiplier(self, layer: int) -> float:
         """The model's factor on a value of this layer, besides its coefficient, on the way to the scores."""
-        return self.anatomy.multiplier(layer)
+        later = prod(each.output_scale for each in self.anatomy.layers[layer:])
+        return self.layer(layer).update_scale * later * self.anatomy.logit_scale
 
     def output_norm(self, layer: int) -> nn.Module | None:
         """The norm that a block's values pass: after the feed-forward layer, or after the block; or None."""
@@ -253,7 +279,8 @@ class LanguageModel:
                 return self.scorer().scores(self.fold(vectors, layer=layer) if gain else self._project(vectors.float()))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
-    def _fold_of(self, norm: nn.Module | None) -> Fold:
+    def fold_of(self, norm: nn.Module | None) -> Fold:
+        """The linear part of a norm of the model; raises ModelUnsupported for an unknown kind of norm."""
         return fold_of(norm, self.sizes.hidden, dtype=self.dtype, device=self.device)
 
     def _project(self, vectors: Tensor) -> Tensor:
@@ -268,15 +295,15 @@ class LanguageModel:
         Uses no attention mask: padding on the right is harmless in a causal model. With `stop_after` it ends at that
         layer's coefficients and returns None.
         """
-        anatomy, abandon = self.anatomy, abandon_in(get_ident())
-        with ExitStack() as hooks:
+        anatomy = self.anatomy
+        with Taps(own_thread=True) as taps:
             if stop_after is not None:
-                hooks.enter_context(after_coefficients(self.layer(stop_after).ffn, abandon))
+                self.layer(stop_after).ffn.end(_reach, taps)
             if anatomy.backbone is None:
-                hooks.enter_context(anatomy.head.register_forward_pre_hook(abandon))
+                taps.enters(anatomy.head, _reach)
             try:
                 return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
-            except Abandoned as reached:
+            except _Reached as reached:
                 return reached.tensor if stop_after is None else None
 
     @held

@@ -15,11 +15,10 @@ behaviour varies, or that acts on other tokens than those tested; numbers that a
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, TypeVar, cast, final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from torch.nn.modules import module as all_of
 from transformers import PretrainedConfig
 
 from mnemoscope.errors import ModelChanged
+from mnemoscope.foundation.shared_change import shared_change
 from mnemoscope.models.modules.fingerprint import active_adapters, plain_parts
 from mnemoscope.models.modules.linear_maps import is_of_adapters
 from mnemoscope.models.modules.observed import ids_for, run
@@ -67,34 +67,25 @@ def check_unchanged(model: Any) -> None:
         pass
 
 
-@dataclass
-class _Rest:
-    users: int = 0
-    trained: list[nn.Module] = field(default_factory=list)
-
-
-_resting: "WeakKeyDictionary[nn.Module, _Rest]" = WeakKeyDictionary()
-_changing = Lock()
-
-
 @contextmanager
 def at_rest(network: nn.Module) -> Iterator[None]:
     """Puts all modules in evaluation mode; the last of all threads to leave restores every module's own flag."""
-    with _changing:
-        rest = _resting.setdefault(network, _Rest())
-        rest.users += 1
-    try:
-        with _changing:
-            for module in network.modules():
-                if module.training:
-                    rest.trained.append(module)
-                    module.training = False
+    with _restore_training(network) as trained:
+        for module in network.modules():
+            if module.training:
+                trained.append(module)
+                module.training = False
         yield
+
+
+@shared_change
+def _restore_training(network: nn.Module) -> Iterator[list[nn.Module]]:
+    trained: list[nn.Module] = []
+    try:
+        yield trained
     finally:
-        with _changing:
-            rest.users -= 1
-            while not rest.users and rest.trained:
-                rest.trained.pop().training = True
+        for module in trained:
+            module.training = True
 
 
 @dataclass(frozen=True)

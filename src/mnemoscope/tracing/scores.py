@@ -15,7 +15,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.foundation.cores import IN_CACHE
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.readout.fold import branch_scales, fold_values
+from mnemoscope.models.modules.projections import scale_of
 from mnemoscope.tracing.ranking import top
 
 MAJOR = 0.9
@@ -46,9 +46,7 @@ def contributions(coefficients: Tensor, norm: Tensor) -> Tensor:
 
 def value_norms(model: LanguageModel, layer: int) -> Tensor:
     """The length `[memory]`, float32, of every value of a layer; cached in the model."""
-    if layer not in model.known_norms:
-        model.known_norms[layer] = norms_of(model.values(layer))
-    return model.known_norms[layer]
+    return model.cache.get((value_norms, layer), lambda: norms_of(model.values(layer)))
 
 
 def norms_of(vectors: Tensor) -> Tensor:
@@ -103,8 +101,14 @@ def own_norm_scales(
     between a value and the head (definitions.md section 2, a value at work).
     """
     read = residual + ffn_output if model.block == "post-norm" else ffn_output
-    own, each = model.norm_scale(read, layer=layer)[:, None], branch_scales(model, layer, branches)
-    return own if each is None else own * each
+    own = model.norm_scale(read, layer=layer)[:, None]
+    if not branches:
+        return own
+    with torch.inference_mode():
+        norms = [branch.behind for branch in model.layer(layer).ffn.branches]
+        each = zip(norms, branches, strict=True)
+        scales = [scale_of(norm, model.fold_of(norm), entered.to(model.dtype)) for norm, entered in each]
+        return own * torch.stack([scale.to(model.device) for scale in scales], 1)
 
 
 def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
@@ -123,9 +127,15 @@ def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:
     return 2 * memories + (coefficients < 0)
 
 
+def known_votes(model: LanguageModel) -> list[Tensor]:
+    """The votes `[2 * memory]` by `vote_codes` of each layer, -1 if not projected yet; cached in the model."""
+    each = zip(model.sizes.memories, model.devices, strict=True)
+    return model.cache.get(known_votes, lambda: [torch.full((2 * count,), -1, device=device) for count, device in each])
+
+
 def votes(model: LanguageModel, codes: Sequence[Tensor]) -> list[Tensor]:
     """The votes of each layer's `vote_codes`, in their shape; projected once, and cached in the model."""
-    kept = model.known_votes
+    kept = known_votes(model)
     codes = [own.to(known.device) for own, known in zip(codes, kept, strict=True)]
     new = [torch.unique(own[known[own] < 0]) for own, known in zip(codes, kept, strict=True)]
     folded = [folded_values(model, layer, own // 2, 1 - 2 * (own % 2)) for layer, own in enumerate(new)]
@@ -159,16 +169,16 @@ def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
     mined = str(atlas.manifest.plan.get("dtype"))
     if not model.is_model_of(atlas.manifest["model"]) or str(model.dtype) != f"torch.{mined}":
         return False
+    kept = known_votes(model)
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer, columns=["top_tokens", "bottom_tokens"])
         known = torch.stack(votes_in(values), 1).flatten()
-        if len(known) == len(model.known_votes[layer]) and int(known.max()) < model.sizes.vocabulary:
-            model.known_votes[layer].copy_(known)
+        if len(known) == len(kept[layer]) and int(known.max()) < model.sizes.vocabulary:
+            kept[layer].copy_(known)
     return True
 
 
 def folded_values(model: LanguageModel, layer: int, memories: Tensor, signs: Tensor) -> Tensor:
     """sign(m) v `[row, hidden']` of some memories `[row]` of a layer, folded; their top tokens are their votes."""
-    values = model.values(layer)
-    chosen = values[memories.to(values.device)].float() * signs.to(values.device)[:, None].float()
-    return fold_values(model, layer, chosen, memories=memories)
+    folded = model.folded_values(layer, memories)
+    return folded * signs.to(folded)[:, None]

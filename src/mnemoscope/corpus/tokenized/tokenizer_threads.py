@@ -8,28 +8,20 @@ each call.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
+
+from mnemoscope.foundation.shared_change import shared_change
 
 _VARIABLE = "TOKENIZERS_PARALLELISM"
-_lock = Lock()
-_within = 0
 
 
-@contextmanager
+@shared_change
 def one_thread_a_call() -> Iterator[None]:
     """Makes calls of tokenizers in this process use the caller's thread; a user's own setting stays."""
-    global _within
-    with _lock:
-        own = _VARIABLE in os.environ and _within == 0
-        if not own:
-            _within += 1
-            os.environ[_VARIABLE] = "false"
+    if _VARIABLE in os.environ:
+        yield
+        return
+    os.environ[_VARIABLE] = "false"
     try:
         yield
     finally:
-        if not own:
-            with _lock:
-                _within -= 1
-                if _within == 0:
-                    os.environ.pop(_VARIABLE, None)
+        os.environ.pop(_VARIABLE, None)

@@ -22,7 +22,6 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.readout.fold import branch_of, fold_values
 from mnemoscope.tracing import distribution, norms_of, read_scores, top
 
 TOKENS_KEPT = 20
@@ -80,7 +79,7 @@ class ValuePass:
         """
         model, projector = self.model, self.projector
         values = model.values(layer)
-        folded = fold_values(model, layer, values)
+        folded = model.folded_values(layer)
         up = model.up_keys(layer)
         memories = len(values)
         unknown = pa.nulls(memories, pa.float32())
@@ -121,7 +120,7 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
     medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
     factor = np.full(model.sizes.memories[layer], np.nan)
     factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
-    factor /= np.atleast_1d(scale)[branch_of(model, layer).numpy()]
+    factor /= np.atleast_1d(scale)[model.branch_of(layer).numpy()]
     return factor
 
 

@@ -27,7 +27,7 @@ from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text.triggers import Survivors, Triggers
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients, read_groups
-from mnemoscope.models.memories.expert_taps import weights_of
+from mnemoscope.models.memories.groups import weights_of
 
 _LOOKED_AT = 16
 """Batches that are counted unseen, at most, where looking costs time."""
@@ -139,11 +139,11 @@ class BatchReader:
         def measure(layer: int, group: Group) -> None:
             observer = self._observers[number]
             if own is None or layer not in self.state.shape.experts:
+                block = self.model.split_batch(group.coefficients)
                 if (kernels := self._kernels_of(layer, group.coefficients.dtype)) is not None:
-                    block = group.coefficients
                     self._sweep_on_card(kernels, measures, block, rows_on(block.device), layer, sampled=share.sampled)
                     return
-                swept = self._sweep(observer, places.whole(group.coefficients), layer, sampled=share.sampled)
+                swept = self._sweep(observer, places.whole(block), layer, sampled=share.sampled)
                 measures.experts[layer, 0].take(number, *swept)
                 return
             found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)

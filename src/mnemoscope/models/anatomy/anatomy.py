@@ -7,7 +7,6 @@ an unknown family. Nothing here runs the model or checks the result: the load-ti
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import torch
@@ -101,19 +100,6 @@ class Anatomy:
         """The number of every layer's block; differs from the layer's where some blocks have no layer."""
         count = len(self.layers) + len(self.without)
         return tuple(number for number in range(count) if number not in self.without)
-
-    def multiplier(self, layer: int) -> float:
-        """The model's factor on a value of a layer, besides its coefficient, on the way to the scores."""
-        later = prod(each.output_scale for each in self.layers[layer:])
-        return self.layers[layer].update_scale * later * self.logit_scale
-
-    def memories_at_once(self, layer: int) -> int:
-        """How many coefficients of a layer a token has: in a mixture those of its experts."""
-        numbering = self.layers[layer].ffn.numbering
-        if numbering.routed is None:
-            return numbering.count
-        chosen = min(numbering.routed, experts_chosen(self.model.config))
-        return chosen * numbering.widths[0] + sum(numbering.widths[numbering.routed :])
 
     def hybrid_facts(self) -> dict[str, Any]:
         """For a model with blocks without a layer: each layer's block, and the class in each other block."""

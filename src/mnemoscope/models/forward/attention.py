@@ -6,26 +6,27 @@ positions (recurrent blocks, linear attention) do not count as attention. Weight
 attention as plain matrix products (`eager_attention`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from mnemoscope.models.forward.hooks import Block, Watched, read_blocks
+from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.fairseq_decoder import Attention
-from mnemoscope.models.modules.observed import HALF_TOLERANCE, UNNAMED, first, flat, ids_for, same, stream_of
+from mnemoscope.models.modules.observed import HALF_TOLERANCE, flat, ids_for, same, watch_calls
 from mnemoscope.models.modules.quiet import suppress_warnings
+from mnemoscope.models.modules.taps import Taps
 
 Part = Literal["input", "sum", "weights"]
 """What is read of a block: the stream that enters it, the input of its norm after attention (post-norm blocks), and the
 attention weights `[batch, head, position, attended position]`."""
 Callback = Callable[[int, Part, Tensor], None]
-EAGER = "eager"
 REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
@@ -49,24 +50,21 @@ def eager_attention(model: LanguageModel) -> Iterator[None]:
     Does nothing for a model of which these are another function (`eager`). Holds the model's lock, since the switch
     belongs to the network and affects every thread.
     """
-    with model.in_use(), model.lock, _switch_to_eager(model) if model.eager else nullcontext():
+    with model.in_use(), model.lock, switch_to_eager(model.anatomy.model) if model.eager else nullcontext():
         yield
 
 
 @contextmanager
-def _switch_to_eager(model: LanguageModel) -> Iterator[None]:
-    with suppress_warnings():
-        modules = model.anatomy.model.modules()
-        every = [config for module in modules for config in _with_parts(getattr(module, "config", None))]
-        configs = list({id(config): config for config in every}.values())
-        before = [config._attn_implementation_internal for config in configs]
-        try:
-            for config in configs:
-                config._attn_implementation_internal = EAGER
-            yield
-        finally:
-            for config, implementation in zip(configs, before, strict=True):
-                config._attn_implementation_internal = implementation
+def switch_to_eager(network: nn.Module) -> Iterator[None]:
+    """Makes all parts of a network attend by plain matrix products; not for several threads."""
+    with suppress_warnings(), ExitStack() as kept:
+        every = [one for module in network.modules() for one in _with_parts(getattr(module, "config", None))]
+        for config in {id(config): config for config in every}.values():
+            # A private name of transformers: its public `set_attn_implementation` skips models of foreign code, and
+            # cannot restore parts that differ.
+            kept.callback(setattr, config, "_attn_implementation_internal", config._attn_implementation_internal)
+            config._attn_implementation_internal = "eager"
+        yield
 
 
 def _with_parts(config: Any) -> list[Any]:
@@ -84,48 +82,27 @@ def read_attention(
     `found` is the result of `find_attention`. The tensors are the network's own: copy what is kept. The stream that
     enters the first block, with or without a layer, is the input of layer -1.
     """
-    looks = Watched(own_thread)
-    with model.in_use(), ExitStack() as hooks:
-        _watch_input(model, -1, model.anatomy.first_block, callback, hooks, looks)
+
+    def tap(layer: int, part: Part) -> Callable[[Tensor], None]:
+        return lambda tensor: callback(layer, part, model.split_batch(tensor))
+
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
+        taps.begins(model.anatomy.first_block, tap(-1, "input"))
         for layer, attention in enumerate(found):
-            _watch_input(model, layer, model.layer(layer).block, callback, hooks, looks)
+            taps.begins(model.layer(layer).block, tap(layer, "input"))
             if attention.norm is not None:
-                _watch_sum(model, layer, attention.norm, callback, hooks, looks)
+                taps.enters(attention.norm, tap(layer, "sum"))
             if attention.weights is not None:
-                _watch_weights(layer, attention.weights, callback, hooks, looks)
+                _watch_weights(layer, attention.weights, callback, taps)
         yield
 
 
-def _watch_input(
-    model: LanguageModel, layer: int, block: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched
-) -> None:
-    def starting(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
-        if looks():
-            callback(layer, "input", _split_batch(stream_of(inputs, named), model.shape))
-
-    hooks.enter_context(block.register_forward_pre_hook(starting, with_kwargs=True))
-
-
-def _watch_sum(
-    model: LanguageModel, layer: int, norm: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched
-) -> None:
-    def starting(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if looks():
-            callback(layer, "sum", _split_batch(inputs[0], model.shape))
-
-    hooks.enter_context(norm.register_forward_pre_hook(starting))
-
-
-def _watch_weights(layer: int, module: nn.Module, callback: Callback, hooks: ExitStack, looks: Watched) -> None:
+def _watch_weights(layer: int, module: nn.Module, callback: Callback, taps: Taps) -> None:
     def ending(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if looks():
+        if taps.act():
             callback(layer, "weights", module.weights(inputs[0]) if isinstance(module, Attention) else output[1])
 
-    hooks.enter_context(module.register_forward_hook(ending))
-
-
-def _split_batch(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
-    return tensor.view(*shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
+    taps.enter_context(module.register_forward_hook(ending))
 
 
 @dataclass(frozen=True)
@@ -151,10 +128,10 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
-    with model.in_use(), model.lock, _switch_to_eager(model), ExitStack() as hooks:
+    with model.in_use(), model.lock, switch_to_eager(network), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
             calls[layer] = []
-            _watch_calls(parts.block, calls[layer], tuple(ids.shape), hooks)
+            watch_calls(parts.block, partial(_note_call, calls[layer], tuple(ids.shape)), hooks)
         hooks.enter_context(read_attention(model, nothing, note_input))
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         try:
@@ -165,31 +142,11 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     return tuple(results if model.eager else (replace(one, weights=None) for one in results))
 
 
-def _watch_calls(block: nn.Module, calls: list[_Call], shape: tuple[int, ...], hooks: ExitStack) -> None:
-    for path, module in block.named_modules():
-        if path:
-            taken: list[Tensor] = []
-
-            def starting(
-                _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], taken: list[Tensor] = taken
-            ) -> None:
-                streams = [one for one in (*inputs, *named.values()) if _is_stream(one)]
-                taken.append(flat(streams[0]).clone() if streams else torch.empty(0, 0))
-
-            def ending(
-                module: nn.Module, inputs: tuple[Any, ...], output: Any, path: str = path, taken: list[Tensor] = taken
-            ) -> None:
-                before, given = taken.pop(), first(output) if isinstance(output, tuple | list | Tensor) else None
-                if isinstance(given, Tensor) and _is_stream(given):
-                    gives = isinstance(module, Attention) or _gives_weights(output, shape)
-                    calls.append(_Call(path, module, before, flat(given).clone(), gives))
-
-            hooks.enter_context(module.register_forward_pre_hook(starting, with_kwargs=True))
-            hooks.enter_context(module.register_forward_hook(ending))
-
-
-def _is_stream(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() in (2, 3)
+def _note_call(
+    calls: list[_Call], shape: tuple[int, ...], path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any
+) -> None:
+    gives = isinstance(module, Attention) or _gives_weights(output, shape)
+    calls.append(_Call(path, module, taken, given, gives))
 
 
 def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:

@@ -8,22 +8,17 @@ model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import get_ident
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.memories.expert_taps import Group, Looks, change, place, visit, weights_of
-from mnemoscope.models.memories.experts import MixtureFeedForward
-from mnemoscope.models.modules.observed import UNNAMED, first, stream_of
-
-Overwrite = Callable[[Tensor], Tensor | None]
+from mnemoscope.models.memories.feed_forward import Overwrite
+from mnemoscope.models.memories.groups import Group, join
+from mnemoscope.models.modules.taps import Taps
 
 
 @dataclass(frozen=True)
@@ -54,14 +49,12 @@ def read_groups(
     layers: Iterable[int] | None = None,
     own_thread: bool = False,
 ) -> Iterator[None]:
-    """Calls `callback(layer, group)` as a layer's experts compute: once for the routed ones, once for each shared one.
-
-    A dense layer's group has coefficients `[batch, position, memory]`. The tensors are the model's own: do not change
-    them.
+    """Calls `callback(layer, group)` as a layer computes: once if it is dense, else once for its routed experts and
+    once for each shared one. The tensors are the model's own: do not change them.
     """
-    with model.in_use(), ExitStack() as hooks:
-        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            _visit(model, layer, partial(callback, layer), hooks, Watched(own_thread))
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
+        for layer in _every(model, layers):
+            model.layer(layer).ffn.watch(partial(callback, layer), taps)
         yield
 
 
@@ -78,13 +71,13 @@ def read_coefficients(
     Memories of experts are numbered through the layer; those of experts that a token does not use are zero. The tensor
     may be the down-projection's input: do not change it.
     """
-    with model.in_use(), ExitStack() as hooks:
-        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
+        for layer in _every(model, layers):
 
             def deliver(coefficients: Tensor, _: Tensor | None, layer: int = layer) -> None:
                 callback(layer, coefficients)
 
-            _gather(model, layer, deliver, hooks, Watched(own_thread))
+            _gather(model, layer, deliver, taps)
         yield
 
 
@@ -98,70 +91,38 @@ def overwrite_coefficients(
     experts and once for each shared one, with zeros in place of the others; its result counts only where a token was
     routed.
     """
-    looks = Watched(own_thread)
-    with model.in_use(), ExitStack() as hooks:
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
         for layer, overwrite in changes.items():
-            ffn = model.layer(layer).ffn
 
-            def tap(_: nn.Module, inputs: tuple[Any, ...], overwrite: Overwrite = overwrite) -> tuple[Any, ...] | None:
-                if not looks():
-                    return None
-                coefficients = _only(inputs)
-                changed = overwrite(_split_batch(coefficients, model.shape))
-                return None if changed is None else (changed.reshape(coefficients.shape), *inputs[1:])
-
-            def overwrite_flat(coefficients: Tensor, overwrite: Overwrite = overwrite) -> Tensor | None:
-                changed = overwrite(_split_batch(coefficients, model.shape))
+            def change(coefficients: Tensor, overwrite: Overwrite = overwrite) -> Tensor | None:
+                changed = overwrite(model.split_batch(coefficients))
                 return None if changed is None else changed.reshape(coefficients.shape)
 
-            if isinstance(ffn, MixtureFeedForward):
-                change(ffn, overwrite_flat, looks=looks, hooks=hooks)
-            else:
-                hooks.enter_context(ffn.exits[-1].register_forward_pre_hook(tap))
+            model.layer(layer).ffn.overwrite(change, taps)
         yield
 
 
-def _visit(
-    model: LanguageModel, layer: int, visitor: Callable[[Group], None], hooks: ExitStack, looks: Looks
-) -> None:
-    ffn = model.layer(layer).ffn
-
-    def tap(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if looks():
-            coefficients = _split_batch(_only(inputs), model.shape)
-            visitor(Group(coefficients, coefficients[..., 0].numel()))
-
-    if isinstance(ffn, MixtureFeedForward):
-        visit(ffn, visitor, looks=looks, hooks=hooks)
-    else:
-        hooks.enter_context(ffn.exits[-1].register_forward_pre_hook(tap))
+def _every(model: LanguageModel, layers: Iterable[int] | None) -> Iterable[int]:
+    return range(model.sizes.layers) if layers is None else layers
 
 
 def _gather(
-    model: LanguageModel,
-    layer: int,
-    callback: Callable[[Tensor, Tensor | None], None],
-    hooks: ExitStack,
-    looks: Looks,
+    model: LanguageModel, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps
 ) -> None:
-    """Sets hooks that call back once with `[batch, position, memory]`, and `[batch, position, expert]` or None."""
-    ffn, parts = model.layer(layer).ffn, []
+    """Calls back once a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""
+    numbering, groups = model.numbering(layer), list[Group]()
 
     def take(group: Group) -> None:
-        if not isinstance(ffn, MixtureFeedForward):
-            callback(group.coefficients, None)
+        if numbering.routed is None:
+            callback(model.split_batch(group.coefficients), None)
             return
-        parts.append(group)
-        if len(parts) <= len(ffn.shared):
-            return
-        whole = group.coefficients.new_zeros(group.of, ffn.numbering.count)
-        for part in parts:
-            place(whole, part)
-        weights = torch.stack([weights_of(part, len(ffn.numbering.widths)) for part in parts]).sum(0)
-        parts.clear()
-        callback(*(_split_batch(tensor, model.shape) for tensor in (whole, weights)))
+        groups.append(group)
+        if sum(each.count for each in groups) == len(numbering.widths):
+            coefficients, weights = join(groups, numbering)
+            groups.clear()
+            callback(model.split_batch(coefficients), model.split_batch(weights))
 
-    _visit(model, layer, take, hooks, looks)
+    model.layer(layer).ffn.watch(take, taps)
 
 
 @contextmanager
@@ -173,9 +134,9 @@ def read_blocks(
     own_thread: bool = False,
 ) -> Iterator[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
-    with model.in_use(), ExitStack() as hooks:
-        for layer in range(len(model.anatomy.layers)) if layers is None else layers:
-            _watch(model, layer, callback, hooks, Watched(own_thread))
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
+        for layer in _every(model, layers):
+            _watch(model, layer, callback, taps)
         yield
 
 
@@ -184,80 +145,49 @@ def read_final(
     model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False
 ) -> Iterator[None]:
     """Calls `callback(stream [batch, position, hidden])` with the last block's output, even if it has no layer."""
-    looks = Watched(own_thread)
-
-    def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if looks():
-            callback(_split_batch(first(output), model.shape))
-
-    with model.in_use(), model.anatomy.last_block.register_forward_hook(ending):
+    with model.in_use(), Taps(own_thread=own_thread) as taps:
+        taps.leaves(model.anatomy.last_block, lambda stream: callback(model.split_batch(stream)))
         yield
 
 
-class Watched:
-    """Whether hooks act in the running forward: in every thread, or only in the thread that set them."""
-
-    def __init__(self, own_thread: bool) -> None:
-        self._thread = get_ident() if own_thread else None
-
-    def __call__(self) -> bool:
-        return self._thread is None or self._thread == get_ident()
-
-
-def _watch(
-    model: LanguageModel, layer: int, callback: Callable[[int, Block], None], hooks: ExitStack, looks: Watched
-) -> None:
+def _watch(model: LanguageModel, layer: int, callback: Callable[[int, Block], None], taps: Taps) -> None:
     parts = model.layer(layer)
     seen: dict[str, Tensor] = {}
 
-    def enters(module: nn.Module, name: str) -> None:
-        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if looks():
-                seen[name] = _only(inputs)
+    def note(name: str) -> Callable[[Tensor], None]:
+        return partial(seen.__setitem__, name)
 
-        hooks.enter_context(module.register_forward_pre_hook(hook))
-
-    def leaves(module: nn.Module, name: str) -> None:
-        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if looks():
-                tensor = first(output)
-                seen[name] = tensor.clone() if parts.in_place else tensor
-
-        hooks.enter_context(module.register_forward_hook(hook))
-
-    def starting(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
-        if looks():
-            seen["block_input"] = stream_of(inputs, named)
-
-    def ending(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if looks():
-            block = _assemble(model, layer, seen, seen.get("onward", parts.unscale(first(output))))
-            seen.clear()
-            callback(layer, block)
+    def note_output(module: nn.Module, name: str) -> None:
+        taps.leaves(module, lambda tensor: seen.update({name: tensor.clone() if parts.in_place else tensor}))
 
     def note_coefficients(coefficients: Tensor, weights: Tensor | None) -> None:
         seen["coefficients"] = coefficients
         if weights is not None:
             seen["weights"] = weights
 
-    enters(parts.ffn.entry, "ffn_input")
-    _gather(model, layer, note_coefficients, hooks, looks)
+    def ending(output: Tensor) -> None:
+        block = _assemble(model, layer, seen, seen.get("onward", parts.unscale(output)))
+        seen.clear()
+        callback(layer, block)
+
+    taps.enters(parts.ffn.entry, note("ffn_input"))
+    _gather(model, layer, note_coefficients, taps)
     for number, branch in enumerate(parts.ffn.branches):
-        enters(branch.behind, f"branch{number}")
+        taps.enters(branch.behind, note(f"branch{number}"))
     for number, module in enumerate(parts.ffn.exits):
-        leaves(module, f"ffn_output{number}")
+        note_output(module, f"ffn_output{number}")
     if parts.post_norm is not None:
-        leaves(parts.post_norm, "normed_output")
+        note_output(parts.post_norm, "normed_output")
     if parts.output_gate is not None:
-        leaves(parts.output_gate, "opened")
+        note_output(parts.output_gate, "opened")
     if parts.onward is not None:
-        enters(parts.onward, "onward")
+        taps.enters(parts.onward, note("onward"))
     if parts.attention is not None:
-        hooks.enter_context(parts.block.register_forward_pre_hook(starting, with_kwargs=True))
-        leaves(parts.attention, "attention")
+        taps.begins(parts.block, note("block_input"))
+        note_output(parts.attention, "attention")
     elif parts.ffn_norm is not None:
-        enters(parts.ffn_norm, "residual")
-    hooks.enter_context(parts.block.register_forward_hook(ending))
+        taps.enters(parts.ffn_norm, note("residual"))
+    taps.leaves(parts.block, ending)
 
 
 def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output: Tensor) -> Block:
@@ -275,7 +205,7 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
             update = parts.through_gate(update, seen["opened"])
         entered = [seen[f"branch{number}"] for number in range(len(parts.ffn.branches))]
         tensors = (residual, seen["ffn_input"], seen["coefficients"], ffn_output, parts.scale(update), output, *entered)
-        shaped = [_split_batch(tensor, model.shape) for tensor in tensors]
+        shaped = [model.split_batch(tensor) for tensor in tensors]
         weights, opened, branches = seen.get("weights"), seen.get("opened"), tuple(shaped[6:])
         return Block(*shaped[:6], weights=weights, opened=opened, branches=branches)  # type: ignore[arg-type,misc]
     except KeyError as missing:
@@ -283,14 +213,3 @@ def _assemble(model: LanguageModel, layer: int, seen: dict[str, Tensor], output:
             f"layer {layer} of this {model.anatomy.family} model ran without its {missing.args[0]!r} being seen; "
             "its blocks do not compute as the family's row says"
         ) from None
-
-
-def _only(inputs: tuple[Any, ...]) -> Tensor:
-    if not inputs:
-        raise ModelUnsupported("a linear map or norm is called by keyword, so its input cannot be tapped")
-    return inputs[0]  # type: ignore[no-any-return]
-
-
-def _split_batch(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The tensor as [batch, position, ...]: OPT flattens the two inside its blocks."""
-    return tensor.view(*shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor

@@ -6,21 +6,21 @@ every block, the run from the middle equals a whole one; a model that passes any
 whose blocks are spread over devices) is run whole.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import get_ident, local
+from threading import local
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.models.forward.attention import REFUSALS
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.modules.observed import UNNAMED, ids_for, same, stream_of
+from mnemoscope.models.modules.observed import ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
-
-_REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, StopIteration)
+from mnemoscope.models.modules.taps import Taps
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,8 @@ class PartialForward:
     def stream_into(self, layer: int, ids: Tensor) -> Tensor:
         """The stream `[batch, position, hidden]` that enters a layer's block, for ids `[batch, position]`."""
         kept: list[Tensor] = []
-        thread = get_ident()
-
-        def keep(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
-            if get_ident() == thread:
-                kept.append(stream_of(inputs, named).clone())
-
-        with self._blocks[layer].register_forward_pre_hook(keep, with_kwargs=True):
+        with Taps(own_thread=True) as taps:
+            taps.begins(self._blocks[layer], lambda stream: kept.append(stream.clone()))
             self._model.backbone(ids, stop_after=layer)
         return kept[0]
 
@@ -87,7 +82,7 @@ class PartialForward:
             start: _Start | None = getattr(self._running, "start", None)
             if start is None or number > start.layer:
                 output = own(*inputs, **named)
-                    # The proof's whole forwards record what a block returns beside its stream.
+                # The proof's whole forwards record what a block returns beside its stream.
                 self._beside.setdefault(number, tuple(output[1:]) if isinstance(output, tuple) else None)
                 return output
             stream = stream_of(inputs, named)
@@ -120,6 +115,6 @@ class PartialForward:
                     self.run(ids, layer=layer, stream=self.stream_into(layer, ids))
                     if not same(final.pop(), whole):
                         return False
-        except _REFUSALS:
+        except (*REFUSALS, StopIteration):
             return False
         return True

@@ -5,10 +5,8 @@ and packed ones are unpacked on every access. So they are captured where the mod
 the latest layer are cached, since a layer requests each of its experts separately.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from threading import get_ident
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +15,17 @@ from torch.nn.utils.parametrize import is_parametrized
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.models.modules.linear_maps import is_of_adapters
 from mnemoscope.models.modules.offloading import weight_of
+from mnemoscope.models.modules.taps import Taps
 
 _TORCHS_OWN = ("OptimizedModule", "CheckpointWrapper")
 _NAMES = ("gate_up_proj", "up_proj", "down_proj")
 
 
 class _StacksNoted(Exception):
-    """Ends a forward whose stacks were captured."""
+    """Ends a forward; carries the stacks of the module that it reached."""
+
+    def __init__(self, stacks: dict[str, Tensor]) -> None:
+        self.stacks = stacks
 
 
 def is_wrapper(module: nn.Module) -> bool:
@@ -63,22 +65,16 @@ class Stacks:
     def _note(self) -> dict[str, Tensor]:
         if not is_of_adapters(self.outer):
             return _stacks_in(self.module)
-        noted: dict[str, Tensor] = {}
-        thread = get_ident()
 
-        def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if get_ident() == thread:
-                noted.update(_stacks_in(module))
-                raise _StacksNoted
+        def note(_: Tensor) -> NoReturn:
+            raise _StacksNoted(_stacks_in(self.module))
 
-        hook = self.module.register_forward_pre_hook(note)
-        ask: Callable[..., object] = self.outer
-        try:
-            ask(torch.zeros(1, 1, device=next(self.module.parameters()).device))
-        except _StacksNoted:
-            return noted
-        finally:
-            hook.remove()
+        with Taps(own_thread=True) as taps:
+            taps.enters(self.module, note)
+            try:
+                self.outer(torch.zeros(1, 1, device=next(self.module.parameters()).device))
+            except _StacksNoted as reached:
+                return reached.stacks
         raise AssertionError("an adapter called nothing")
 
 

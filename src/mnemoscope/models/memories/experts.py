@@ -1,22 +1,26 @@
 """A mixture of experts as memories: routed experts, and the shared ones beside them.
 
 A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense layer
-whose own gate, if any, is its weight. This file and routed_experts.py locate the numbers; expert_taps.py reads and
-changes them as the model runs.
+whose own gate, if any, is its weight, and is tapped at its down-projection, like a dense layer. The routed ones'
+numbers are located by routed_experts.py, and tapped by expert_taps.py.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.models.memories.branches import Branch
-from mnemoscope.models.memories.feed_forward import Activation, DenseFeedForward, coarsest, parameters_of
+from mnemoscope.models.memories.expert_taps import tap_experts
+from mnemoscope.models.memories.feed_forward import DenseFeedForward, Overwrite, coarsest, dips, parameters_of
+from mnemoscope.models.memories.groups import Group, place, taken_from
 from mnemoscope.models.memories.routed_experts import RoutedExperts
+from mnemoscope.models.modules.observed import flat
 from mnemoscope.models.modules.offloading import hold_weights
+from mnemoscope.models.modules.taps import Taps
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,6 @@ class MixtureFeedForward:
         return self.routed.layout is not None
 
     @property
-    def activation(self) -> Activation:
-        return self.routed.activation
-
-    @property
     def is_probed(self) -> bool:
         around = any(each.is_probed for each in self.routed.around)
         return around or self.routed.stacks.are_made or any(each.dense.is_probed for each in self.shared)
@@ -75,6 +75,9 @@ class MixtureFeedForward:
     def parameters(self) -> int:
         around = parameters_of(self.routed.around)
         return self.routed.stacks.parameters + around + sum(each.dense.parameters for each in self.shared)
+
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        return self.has_gate or dips(self.routed.activation, dtype=dtype, device=device)
 
     def keys(self) -> Tensor:
         return torch.cat([*map(self.routed.keys, self._experts()), *(each.dense.keys() for each in self.shared)])
@@ -116,9 +119,9 @@ class MixtureFeedForward:
             weight = weights[..., expert, None].to(inputs.dtype)
             made = make(self.routed.maps(entering * weight if self.routed.weighs_input else entering, expert))
             parts.append(made.where(weight != 0, 0) if self.routed.weighs_input else made * weight)
-        for place, each in enumerate(self.shared, start=self.routed.count):
-            taken = self._before(1 + place - self.routed.count, inputs)
-            parts.append(each.dense.recall(taken) * weights[..., place, None].to(inputs.dtype))
+        for branch, each in enumerate(self.shared, start=1):
+            weight = weights[..., self.routed.count + branch - 1, None].to(inputs.dtype)
+            parts.append(each.dense.recall(self._before(branch, inputs)) * weight)
         return torch.cat(parts, dim=-1)
 
     def write(self, coefficients: Tensor) -> Tensor:
@@ -154,6 +157,61 @@ class MixtureFeedForward:
         """The routed experts, with their matrices fetched meanwhile."""
         with hold_weights(self.routed.stacks.module):
             yield from range(self.routed.count)
+
+    def watch(self, callback: Callable[[Group], None], taps: Taps) -> None:
+        weights: list[Tensor] = []
+
+        def take(group: Group) -> Group:
+            if weights:
+                group = replace(group, weights=weights.pop()[group.tokens, group.experts])
+            callback(group)
+            return group
+
+        if self.routed.router is not None:  # whose weights are in the inputs
+            taps.leaves(self.routed.router, weights.append)
+        taps.enter_context(tap_experts(self.routed, take, looks=taps.act))
+        self._tap_shared(lambda _, group: callback(group), taps)
+
+    def overwrite(self, change: Overwrite, taps: Taps) -> None:
+        def wanted_of(group: Group) -> Tensor | None:
+            whole = group.coefficients.new_zeros(group.of, self.numbering.count)
+            place(whole, group)
+            made = change(whole)
+            return None if made is None else taken_from(made, group)
+
+        def take(group: Group) -> Group:
+            wanted = wanted_of(group)
+            return group if wanted is None else replace(group, coefficients=wanted)
+
+        def tap(entered: Tensor, group: Group) -> Tensor | None:
+            wanted = wanted_of(group)
+            if wanted is not None and group.weights is not None:
+                # Unchanged entries keep the activation itself, without the rounding of the weight.
+                weight = group.weights[:, None]
+                wanted = flat(entered).where(wanted == group.coefficients, (wanted / weight).where(weight != 0, 0))
+            return None if wanted is None else wanted.reshape(entered.shape)
+
+        taps.enter_context(tap_experts(self.routed, take, looks=taps.act))
+        self._tap_shared(tap, taps)
+
+    def _tap_shared(self, tap: Callable[[Tensor, Group], Tensor | None], taps: Taps) -> None:
+        """Calls `tap(down-projection's input, group)` as each shared expert computes; a result replaces that input."""
+
+        def leaving(number: int, taken: list[Tensor], entered: Tensor) -> Tensor | None:
+            coefficients, weight = flat(entered), self.shared[number].weigh(taken.pop())
+            if weight is not None:
+                coefficients, weight = coefficients * weight, weight[:, 0]
+            expert = self.routed.count + number
+            first = self.numbering.firsts[expert]
+            return tap(entered, Group(coefficients, len(coefficients), expert=expert, first=first, weights=weight))
+
+        for number, shared in enumerate(self.shared):
+            taken: list[Tensor] = []
+            taps.enters(shared.dense.entry, lambda entered, taken=taken: taken.append(flat(entered)))  # type: ignore[misc]
+            taps.enters(shared.dense.down.module, partial(leaving, number, taken))
+
+    def end(self, tap: Callable[[Tensor], None], taps: Taps) -> None:
+        taps.leaves(self.exits[-1], tap)
 
 
 def _sum_by_weight(weights: Tensor, biases: list[Tensor | None]) -> Tensor | None:

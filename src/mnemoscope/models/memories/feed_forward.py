@@ -1,7 +1,7 @@
 """The feed-forward layer of one block as memories: keys, values, and their coefficients for an input.
 
 A dense layer is three linear maps and a function; a mixture of experts (experts.py) is many of them. Both implement
-`FeedForward`, the interface for the rest of the package.
+`FeedForward`, the interface for the rest of the package: another kind of layer is one more class.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,9 +14,14 @@ from torch import Tensor, nn
 
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.models.memories.branches import Branch
+from mnemoscope.models.memories.groups import Group
 from mnemoscope.models.modules.linear_maps import LinearMap
+from mnemoscope.models.modules.observed import flat
+from mnemoscope.models.modules.taps import Taps
 
 Activation = Callable[[Tensor], Tensor]
+Overwrite = Callable[[Tensor], Tensor | None]
+"""Coefficients to their replacement, a new tensor of the same shape; None leaves them."""
 
 
 class FeedForward(Protocol):
@@ -51,10 +56,6 @@ class FeedForward(Protocol):
         """The branches with norms of their own: the routed experts', then each shared one's; mostly none."""
 
     @property
-    def activation(self) -> Activation:
-        """The function f."""
-
-    @property
     def is_probed(self) -> bool:
         """Whether a matrix consists of its module's outputs for unit vectors."""
 
@@ -65,6 +66,9 @@ class FeedForward(Protocol):
     @property
     def parameters(self) -> int:
         """Weights and biases, counted unpacked."""
+
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether coefficients can be below zero."""
 
     def keys(self) -> Tensor:
         """The keys [memory, hidden]; of a gated layer the gates."""
@@ -86,6 +90,19 @@ class FeedForward(Protocol):
 
     def bias(self, weights: Tensor | None) -> Tensor | None:
         """The addition to the values' sum, [hidden] or [..., hidden], float32; None for nothing."""
+
+    def watch(self, callback: Callable[[Group], None], taps: Taps) -> None:
+        """Taps the coefficients: one group of a dense layer; the routed experts' and each shared one's of a mixture."""
+
+    def overwrite(self, change: Overwrite, taps: Taps) -> None:
+        """Replaces the coefficients `[token, memory]` by `change` of them.
+
+        It is called for each of the groups of `watch`, with zeros in place of the others; its result counts only where
+        a token was routed.
+        """
+
+    def end(self, tap: Callable[[Tensor], None], taps: Taps) -> None:
+        """Calls `tap` with some tensor once all coefficients were watched."""
 
 
 def parameters_of(maps: Iterable[LinearMap]) -> int:
@@ -143,6 +160,9 @@ class DenseFeedForward:
     def parameters(self) -> int:
         return parameters_of(self.maps)
 
+    def goes_negative(self, *, dtype: torch.dtype, device: torch.device) -> bool:
+        return self.has_gate or self.inner_norm is not None or dips(self.activation, dtype=dtype, device=device)
+
     def keys(self) -> Tensor:
         return self.gate.weight()
 
@@ -167,15 +187,30 @@ class DenseFeedForward:
         bias = self.down.bias()
         return None if bias is None else bias.float()
 
+    def watch(self, callback: Callable[[Group], None], taps: Taps) -> None:
+        def tap(entered: Tensor) -> None:
+            coefficients = flat(entered)
+            callback(Group(coefficients, len(coefficients)))
+
+        taps.enters(self.down.module, tap)
+
+    def overwrite(self, change: Overwrite, taps: Taps) -> None:
+        def tap(entered: Tensor) -> Tensor | None:
+            changed = change(flat(entered))
+            return None if changed is None else changed.reshape(entered.shape)
+
+        taps.enters(self.down.module, tap)
+
+    def end(self, tap: Callable[[Tensor], None], taps: Taps) -> None:
+        taps.enters(self.down.module, tap)
+
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     """The dtype that rounds most."""
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def goes_negative(ffn: FeedForward, *, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether coefficients can be below zero, by evaluating f, whose names are many."""
-    if ffn.has_gate or (isinstance(ffn, DenseFeedForward) and ffn.inner_norm is not None):
-        return True
+def dips(activation: Activation, *, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether f is below zero anywhere, by evaluating it, since its names are many."""
     with torch.inference_mode():
-        return bool((ffn.activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())
+        return bool((activation(torch.linspace(-30, 30, 2401, dtype=dtype, device=device)) < 0).any())

@@ -73,6 +73,27 @@ def observe(model: Any, rows: int) -> Observation:
     calls: dict[str, ModuleCall] = {}
     again: list[ModuleCall] = []
 
+    def note(path: str, module: nn.Module, taken: Tensor, given: Tensor, _: Any) -> None:
+        if taken.numel():
+            call = ModuleCall(path, module, taken, given, len(calls) + len(again))
+            if calls.setdefault(path, call) is not call:
+                again.append(call)
+
+    with ExitStack() as hooks:
+        watch_calls(model, note, hooks)
+        logits = flat(run(model, ids_for(model, rows)))
+    return Observation(calls, again, logits)
+
+
+def watch_calls(
+    network: nn.Module, note: Callable[[str, nn.Module, Tensor, Tensor, Any], None], hooks: ExitStack
+) -> None:
+    """Sets hooks that call `note(path, module, taken, given, output)` as each module inside the network ends.
+
+    `taken` and `given` are its first hidden states, flat copies; `taken` is empty where it takes none, and a module
+    that gives none is left out.
+    """
+
     def watch(path: str, module: nn.Module) -> None:
         taken: list[Tensor] = []
 
@@ -81,22 +102,16 @@ def observe(model: Any, rows: int) -> Observation:
             taken.append(flat(streams[0]).clone() if streams else torch.empty(0, 0))
 
         def end(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            given = first(output) if isinstance(output, tuple | list | Tensor) and len(output) else None
-            before = taken.pop()
-            if given is not None and _is_hidden(given) and before.numel():
-                call = ModuleCall(path, module, before, flat(given).clone(), len(calls) + len(again))
-                if calls.setdefault(path, call) is not call:
-                    again.append(call)
+            before, given = taken.pop(), first(output) if isinstance(output, tuple | list) and output else output
+            if _is_hidden(given):
+                note(path, module, before, flat(given).clone(), output)
 
         hooks.enter_context(module.register_forward_pre_hook(start, with_kwargs=True))
         hooks.enter_context(module.register_forward_hook(end))
 
-    with ExitStack() as hooks:
-        for path, module in model.named_modules():
-            if path:
-                watch(path, module)
-        logits = flat(run(model, ids_for(model, rows)))
-    return Observation(calls, again, logits)
+    for path, module in network.named_modules():
+        if path:
+            watch(path, module)
 
 
 def mixes_positions(model: nn.Module, path: str, rows: int) -> bool:

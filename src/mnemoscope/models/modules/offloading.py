@@ -7,68 +7,41 @@ may run a module of a model spread here at one time: the first fetches, the last
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from threading import Lock
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.foundation.shared_change import shared_change
 
-
-class _Hold:
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.users = 0
-        self._away: dict[str, nn.Parameter] = {}
-
-    def fetch(self, module: nn.Module, hook: Any) -> None:
-        """Puts the missing weights into the module, in their target dtype."""
-        away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
-        device = _device(hook.execution_device)
-        real_weights = {}
-        with torch.inference_mode(False), torch.no_grad():
-            for name, weight in away.items():
-                real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
-                # requires_grad also affects how torch multiplies, and so last bits.
-                real_weights[name] = nn.Parameter(real, weight.requires_grad)
-        module._parameters.update(real_weights)
-        self._away = away
-
-    def let_go(self, module: nn.Module) -> None:
-        """Restores the previous parameter objects, so that tied ones stay tied."""
-        module._parameters.update(self._away)
-        self._away = {}
-
-
-_holds: "WeakKeyDictionary[nn.Module, _Hold]" = WeakKeyDictionary()
 _shared: "WeakSet[nn.Module]" = WeakSet()
 """Modules whose hook was replaced by one that threads may share."""
-_changing = Lock()
 
 
-@contextmanager
-def hold_weights(module: nn.Module) -> Iterator[None]:
+def hold_weights(module: nn.Module) -> AbstractContextManager[None]:
     """Keeps a module's own weights, not those inside it, on its device; raises ModelDamaged if unreadable."""
     hook = _hook_of(module)
-    if hook is None or not hook.offload:
-        yield
-        return
-    with _changing:
-        hold = _holds.setdefault(module, _Hold())
-    with hold.lock:
-        if hold.users == 0:
-            hold.fetch(module, hook)
-        hold.users += 1
+    return nullcontext() if hook is None or not hook.offload else _fetch(module, hook)
+
+
+@shared_change
+def _fetch(module: nn.Module, hook: Any) -> Iterator[None]:
+    """Puts the missing weights into the module, in their target dtype."""
+    away = {name: weight for name, weight in module._parameters.items() if weight is not None and weight.is_meta}
+    device, real_weights = _device(hook.execution_device), {}
+    with torch.inference_mode(False), torch.no_grad():
+        for name, weight in away.items():
+            real = _read_stored(hook, name, module).to(device=device, dtype=weight.dtype)
+            # requires_grad also affects how torch multiplies, and so last bits.
+            real_weights[name] = nn.Parameter(real, weight.requires_grad)
+    module._parameters.update(real_weights)
     try:
         yield
-    finally:
-        with hold.lock:
-            hold.users -= 1
-            if hold.users == 0:
-                hold.let_go(module)
+    finally:  # the previous parameter objects, so that tied ones stay tied
+        module._parameters.update(away)
 
 
 @contextmanager
@@ -112,9 +85,7 @@ def weights_at_hand(module: nn.Module) -> list[Tensor]:
     if hook is None or not hook.offload:
         unstored = module._non_persistent_buffers_set
         return [weight for name, weight in own if weight is not None and name not in unstored]
-    prefix = getattr(hook.weights_map, "prefix", "")
-    loader = getattr(hook.weights_map, "dataset", hook.weights_map)
-    held = getattr(loader, "state_dict", loader)
+    prefix, held = _in_main_memory(hook)
     return [held[f"{prefix}{name}"] for name, _ in own if f"{prefix}{name}" in held]
 
 
@@ -170,6 +141,7 @@ def check_reachable(model: nn.Module) -> None:
 
 
 def _hook_of(module: nn.Module) -> Any:
+    # A private name of accelerate: it has no public way to find out where an offloaded weight is.
     hook = getattr(module, "_hf_hook", None)
     if hook is None:
         return None
@@ -193,9 +165,14 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
 
 
 def _where_stored(hook: Any, name: str) -> str:
-    weights = hook.weights_map
-    loader = getattr(weights, "dataset", weights)
-    return "cpu" if f"{getattr(weights, 'prefix', '')}{name}" in getattr(loader, "state_dict", loader) else "disk"
+    prefix, held = _in_main_memory(hook)
+    return "cpu" if f"{prefix}{name}" in held else "disk"
+
+
+def _in_main_memory(hook: Any) -> tuple[str, Mapping[str, Tensor]]:
+    """The prefix of a module's weights, and the offloaded weights of the model that are not on disk, by name."""
+    loader = getattr(hook.weights_map, "dataset", hook.weights_map)
+    return getattr(hook.weights_map, "prefix", ""), getattr(loader, "state_dict", loader)
 
 
 def _read_stored(hook: Any, name: str, module: nn.Module) -> Tensor:

@@ -1,40 +1,33 @@
 """Silences the libraries' warnings and progress bars.
 
-The switches are global, so the last of all threads to leave restores them.
+The logging threshold is global, so threads share its change.
 """
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import CRITICAL, ERROR
-from threading import Lock
 
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
-_quiet = Lock()
-_silencers: list[int] = []
-"""The library's logging threshold from before, once per active silencer, in whatever thread."""
+from mnemoscope.foundation.shared_change import shared_change
 
 
-@contextmanager
+@shared_change
 def suppress_warnings() -> Iterator[None]:
     """Raises the library's logging threshold to errors.
 
     Leaves a raised threshold alone: a change makes Python drop its cache of enabled levels for every logger.
     """
-    with _quiet:
-        before = _silencers[0] if _silencers else logging.get_verbosity()
-        _silencers.append(before)
-        if len(_silencers) == 1 and before < ERROR:
-            logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    before = logging.get_verbosity()
+    if before < ERROR:
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        with _quiet:
-            _silencers.pop()
-            if not _silencers and before < ERROR:
-                logging.set_verbosity(before)
+        if before < ERROR:
+            logging.set_verbosity(before)
 
 
 @contextmanager

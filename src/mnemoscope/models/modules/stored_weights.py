@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
-from transformers.utils.hub import cached_file
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.modules.linear_maps import is_plain
-from mnemoscope.models.modules.weight_layouts import weight_files
+from mnemoscope.models.modules.weight_layouts import find_file, weight_files
 
 _BESIDE = "hf_quant_config.json"
 """Where NVIDIA's ModelOpt describes its format, beside or in place of the configuration."""
@@ -39,12 +38,8 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
     """Raises ModelUnsupported, naming it, for a format of quantised weights that transformers does not know."""
     stated = next((found for part in _parts_of(config) if isinstance(found := _format_in(part), dict)), None)
     if stated is None and not getattr(config, "quantization", None):
-        said = {name: arguments[name] for name in ("revision", "local_files_only")}
-        found = cached_file(
-            place, _BESIDE, **said, _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
-        )  # fmt: skip
-        stated = None if found is None else {"quant_method": "modelopt", **_inside(Path(found))}
+        found = find_file(place, _BESIDE, **{name: arguments[name] for name in ("revision", "local_files_only")})
+        stated = None if found is None else {"quant_method": "modelopt", **_inside(found)}
     elif stated is None or "quant_method" not in stated:
         mlx = getattr(config, "quantization", None)
         stated = {"quant_method": "MLX", **mlx} if isinstance(mlx, dict) else stated
@@ -105,8 +100,8 @@ def _first_packed(place: str) -> tuple[str, str] | None:
     """The first matrix of eight-bit floats or integers in safetensors files, and its format; or None."""
     folder = Path(place)
     if not folder.is_dir():
-        at = cached_file(place, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False)
-        folder = Path(at).parent if at is not None else folder
+        at = find_file(place, "config.json", local_files_only=True)
+        folder = at.parent if at is not None else folder
     for path in weight_files(folder):
         if path.suffix == ".safetensors":
             with path.open("rb") as file:

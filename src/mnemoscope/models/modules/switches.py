@@ -9,7 +9,7 @@ lists every switch considered, including those left alone.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from threading import Lock
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.backends import cuda, cudnn, mkldnn
 
 from mnemoscope.errors import Forked, OptionError
 from mnemoscope.foundation.forks import lacks_threads, refuse_forked
+from mnemoscope.foundation.shared_change import shared_change
 
 _COARSE = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
@@ -52,10 +53,6 @@ _KERNELS: tuple[tuple[Callable[[], bool], Callable[[bool], None], bool], ...] = 
     (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp, False),
 )
 
-_changing = Lock()
-_inside: list[Callable[[], None]] = []
-"""Restores the global switches, for the first of the active holders; and one entry for each other."""
-
 
 @contextmanager
 def steady() -> Iterator[None]:
@@ -66,10 +63,7 @@ def steady() -> Iterator[None]:
     with ExitStack() as kept:
         if lacks_threads("torch"):
             torch.set_num_threads(1)
-        with _changing:
-            put_back = _hold_process()
-            _inside.append(put_back if not _inside else _nothing)
-        kept.callback(_leave)
+        kept.enter_context(_hold_process())
         _hold_thread(kept)
         yield
 
@@ -90,41 +84,26 @@ def set_threads(count: int | None) -> None:
     torch.set_num_threads(1 if forked else count or torch.get_num_threads())
 
 
-def _leave() -> None:
-    with _changing:
-        own = _inside.pop()
-        if not _inside:
-            own()
+@shared_change
+def _hold_process() -> Iterator[None]:
+    """Holds the global switches; restores the changed ones."""
+    with ExitStack() as kept:
+
+        def change(set_to: Callable[[Any], object], now: object, wanted: object) -> None:
+            if now != wanted:
+                set_to(wanted)
+                kept.callback(set_to, now)
+
+        change(torch.set_default_dtype, torch.get_default_dtype(), torch.float32)
+        for owner, name, wanted in _FLAGS:
+            change(partial(setattr, owner, name), getattr(owner, name), wanted)
+        for get, set_, wanted in _KERNELS:
+            change(set_, get(), wanted)
+        _hold_products(kept)
+        yield
 
 
-def _nothing() -> None:
-    pass
-
-
-def _hold_process() -> Callable[[], None]:
-    """Sets the global switches; returns a function that restores the changed ones."""
-    undo: list[Callable[[], object]] = []
-
-    def change(set_to: Callable[[Any], object], now: object, wanted: object) -> None:
-        if now != wanted:
-            set_to(wanted)
-            undo.append(lambda: set_to(now))
-
-    change(torch.set_default_dtype, torch.get_default_dtype(), torch.float32)
-    for owner, name, wanted in _FLAGS:
-        change(lambda value, owner=owner, name=name: setattr(owner, name, value), getattr(owner, name), wanted)  # type: ignore[misc]
-    for get, set_, wanted in _KERNELS:
-        change(set_, get(), wanted)
-    _hold_products(undo)
-
-    def put_back() -> None:
-        for each in reversed(undo):
-            each()
-
-    return put_back
-
-
-def _hold_products(undo: list[Callable[[], object]]) -> None:
+def _hold_products(kept: ExitStack) -> None:
     """Makes products in float32 use float32.
 
     A part set to `none` follows the whole, so its own value is visible only once the whole is `none`, too. The older
@@ -151,7 +130,7 @@ def _hold_products(undo: list[Callable[[], object]]) -> None:
         for each, precision in previous:
             setattr(each, _PRECISION, precision)
 
-    undo.append(put_back)
+    kept.callback(put_back)
 
 
 def _hold_thread(kept: ExitStack) -> None:

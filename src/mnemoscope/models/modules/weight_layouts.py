@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
+from transformers.utils.hub import cached_file
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
 
@@ -40,6 +41,15 @@ def weight_files(folder: Path) -> list[Path]:
         if paths:
             return paths
     return []
+
+
+def find_file(place: str, name: str, **options: Any) -> Path | None:
+    """A file of a folder or hub id; None if it is missing, or cannot be fetched."""
+    try:
+        found = cached_file(place, name, **options)
+    except OSError:
+        return None
+    return None if found is None else Path(found)
 
 
 def no_weights(folder: Path) -> ModelNotFound:

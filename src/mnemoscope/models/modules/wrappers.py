@@ -4,9 +4,9 @@ A compiled part runs uncompiled while the package reads it, since nothing inside
 that share a model's weights among processes are refused: each process sees only its own part.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -14,18 +14,14 @@ from torch import Tensor, nn
 from transformers import masking_utils
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.shared_change import shared_change
 
 _INSIDE = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 """Classes of torch that wrap a model, and the attribute that holds it."""
 _IN_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
 _SHARDING = {"FSDPModule", "FullyShardedDataParallel"}
-
-_changing = Lock()
-_running: list[Any] = []
-"""The first active caller's change, to be undone; and one entry for each other."""
 _LOOK = "find_packed_sequence_indices"
-_unpacked: list[int] = []
-"""The threads whose rows are one sequence each."""
+"""A function inside transformers: none of its models takes an argument that leaves this check out."""
 
 
 def unwrap(source: Any) -> Any:
@@ -47,45 +43,38 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
-@contextmanager
+@shared_change
 def run_uncompiled() -> Iterator[None]:
-    """Makes compiled code run uncompiled; the last of all threads to leave restores it."""
-    with _changing:
-        _running.append(None if _running else torch.compiler.set_stance("force_eager"))
-    try:
+    """Makes compiled code run uncompiled."""
+    with torch.compiler.set_stance("force_eager"):
         yield
-    finally:
-        with _changing:
-            if len(_running) == 1:
-                _running[0].__exit__(None, None, None)
-            _running.pop()
 
 
 @contextmanager
 def run_unpacked() -> Iterator[None]:
     """Tells transformers that every row is one sequence, in this thread: its own check stalls a graphics card."""
-    look = getattr(masking_utils, _LOOK, None)
+    with _unpacked_threads() as threads:
+        threads.append(get_ident())
+        try:
+            yield
+        finally:
+            threads.remove(get_ident())
+
+
+@shared_change
+def _unpacked_threads() -> Iterator[list[int]]:
+    """The threads without packed sequences; the library's own check runs in others."""
+    look: Any = getattr(masking_utils, _LOOK, None)
+    threads: list[int] = []
+
+    def look_elsewhere(position_ids: Tensor) -> Tensor | None:
+        return None if get_ident() in threads else look(position_ids)
+
     if look is None:  # a version without that function
-        yield
+        yield threads
         return
-    with _changing:
-        if not _unpacked:
-            setattr(masking_utils, _LOOK, _UnpackedMasking(look))
-        _unpacked.append(get_ident())
+    setattr(masking_utils, _LOOK, look_elsewhere)
     try:
-        yield
+        yield threads
     finally:
-        with _changing:
-            _unpacked.remove(get_ident())
-            if not _unpacked:
-                setattr(masking_utils, _LOOK, getattr(masking_utils, _LOOK).look)
-
-
-class _UnpackedMasking:
-    """No packed sequences in the registered threads; the library's own check in others."""
-
-    def __init__(self, look: Callable[[Tensor], Tensor | None]) -> None:
-        self.look = look
-
-    def __call__(self, position_ids: Tensor) -> Tensor | None:
-        return None if get_ident() in _unpacked else self.look(position_ids)
+        setattr(masking_utils, _LOOK, look)

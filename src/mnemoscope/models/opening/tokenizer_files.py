@@ -13,9 +13,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
-from transformers.utils.hub import cached_file
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, PromptError, TokenizerNotFound
+from mnemoscope.models.modules.weight_layouts import find_file
 from mnemoscope.models.opening.gguf_file import has_tokenizer
 from mnemoscope.models.opening.hub import one_line_errors
 from mnemoscope.models.tokens.model_tokens import SpecialReader, Tokens
@@ -59,10 +59,8 @@ def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None 
 
 
 def _has_files(place: str, arguments: dict[str, Any]) -> bool:
-    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     options = {name: arguments.get(name) for name in ("revision", "local_files_only")}
-    find: Any = cached_file
-    return any(find(place, name, **options, **quiet) is not None for name in _FILES if "*" not in name)
+    return any(find_file(place, name, **options) is not None for name in _FILES if "*" not in name)
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:

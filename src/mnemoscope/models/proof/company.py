@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.anatomy.anatomy import text_config
-from mnemoscope.models.forward.attention import EAGER, REFUSALS, eager_attention
+from mnemoscope.models.forward.attention import REFUSALS, eager_attention, switch_to_eager
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.observed import HALF_TOLERANCE, run
 from mnemoscope.models.modules.quiet import suppress_warnings
@@ -81,8 +81,9 @@ def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) ->
         short = _one_layer(model, config)
         wrong = _differs_around(lambda ids: run(short, ids), model, _PLACE, apart=len(model.boundaries) > 0, half=half)
         ids = _pad_rows([list(range(_PLACE + 2))], model)
-        usual, short.config._attn_implementation_internal = run(short, ids), EAGER
-        model.eager &= not _is_far(run(short, ids), usual, half=half)
+        usual = run(short, ids)
+        with switch_to_eager(short):
+            model.eager &= not _is_far(run(short, ids), usual, half=half)
     except REFUSALS:  # tested on the model itself if a text has such rows
         return
     named = _lengths_in(config, model.sizes.context)[0]
@@ -123,8 +124,7 @@ def _one_layer(model: LanguageModel, config: Any) -> Any:
             elif isinstance(value, list) and len(value) == config.num_hidden_layers and "factor" not in str(name):
                 each[name] = value[:1]
     entries[config.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = 1
-    changed = type(config).from_dict(entries)
-    changed._attn_implementation_internal = config._attn_implementation_internal
+    changed = type(config).from_dict(entries, attn_implementation=config._attn_implementation)
     with init_empty_weights(include_buffers=False), suppress_warnings():
         made = type(network)(changed)
     weights, tensors = dict(network.named_parameters(remove_duplicate=False)), {}

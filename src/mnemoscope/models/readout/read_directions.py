@@ -4,8 +4,8 @@ A key reads the output of the norm before it. With that norm's gain and centring
 the stream itself, and so comparable with an embedding (definitions.md section 9, key_agreement).
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.forward.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.offloading import hold_all_weights
-from mnemoscope.models.modules.projections import fold_of
-from mnemoscope.models.readout.fold import branch_of
+from mnemoscope.models.modules.taps import Taps
 
 WORDS_AT_ONCE = 1 << 14
 _SEEN = 4
@@ -44,11 +43,11 @@ def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tenso
     """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] if branches have their own."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
-    gains = [fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=device).gain for norm in norms]
+    gains = [model.fold_of(norm).gain for norm in norms]
     if not branches:
         return gains[0]
     rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
-    return rows[branch_of(model, layer)].to(device)
+    return rows[model.branch_of(layer)].to(device)
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
@@ -57,32 +56,31 @@ def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:
     A parallel block's may be attention's, too, and no row names it: it is the module of the block whose output the keys
     read, which one short forward shows. Cached in the model.
     """
-    if not model.known_input_norms:
-        parts = [model.layer(layer) for layer in range(model.sizes.layers)]
+
+    def find() -> dict[int, nn.Module | None]:
+        parts = model.anatomy.layers
         unnamed = [layer for layer, part in enumerate(parts) if part.ffn_norm is None and not part.ffn.branches]
         observed = _observe(model, unnamed) if unnamed else {}
-        model.known_input_norms = {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
-    return model.known_input_norms
+        return {layer: part.ffn_norm or observed.get(layer) for layer, part in enumerate(parts)}
+
+    return model.cache.get(input_norms, find)
 
 
 def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
     given: dict[tuple[int, nn.Module], Tensor] = {}
     taken: dict[int, Tensor] = {}
 
-    def keep(layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, _: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.shape[-1] == model.sizes.hidden:
-                given[layer, module] = output.detach().clone()
+    def keep(layer: int, module: nn.Module, output: Any) -> None:
+        if isinstance(output, Tensor):
+            given[layer, module] = output.clone()
 
-        return hook
-
-    with ExitStack() as hooks, torch.inference_mode():
+    with Taps(own_thread=True) as taps, torch.inference_mode():
         for layer in layers:
             for module in model.layer(layer).block.modules():
                 if any(weight.shape == (model.sizes.hidden,) for weight in module.parameters(recurse=False)):
-                    hooks.callback(module.register_forward_hook(keep(layer)).remove)
+                    taps.leaves(module, partial(keep, layer, module))
         reading = read_blocks(model, lambda layer, block: taken.update({layer: block.ffn_input.clone()}), layers=layers)
-        hooks.enter_context(reading)
+        taps.enter_context(reading)
         model.backbone(torch.arange(_SEEN)[None] % model.sizes.vocabulary)
     # Linear maps have biases of that length, too, but their output is no layer's input.
     return {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.linear_maps import matrix_of
-from mnemoscope.models.modules.projections import fold_of, gain_and_bias, scale_of
+from mnemoscope.models.modules.projections import gain_and_bias, scale_of
 
 
 @final
@@ -24,7 +24,7 @@ class FrozenNorm:
 
     def __init__(self, model: LanguageModel, norm: nn.Module | None) -> None:
         self._norm, self._dtype = norm, model.dtype
-        self._fold = fold_of(norm, model.sizes.hidden, dtype=model.dtype, device=model.device)
+        self._fold = model.fold_of(norm)
         bias = None if norm is None else gain_and_bias(norm, model.sizes.hidden)[1]
         self._bias = None if bias is None else bias.double()
 
@@ -60,6 +60,16 @@ class LogitDirections:
         return cls(*map(torch.stack, fields))
 
 
+def head_mean(model: LanguageModel) -> Tensor:
+    """The mean `[hidden']` of the rows of the head, float64; cached in the model, since it reads the whole head."""
+
+    def make() -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return model.scorer().mean_vector().to(model.device)
+
+    return model.cache.get(head_mean, make)
+
+
 @final
 class TokenLogits:
     """Makes the directions of tokens' logits, and of the vocabulary's mean logit; make one per pass."""
@@ -82,7 +92,7 @@ class TokenLogits:
 
     def of_mean(self, stream: Tensor) -> LogitDirections:
         """For each row of the final stream the mean of the logits of all tokens."""
-        vectors = self._model.head_mean.expand(len(stream), -1)
+        vectors = head_mean(self._model).expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
     def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope.models.language_model import LanguageModel
-from mnemoscope.models.modules.projections import fold_of
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,9 @@ Lens = Mapping[int, Translator]
 """The translator of each layer that has one; others are read without."""
 
 
-def values_in_stream(model: LanguageModel, layer: int) -> Tensor:
-    """The directions `[memory, hidden]`, float32, in which a layer's values change the stream, own norm folded in."""
-    values = model.values(layer)
-    return fold_of(model.output_norm(layer), model.sizes.hidden, dtype=model.dtype, device=values.device)(values)
-
-
 def translated_values(model: LanguageModel, layer: int, translator: Translator) -> Tensor:
     """A layer's values `[memory, hidden']` through a translator, folded for the head's products."""
-    return model.fold(translator.linear(values_in_stream(model, layer)), layer=None)
+    return model.fold(translator.linear(model.values_in_stream(layer)), layer=None)
 
 
 def translated_scores(model: LanguageModel, streams: Tensor, translator: Translator | None) -> Tensor:

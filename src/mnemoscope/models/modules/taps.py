@@ -1,0 +1,55 @@
+"""Taps: forward hooks that see or replace the tensors of modules, and are removed together, also after an exception."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from threading import get_ident
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from mnemoscope.errors import ModelUnsupported
+from mnemoscope.models.modules.observed import UNNAMED, first, stream_of
+
+
+@final
+class Taps(ExitStack):
+    """Taps that act in the forwards of every thread, or only in those of the thread that makes them (`own_thread`)."""
+
+    def __init__(self, *, own_thread: bool = False) -> None:
+        super().__init__()
+        self._thread = get_ident() if own_thread else None
+
+    def act(self) -> bool:
+        """Whether they act in the running forward."""
+        return self._thread is None or self._thread == get_ident()
+
+    def enters(self, module: nn.Module, tap: Callable[[Tensor], Tensor | None]) -> None:
+        """Calls `tap` with a module's first input, which its result, if any, replaces."""
+
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not self.act():
+                return None
+            if not inputs:
+                raise ModelUnsupported("a linear map or norm is called by keyword, so its input cannot be tapped")
+            changed = tap(inputs[0])
+            return None if changed is None else (changed, *inputs[1:])
+
+        self.enter_context(module.register_forward_pre_hook(hook))
+
+    def leaves(self, module: nn.Module, tap: Callable[[Tensor], None]) -> None:
+        """Calls `tap` with a module's output, or the first of several."""
+
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if self.act():
+                tap(first(output))
+
+        self.enter_context(module.register_forward_hook(hook))
+
+    def begins(self, block: nn.Module, tap: Callable[[Tensor], None]) -> None:
+        """Calls `tap` with the stream that enters a block."""
+
+        def hook(_: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] = UNNAMED) -> None:
+            if self.act():
+                tap(stream_of(inputs, named))
+
+        self.enter_context(block.register_forward_pre_hook(hook, with_kwargs=True))
