@@ -4,7 +4,7 @@
 an unknown family. Nothing here runs the model or checks the result: the load-time proof (proof.py) does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,8 +150,13 @@ def check_supported(config: Any) -> None:
 
 def experts_chosen(config: Any) -> int:
     """How many routed experts a token uses, by the configuration; 2 where it states none."""
-    stated = (getattr(config.get_text_config(decoder=True), name, None) for name in _CHOSEN_ENTRIES)
-    return next((count for count in stated if isinstance(count, int) and count > 0), 2)
+    return next(iter(numbers_in(config.get_text_config(decoder=True), _CHOSEN_ENTRIES)), 2)
+
+
+def numbers_in(config: Any, names: Iterable[str]) -> list[int]:
+    """The positive whole numbers among a configuration's entries of these names."""
+    values = (getattr(config, name, None) for name in names)
+    return [value for value in values if isinstance(value, int) and value > 0]
 
 
 def family_of(config: Any) -> Family | None:

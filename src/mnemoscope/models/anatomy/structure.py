@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models.anatomy.anatomy import Anatomy, activation_name, text_config
+from mnemoscope.models.anatomy.anatomy import Anatomy, activation_name, numbers_in, text_config
 from mnemoscope.models.anatomy.block_structure import read_structure
 from mnemoscope.models.anatomy.block_sums import Unclear
 from mnemoscope.models.modules.observed import (
@@ -82,19 +82,14 @@ def _twin(module: Any) -> Any:
 
 def _layer_count(model: nn.Module, config: Any) -> int | None:
     """The stated number of blocks; of several numbers the one that is a list's length, as LongCat needs."""
-    stated = _numbers_in(config, LAYER_COUNTS)
+    stated = numbers_in(config, LAYER_COUNTS)
     lengths = {len(module) for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
     return next((count for count in stated if count in lengths), stated[0] if stated else None)
 
 
-def _numbers_in(config: Any, names: tuple[str, ...]) -> list[int]:
-    values = (getattr(config, name, None) for name in names)
-    return [value for value in values if isinstance(value, int) and value > 0]
-
-
 def _rows(model: Any, config: Any) -> int:
     """A bound for the token ids of a small forward."""
-    stated = _numbers_in(config, ("vocab_size",))
+    stated = numbers_in(config, ("vocab_size",))
     return stated[0] if stated else int(model.get_input_embeddings().weight.shape[0])
 
 

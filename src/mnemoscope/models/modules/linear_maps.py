@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.foundation.heap import keep_freed_memory
 from mnemoscope.models.modules.offloading import device_of_module, weight_of
+from mnemoscope.models.modules.quiet import silence
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
@@ -199,13 +200,8 @@ def precision_of(module: nn.Module) -> torch.dtype:
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     # Calls `forward` directly, so that hooks on the model do not see it. A layer that rounds its input would log that
     # repeatedly, and is refused in one line.
-    level = _TALKATIVE.level
-    _TALKATIVE.setLevel(logging.ERROR)
-    try:
-        with run_uncompiled():
-            given = module.forward(inputs)
-    finally:
-        _TALKATIVE.setLevel(level)
+    with silence(_TALKATIVE), run_uncompiled():
+        given = module.forward(inputs)
     if not isinstance(given, Tensor):
         raise ModelUnsupported(f"a {type(module).__name__} does not give one tensor, so it is no linear map")
     return given

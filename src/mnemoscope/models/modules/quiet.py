@@ -1,12 +1,12 @@
 """Silences the libraries' warnings and progress bars.
 
-The logging threshold is global, so threads share its change.
+Logging thresholds are global, so threads share their changes.
 """
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from logging import CRITICAL, ERROR
+from logging import CRITICAL, ERROR, Logger
 
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
@@ -28,6 +28,17 @@ def suppress_warnings() -> Iterator[None]:
     finally:
         if before < ERROR:
             logging.set_verbosity(before)
+
+
+@shared_change
+def silence(logger: Logger) -> Iterator[None]:
+    """Lets errors alone pass through a logger."""
+    level = logger.level
+    logger.setLevel(ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch import nn
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.model_options import parse_max_memory
 from mnemoscope.models.modules.offloading import share_modules
+from mnemoscope.models.modules.quiet import silence
 
 _USABLE = 0.9
 """Default share of a device's free memory for weights; the rest is for computation."""
@@ -96,17 +97,13 @@ class Room:
 def load_spread(load: Callable[..., Any], place: str, device_map: DeviceMap, **arguments: Any) -> Any:
     """`load`, transformers' `from_pretrained`, spread by the map; the temporary folder goes with the model."""
     folder = tempfile.mkdtemp(prefix="mnemoscope-")
-    warner = logging.getLogger("accelerate.big_modeling")
-    level = warner.level
-    warner.setLevel(logging.ERROR)  # warns of every spread model
     try:
-        model, notes = load(place, device_map=device_map, offload_folder=folder, **arguments)
+        with silence(logging.getLogger("accelerate.big_modeling")):  # warns of every spread model
+            model, notes = load(place, device_map=device_map, offload_folder=folder, **arguments)
         share_modules(model)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    finally:
-        warner.setLevel(level)
     finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model, notes
 

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import (
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.foundation.model_options import ModelOptions
-from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, text_config
+from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
 from mnemoscope.models.modules.fingerprint import active_adapters
@@ -121,8 +121,7 @@ def _id_tokens(config: Any) -> IdTokens:
 
 
 def _context(config: Any) -> int:
-    stated = (getattr(config, name, None) for name in _CONTEXT_ENTRIES)
-    return next((value for value in stated if isinstance(value, int) and value > 0), _UNSTATED_CONTEXT)
+    return next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
 
 
 def _from_name(
@@ -254,8 +253,8 @@ def _load_stored(
 def _check_depth(config: Any, source: str) -> None:
     """Raises ModelDamaged for so many layers that their modules, even without weights, would fill the memory."""
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
-        for count in (getattr(part, name, None) for name in LAYER_COUNTS):
-            if isinstance(count, int) and count > _MOST_LAYERS:
+        for count in numbers_in(part, LAYER_COUNTS):
+            if count > _MOST_LAYERS:
                 raise ModelDamaged(
                     f"model {source!r} cannot be read: its config.json says {count:,} layers; take a complete copy"
                 )
