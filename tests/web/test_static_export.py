@@ -208,7 +208,7 @@ def test_what_others_put_among_the_pages_stays(tmp_path: Path, atlas: Path) -> N
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, atlas: Path) -> None:
     (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file" / "out", tmp_path / ("long" * 60)):
+    for out in (tmp_path / "file" / "out", tmp_path / ("long" * 70)):
         with pytest.raises(StoreFailed) as raised:
             write_pages(atlas, out, memories="1")
         assert len(str(raised.value).splitlines()) == 1
@@ -273,4 +273,7 @@ def test_all_pages_are_of_one_edition(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_written_pages_survive_a_power_cut(atlas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path, monkeypatch)
     write_pages(atlas, tmp_path / "pages", memories="L0.M0")
-    assert disk.named[tmp_path / "pages"] < disk.folders[tmp_path]
+    pages = tmp_path / "pages"
+    assert disk.folders[tmp_path] < min(disk.named.values()), "the new folder's own name comes first"
+    assert disk.named[pages / "manifest.json"] == max(disk.named.values())
+    assert disk.named[pages / "manifest.json"] < disk.folders[pages]

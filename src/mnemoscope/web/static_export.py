@@ -57,7 +57,6 @@ def write_pages(
     if directory.is_symlink():
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
     check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
-    selection(site.edition(), memories)  # fails before anything is written
     # Entered before the pages are made, so that an unwritable folder fails at once.
     with replacing_files(directory) as write:
         atlas_hash, chosen, files = _of_one_edition(site, memories, progress)

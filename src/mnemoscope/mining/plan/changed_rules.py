@@ -24,11 +24,16 @@ def _biased_twice(_: MiningPlan, config: object) -> bool:
     return getattr(config, "model_type", "") == "falcon" and bool(getattr(config, "alibi", False))
 
 
+def _has_branches(_: MiningPlan, config: object) -> bool:
+    return "gemma4" in str(getattr(config, "model_type", ""))
+
+
 CHANGES: tuple[tuple[int, frozenset[str], str, Callable[[MiningPlan, object], bool]], ...] = (
     (8, _OPTIONAL, "positions depended on the longest sentence of a batch", _turns_by_length),
     (8, frozenset({"attention"}), "eager attention added its bias twice", _biased_twice),
     (8, frozenset(LENS_TABLES), "moments of large entries were sums of rounding errors", lambda *_: True),
     (8, frozenset({"memorised"}), "padding counted as text", lambda plan, _: plan.ids_field is not None),
+    (9, frozenset({"readings"}), "values of branches skipped their norm", _has_branches),
 )
 """Rules, the tables that they changed, why, and whether they did so in an atlas of this plan and configuration."""
 

@@ -61,10 +61,10 @@ class LogScale:
         candidates = [step * 10.0**power for power in range(first, first + 20) for step in steps]
         return [float(f"{one:.6g}") for one in candidates if self.least <= one <= self.high]
 
-    def marks(self) -> list[tuple[float, str]]:
-        """The labelled places of the axis, from its start."""
+    def marks(self, *, never: bool) -> list[tuple[float, str]]:
+        """The labelled places of the axis, from its start; `never` labels the place of 0, if there is one."""
         labels = [(value, percent(value)) for value in self.ticks()]
-        named = [(self.never, "never"), *labels] if self.low < self.least else labels
+        named = [(self.never, "never"), *labels] if never and self.low < self.least else labels
         return [(float(self.at(np.array(value))), text) for value, text in named]
 
 
@@ -136,7 +136,8 @@ def picture(
 
 def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
     """The drawing; `content` uses the coordinates of its panel."""
-    across, up = frame.rate.marks(), [(HEIGHT - place, text) for place, text in frame.confidence.marks()]
+    across = frame.rate.marks(never=True)
+    up = [(HEIGHT - place, text) for place, text in frame.confidence.marks(never=False)]
     labels = max(_LEAST_LABELS, 7 + max((_width(text) for _, text in up), default=0.0))
     left, top = round(labels + 25), 24 if frame.legend else 9
     size = left + WIDTH + 7, top + HEIGHT + 43

@@ -217,7 +217,7 @@ def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
     return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}
 
 
-def _published(edition: Edition, name: str, **_: object) -> object:
+def _published_judgements(edition: Edition, name: str, **_: object) -> object:
     """The published judgements of the memory, which may change while the rest of its page stays."""
     try:
         return edition.published(edition.atlas[MemoryId.parse(name)].id) or None
@@ -233,6 +233,7 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory", "/{name}", memory_page, exported=True, slow=True, instances=_memory_instances, mark=_published
-    ),
+        "memory", "/{name}", memory_page, exported=True, slow=True, instances=_memory_instances,
+        mark=_published_judgements,
+    ),  # fmt: skip
 )
