@@ -115,6 +115,7 @@ def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
     assert sum(lease.lost for lease in leases) == 4  # three counted and not saved, one half-way
 
 
+@pytest.mark.full
 def test_half_a_lease_that_was_saved_is_not_counted_again(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:

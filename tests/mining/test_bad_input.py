@@ -146,6 +146,7 @@ def test_a_folder_of_something_else_is_left_alone(what: str, model: LanguageMode
     assert [p.name for p in place.rglob("*")] == (["work", "notes.txt"] if what == "folder" else [])
 
 
+@pytest.mark.full
 def test_an_atlas_finished_while_the_model_was_loading_is_not_mined_over(text: Path, tmp_path: Path) -> None:
     def other_run(stage: str, *_: Any) -> None:
         if stage == "loading":

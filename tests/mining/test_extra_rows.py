@@ -30,6 +30,7 @@ def with_more_tokens() -> Any:
     return tokenizer
 
 
+@pytest.mark.full
 def test_tokens_beyond_the_head_change_nothing_where_they_do_not_occur(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(odd_text() + "a <pad> is plain text\n")
     plain = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(**ENDS))

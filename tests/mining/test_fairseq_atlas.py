@@ -119,6 +119,7 @@ def test_triggers_read_as_text(tmp_path: Path) -> None:
         assert row["trigger_text"] == f" {words[-1]}"
 
 
+@pytest.mark.full
 def test_parts_merge_with_the_dictionary_named(tmp_path: Path, text: Path) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")
@@ -153,6 +154,7 @@ def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefl
     assert min(loops.per_second.values()) > 0
 
 
+@pytest.mark.full
 def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Path, briefly: None) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
     (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")

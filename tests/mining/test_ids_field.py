@@ -318,6 +318,7 @@ def test_the_cost_of_ids_is_estimated(atlases: dict[str, Path], models: Any, tex
     assert 0 < cost.mined_tokens <= sum(map(len, texts[1]))
 
 
+@pytest.mark.full
 def test_the_commands_take_a_folder_without_tokenizer(
     atlases: dict[str, Path], models: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

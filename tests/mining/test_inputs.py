@@ -90,6 +90,7 @@ def beginnings() -> dict[str, LanguageModel]:
     return found
 
 
+@pytest.mark.full
 def test_the_beginning_token_is_part_of_the_models_identity(text: Path, tmp_path: Path) -> None:
     models = beginnings()
     assert {kind: model.beginning.kind for kind, model in models.items()} == {kind: kind for kind in models}
@@ -121,6 +122,7 @@ def test_atlases_from_before_name_the_content_and_the_beginning() -> None:
     assert not models["bos"].is_model_of({"fingerprint": models["none"].fingerprint, "beginning": stated})
 
 
+@pytest.mark.full
 def test_other_versions_of_libraries_are_another_plan_unless_accepted(
     model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_ridge_finds_the_rotation_that_a_stream_is_written_in() -> None:
     torch.testing.assert_close(found.weight, rotation, atol=2e-3, rtol=0)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("name", DENSE)
 def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Path) -> None:
     hf, model, out = mined(name, tmp_path)
@@ -172,6 +173,7 @@ def run_of(out: Path, model: LanguageModel) -> MiningRun:
     return MiningRun(RunContext(out), model, MiningPlan.from_document(open_atlas(out).manifest.plan, out))
 
 
+@pytest.mark.fast(0, full=1)
 @pytest.mark.parametrize("name", ["gpt2-relu", "llama", "gpt_neox"])
 def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Path) -> None:
     """The map by plain least squares of streams read one position at a time; ranks of dense cosines by counting."""
@@ -246,6 +248,7 @@ def test_a_key_of_a_turned_space_finds_its_word_through_the_map(tmp_path: Path) 
     assert (moved["control_rank"] == 0).mean() < 0.2
 
 
+@pytest.mark.full
 def test_values_and_keys_of_experts_are_read_as_those_of_layers(tmp_path: Path) -> None:
     """Every expert's matrices taken from the model by hand, expert by expert."""
     hf = build_mixture("mixtral")
@@ -304,6 +307,7 @@ def test_a_value_in_another_space_is_read_by_the_lens_that_knows_it(tmp_path: Pa
     assert (ranks["plain"] == 0).mean() < 0.2
 
 
+@pytest.mark.full
 def test_a_fit_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     _, model, out = mined("gpt2-relu", tmp_path)
     import shutil
@@ -403,6 +407,7 @@ def test_values_that_know_nothing_agree_above_the_control_no_more_often_than_sta
     assert called <= 10
 
 
+@pytest.mark.full
 def test_a_memory_shows_its_value_through_every_lens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, model, out = mined("gpt2-relu", tmp_path)
     plain = open_atlas(out)["L1.M3"].value()["top_texts"][0].to_list()

@@ -61,6 +61,7 @@ def test_more_parts_than_batches(model: LanguageModel, text: Path, tmp_path: Pat
     assert tables_of(merge(tmp_path / "merged", made, model=model)) == tables_of(whole)
 
 
+@pytest.mark.full
 def test_a_model_without_a_beginning_token_and_all_prefixes(text: Path, tmp_path: Path) -> None:
     plain = load_model(build("opt"), tokenizer=byte_tokenizer())
     options = {**OPTIONS, "per_sentence": "all", "layers": "1"}
@@ -69,6 +70,7 @@ def test_a_model_without_a_beginning_token_and_all_prefixes(text: Path, tmp_path
     assert tables_of(merge(tmp_path / "merged", made, model=plain)) == tables_of(whole)
 
 
+@pytest.mark.full
 def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n")
     made = [
@@ -107,6 +109,7 @@ def test_parts_of_different_plans_are_refused(
         merge(tmp_path / "out", first + parts(3, only=(2,)), model=model)
 
 
+@pytest.mark.full
 def test_a_whole_atlas_is_no_part(model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., Any]) -> None:
     whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     with pytest.raises(PartsDiffer, match=r"whole is a whole atlas, not a part; .*--part I/N"):
@@ -136,6 +139,7 @@ def test_a_damaged_unfinished_or_absent_part_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_parts_of_different_devices_are_merged_only_when_asked(
     model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +176,7 @@ def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: C
         merge(tmp_path / "out", made, model=half)
 
 
+@pytest.mark.full
 def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
     made = parts(2)
     with pytest.raises(OptionError, match="is one of the parts"):
@@ -189,6 +194,7 @@ def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.full
 def test_parts_are_not_changed_by_merging(
     model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
 ) -> None:

@@ -102,6 +102,7 @@ def test_no_report_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     check_written(tmp_path / "report")
 
 
+@pytest.mark.full
 def test_it_is_served_with_its_model(old: Path) -> None:
     with client(old / "atlas", model=str(old / "models" / "tiny")) as web:
         for address in ("/", "/index.json", "/L1.M3", "/layers/1", "/questions/value_agreement", "/trace"):
@@ -115,6 +116,7 @@ def test_a_model_of_a_folder_has_no_page_at_neuronpedia(old: Path) -> None:
     assert names("L1.M3", model=str(old / "models" / "tiny"))["neuronpedia"] is None
 
 
+@pytest.mark.full
 def test_what_later_rules_left_alone_is_made_as_it_was(old: Path, tmp_path: Path) -> None:
     path, model = shutil.copytree(old / "atlas", tmp_path / "atlas"), str(old / "models" / "tiny")
     tables = {name: pl.read_parquet(path / f"{name}.parquet") for name in ("width", "memorised")}
@@ -175,6 +177,7 @@ def test_parts_of_other_rules_are_not_joined(old: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "merged").exists()
 
 
+@pytest.mark.full
 def test_a_run_of_other_rules_does_not_go_on(old: Path, tmp_path: Path) -> None:
     path = shutil.copytree(old / "unfinished", tmp_path / "unfinished")
     options: dict[str, Any] = {

@@ -43,6 +43,7 @@ def stop(stage: str, done: float, total: float | None, note: str) -> None:
         raise Interrupted("stopped here")
 
 
+@pytest.mark.full
 def test_a_resume_with_another_adapter_is_another_plan(opened: dict[str, str], text: Path, tmp_path: Path) -> None:
     named = {"tokenizer": opened["words"], "out": tmp_path / "atlas", **OPTIONS}
     with pytest.raises(Interrupted):
@@ -78,6 +79,7 @@ def test_merge_and_serve_open_the_model_as_it_was_mined(opened: dict[str, str], 
         create_app(Settings(whole, opened["base"], opening=ModelOptions(adapter=opened["second"])))
 
 
+@pytest.mark.full
 def test_a_model_that_is_loaded_is_opened_already(opened: dict[str, str], text: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="adapter cannot be changed in a model that is loaded"):
         mine(tiny_model("llama"), text, out=tmp_path / "a", adapter=opened["first"])

@@ -85,6 +85,7 @@ def test_merge_and_load_model_take_every_option_of_a_model() -> None:
         assert {one.name: taken[one.name] for one in fields(ModelOptions)} == asdict(AS_USUAL)
 
 
+@pytest.mark.full
 def test_auto_goes_on_on_the_device_that_a_run_was_begun_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handmade model is tiny; what matters is what `load_model` is asked for, and what the plan says."""
     asked: list[str] = []

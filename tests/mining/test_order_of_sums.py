@@ -7,6 +7,7 @@ nothing, stands for one.
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,6 +60,7 @@ def test_the_watch_notices() -> None:
     assert watched.found == ["cumsum"]
 
 
+@pytest.mark.full
 def test_mining_adds_nothing_in_the_order_of_arrival(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(30))
     for name in ("gpt2", "gpt2-relu"):

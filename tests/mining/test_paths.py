@@ -32,7 +32,7 @@ from models.test_gguf import write as write_gguf
 from models.test_probed import adapted, network_of
 from web.served import client
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"), pytest.mark.full]
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "batch_tokens": 200, "removals": 2, "prefixes": 20}
 

@@ -127,6 +127,7 @@ def test_no_more_than_a_checkpoint_interval_is_done_twice(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_progress_after_a_restart_counts_what_was_done_before(
     model: LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_scheduler_stops_a_run_with_everything_saved(
     assert tables_of(tmp_path / "atlas") == whole
 
 
+@pytest.mark.full
 def test_a_scheduler_stops_the_patterns_and_the_same_command_goes_on(
     model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

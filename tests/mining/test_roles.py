@@ -120,6 +120,7 @@ def test_a_key_and_its_shuffled_self_each_rank_the_token_that_they_point_to_most
                 assert min(abs(found + cosines[word]).min() for word in near) < 1e-5, (layer, memory, column)
 
 
+@pytest.mark.full
 def test_keys_of_a_fairseq_checkpoint_are_asked_for_its_words(text: Path, tmp_path: Path) -> None:
     kind = KINDS["tied"]
     args, weights = args_of(kind), weights_of(kind)
@@ -198,6 +199,7 @@ def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0)
 
 
+@pytest.mark.full
 def test_an_older_atlas_is_extended_by_the_bytes_that_mining_makes(
     model: LanguageModel, mined: Path, tmp_path: Path
 ) -> None:
@@ -276,6 +278,7 @@ def _check(atlas: Atlas, model: LanguageModel) -> None:
     load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, ["roles"], opening=AS_USUAL)
 
 
+@pytest.mark.full
 def test_parts_merge_into_the_bytes_of_one_run(model: LanguageModel, mined: Path, tmp_path: Path) -> None:
     from mnemoscope.mining import merge
 

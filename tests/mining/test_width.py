@@ -26,6 +26,8 @@ from mnemoscope.models.forward.partial_forward import PartialForward
 from models.conftest import build
 from models.expert_models import EXPERTS, HandRead, blocks_of, build_mixture
 
+pytestmark = pytest.mark.full
+
 END = "<|endoftext|>"
 DENSE = ("gpt2-relu", "llama", "gpt_neox", "gemma2", "opt-350m")
 MIXED = ("mixtral", "qwen2_moe")

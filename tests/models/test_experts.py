@@ -91,7 +91,7 @@ def test_a_forward_of_the_modules_own_is_put_back(tokenizer: Any) -> None:
     assert len(calls) == seen + 1
 
 
-@pytest.mark.fast(8)
+@pytest.mark.fast(2)
 def test_overwriting_with_the_same_numbers_changes_next_to_nothing(mixture: str, tokenizer: Any) -> None:
     model = load_model(build_mixture(mixture), tokenizer=tokenizer)
     ids = torch.tensor([IDS])
@@ -196,6 +196,7 @@ def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, 
     )  # fmt: skip
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", [name for name, case in MIXTURES.items() if case.shared])
 def test_the_proof_notices_that_a_shared_expert_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch

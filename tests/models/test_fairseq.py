@@ -94,7 +94,7 @@ def test_attention_is_read_as_the_format_says(name, tmp_path):
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
 
 
-@pytest.mark.fast(7)
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_coefficients_values_and_projections(name, tmp_path):
     kind = KINDS[name]
@@ -142,6 +142,7 @@ def test_square_projections_are_told_apart_by_the_options_alone(tmp_path):
     compare(free, Slow(args_of(other), weights))
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_fast", "gelu_accurate", "swish", "tanh", "linear"])
 def test_activations(activation, tmp_path):
     kind = replace(TIED, activation=activation)
@@ -258,6 +259,7 @@ def test_what_is_absent_is_what_fairseq_takes_it_for(tmp_path):
     compare(model, Slow(args, weights))
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("cutoffs", ["9, 20", "[9,20]", "(9, 20)", "9,20,", [9, 20], (9, 20)])
 def test_spellings_of_cutoffs(cutoffs, tmp_path):
     weights = weights_of(TIED)

@@ -18,7 +18,7 @@ def own(tensor):
     return torch.cat([tensor[row, :length] for row, length in enumerate(LENGTHS)])
 
 
-@pytest.mark.fast(13)
+@pytest.mark.fast(3)
 def test_sizes_are_the_tiny_ones(family, case, tiny, tokenizer):
     hf, known = tiny(family), case(family)
     model = load_model(hf, tokenizer=tokenizer)
@@ -31,7 +31,7 @@ def test_sizes_are_the_tiny_ones(family, case, tiny, tokenizer):
     assert model.has_negative == ("relu" not in model.activation)
 
 
-@pytest.mark.fast(6)
+@pytest.mark.fast(2)
 def test_proof_holds_in_every_dtype(family, tiny, tokenizer):
     hf = tiny(family)
     for dtype, limit in (("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 2e-2)):
@@ -42,6 +42,7 @@ def test_proof_holds_in_every_dtype(family, tiny, tokenizer):
     assert next(hf.parameters()).dtype == torch.float32  # a user's model is never converted in place
 
 
+@pytest.mark.fast(5)
 def test_coefficients_are_what_the_weights_give(family, case, tiny, tokenizer):
     hf, known = tiny(family), case(family)
     model = load_model(hf, tokenizer=tokenizer)
@@ -57,7 +58,7 @@ def test_coefficients_are_what_the_weights_give(family, case, tiny, tokenizer):
         torch.testing.assert_close(block.ffn_output, summed if bias is None else summed + bias, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.fast(16)
+@pytest.mark.fast(4)
 def test_states_and_logits_are_those_of_transformers(family, tiny, tokenizer):
     hf = tiny(family)
     model = load_model(hf, tokenizer=tokenizer)

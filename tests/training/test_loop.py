@@ -66,6 +66,7 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, documentation: list[st
     assert said[0] == "reading the documentation on this machine"
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_and_the_rest_ends_in_the_same_weights(
     recipe: Recipe, documentation: list[str], tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
     assert [row["name"] for row in rows] == ["L0.M2", "L0.M1", "L0.M0", "L0.M3"]
 
 
+@pytest.mark.full
 def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     opened = reported(tmp_path / "atlas")
     reader = client(opened.path)
@@ -151,6 +152,7 @@ def test_answers_appear_when_they_are_made(tmp_path: Path) -> None:
     assert "What keys detect" in page.text
 
 
+@pytest.mark.full
 def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_path: Path) -> None:
     """Most atlases never get the optional tables of questions beyond the paper."""
     atlas = shutil.copytree(answered_atlas, tmp_path / "atlas")

@@ -107,6 +107,7 @@ def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
     assert [name for name in kept if pages.find(name, None) is not None] == ["titles", "short"]
 
 
+@pytest.mark.full
 def test_a_page_that_is_made_while_the_atlas_changes_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ def test_patterns_that_are_on_their_way_are_in_the_next_edition(tmp_path: Path) 
     assert site.edition().patterns(MemoryId(0, 0)) is not None
 
 
+@pytest.mark.full
 def test_what_an_old_page_needs_never_enters_the_new_edition(tmp_path: Path) -> None:
     opened = reported(tmp_path)
     site = create_app(Settings(opened.path)).state.site
@@ -433,6 +435,7 @@ def test_two_who_warm_the_pages_make_each_once(answered_atlas: Path, monkeypatch
     assert [count for key, count in counts.items() if key.startswith("overview_words")] == [1]
 
 
+@pytest.mark.full
 def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
     """A model that was right for the atlas before is named, or refused, as it would be at the start."""
     pytest.importorskip("torch")
@@ -483,6 +486,7 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, m
     assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
 
 
+@pytest.mark.full
 def test_editions_whose_index_could_not_be_made_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An atlas that is mined again before its index is there: what its pages held does not stay in memory."""
     atlas = reported(tmp_path).path

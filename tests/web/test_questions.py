@@ -63,6 +63,7 @@ def test_a_question_shows_its_answer(question: str, reader: TestClient) -> None:
     assert "<img" not in page
 
 
+@pytest.mark.full
 def test_all_questions_are_listed_and_lead_to_one_another(reader: TestClient) -> None:
     listed = reader.get("/questions.json").json()["questions"]
     assert [one["question"] for one in listed] == list(QUESTIONS)

@@ -30,6 +30,7 @@ def test_routing_is_told_and_drawn(reader: TestClient) -> None:
     assert ">Routing<" in reader.get("/").text
 
 
+@pytest.mark.full
 def test_the_overview_of_a_hybrid_says_which_blocks_its_layers_are_of(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     model = load_model(build_mixture("nemotron_h"), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))

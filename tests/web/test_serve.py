@@ -49,6 +49,7 @@ def test_it_prints_where_it_is_and_ends_at_ctrl_c(atlas: Path) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.full
 def test_with_json_one_document_says_where_it_is(atlas: Path) -> None:
     with begun(str(atlas), "--port", "0", "--host", "0.0.0.0", "--json") as process:
         assert process.stdout is not None
@@ -180,6 +181,7 @@ def test_nothing_is_made_ahead_while_somebody_waits(atlas: Path) -> None:
     assert not site.busy
 
 
+@pytest.mark.full
 def test_browsing_needs_neither_torch_nor_the_drawing_library(atlas: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom mnemoscope.web import Settings\n"

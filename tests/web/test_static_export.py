@@ -24,6 +24,8 @@ from support.durable import Disk
 from web.layer_atlas import Row, layered
 from web.served import client, make_page
 
+pytestmark = pytest.mark.full
+
 Capture = pytest.CaptureFixture[str]
 
 
