@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeError, OptionError
-from mnemoscope.foundation.files import json_bytes
+from mnemoscope.foundation.files import json_bytes, storing
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.show.export.folder import is_beside, replacing_files
@@ -54,7 +54,9 @@ def write_pages(
     site = Site(Settings(atlas.absolute()))
     directory = (site.atlas.path / SIDE if out is None else out).absolute()
     is_beside(directory, site.atlas.path, SIDE)
-    if directory.is_symlink():
+    with storing(directory):
+        is_link = directory.is_symlink()
+    if is_link:
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
     check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
     # Entered before the pages are made, so that an unwritable folder fails at once.

@@ -22,7 +22,8 @@ def replacing_files(directory: Path) -> Iterator[Write]:
     """Inside the block `write(files, earlier)` writes the files in place of earlier ones; both are named relative to
     `directory`. Raises StoreFailed, also where nothing could be written; then a new folder is removed again.
     """
-    is_new = not directory.exists()
+    with storing(directory):
+        is_new = not directory.exists()
     make_folder(directory)
     fresh = directory / f".{os.getpid()}.mnemoscope-tmp"
 
