@@ -119,19 +119,6 @@ def test_a_finished_atlas_is_not_mined_over(
     assert tables_of(tmp_path / "whole") == whole
 
 
-@pytest.mark.full
-def test_an_atlas_killed_before_its_patterns_says_what_makes_them(
-    model: LanguageModel, text: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    with pytest.raises(Stop):
-        mine(model, text, out=tmp_path / "atlas", progress=stopping_at("patterns"), **OPTIONS)
-    assert tables_of(tmp_path / "atlas") == {path: data for path, data in whole.items() if path != "patterns.parquet"}
-    with pytest.raises(AtlasExists, match=r"finished already but for its patterns, which `mnemoscope analyze .* makes"):
-        mine(model, text, out=tmp_path / "atlas", **OPTIONS)
-    with_patterns(open_atlas(tmp_path / "atlas"), QUESTIONS)
-    assert tables_of(tmp_path / "atlas") == whole
-
-
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_a_folder_of_something_else_is_left_alone(what: str, model: LanguageModel, text: Path, tmp_path: Path) -> None:
     place = tmp_path / "mine"

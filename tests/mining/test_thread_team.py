@@ -86,7 +86,7 @@ def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, *
     monkeypatch.setattr(ThreadTeam, "of", team_of)
     (folder / "text.txt").write_text(lines_of_letters())
     made = mine(tiny_model(name), folder / "text.txt", out=folder / f"by-{size}", **OPTIONS, **options)
-    assert teams == [size] * 4  # text, removals, predictions, attention
+    assert teams == [size] * 5  # text, scales, removals, predictions, attention
     return made
 
 
