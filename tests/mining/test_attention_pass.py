@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from mining.conftest import tiny_model
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.attention import WEIGHTS, AttentionPass
+from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.prefix_pass import cut_prefixes
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext, join_pieces, run_piece
@@ -68,7 +69,7 @@ def test_only_in_a_parallel_block_the_stream_is_read_with_the_feed_forward_layer
 
 def test_prefixes_share_a_forward_within_a_batch_128_rows_and_4_million_weights() -> None:
     def cut(lengths: list[int], area: int) -> list[int]:
-        found = cut_prefixes(np.array(lengths), area=area, weights=WEIGHTS)
+        found = cut_prefixes(np.array(lengths), area=area, weights=Budget().weights)
         assert [place for one in found for place in range(one.start, one.stop)] == list(range(len(lengths)))
         return [one.stop - one.start for one in found]
 

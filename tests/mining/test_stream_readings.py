@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer, tiny_model
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining.passes import stream_readings
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.models import LanguageModel, load_model
@@ -83,8 +84,8 @@ def test_readings_of_every_family(family: str) -> None:
 
 @pytest.mark.parametrize("scores", [1, 2 * 263 * 3, 1 << 20])
 def test_however_few_scores_exist_at_one_time(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_readings, "SCORES", scores)
-    monkeypatch.setattr(stream_readings, "IN_CACHE", max(1, scores // 3))
+    budget = Budget(stream_scores=scores, in_cache=max(1, scores // 3))
+    monkeypatch.setattr(stream_readings, "BUDGET", budget)
     for name in ("gpt2", "opt-350m"):
         model = tiny_model(name)
         assert_readings(model, StreamReader(model))

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining.passes import projector, values
 from mnemoscope.models import LanguageModel, load_model
 
@@ -45,7 +46,7 @@ def test_rows_shared_out_among_threads_say_the_same(
 
     took: list[tuple[int, slice]] = []
     read_all = projector.Projector.read_all
-    monkeypatch.setattr(projector, "SHARED_SCORES", 1)
+    monkeypatch.setattr(projector, "BUDGET", Budget(shared_scores=1))
 
     all_there = Barrier(3)
 

@@ -13,6 +13,7 @@ from mining.conftest import byte_tokenizer, odd_text, tiny_model
 from mining.equal_atlases import assert_equal_atlases
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import ModelNotFound, ModelUnsupported, ProofFailed
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.memories import probed_values
@@ -222,7 +223,7 @@ def test_a_format_that_quantises_what_goes_in_is_refused() -> None:
 @pytest.mark.parametrize("at_once", [1, 3, 1 << 24])
 def test_probing_says_what_a_plain_matrix_holds(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = nn.Linear(7, 5)
-    monkeypatch.setattr(linear_maps, "UNIT_VECTORS", at_once)
+    monkeypatch.setattr(linear_maps, "BUDGET", Budget(unit_vectors=at_once))
     assert torch.equal(probe(plain), plain.weight)
     torch.testing.assert_close(probe_bias(plain), plain.bias)
     assert probe_bias(nn.Linear(7, 5, bias=False)) is None

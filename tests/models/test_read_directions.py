@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import GPT2LMHeadModel
 
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.models import load_model
 from mnemoscope.models.readout import read_directions
 from mnemoscope.models.readout.read_directions import input_embeddings, input_norms
@@ -84,7 +85,7 @@ def test_keys_behind_what_is_no_norm_stay_as_they_are(tokenizer: Any) -> None:
 def test_words_are_embedded_in_pieces_and_no_more_than_the_head_has(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_directions, "WORDS_AT_ONCE", 17)
+    monkeypatch.setattr(read_directions, "BUDGET", Budget(embedded_tokens=17))
     hf = build("gpt2", tie_word_embeddings=False)
     hf.transformer.wte = nn.Embedding(ROWS + 9, HIDDEN)
     words = hf.transformer.wte.weight.detach()

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.tracing import distribution, distributions, ranking, read_scores, top
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
@@ -82,7 +83,7 @@ def test_scores_are_read_as_they_are_ranked_and_measured(
     size: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some rows at a time; what is no number in one row changes no other."""
-    monkeypatch.setattr(ranking, "IN_CACHE", rows * size)
+    monkeypatch.setattr(ranking, "BUDGET", Budget(in_cache=rows * size))
     scores = torch.randn(7, size, generator=torch.Generator().manual_seed(size)).round(decimals=1)
     scores[4, 2] = math.nan
     of = [torch.arange(7), torch.zeros(7, dtype=torch.int64)]

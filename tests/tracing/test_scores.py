@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
 from mnemoscope.tracing import scores as scoring
 from mnemoscope.tracing.ranking import BLOCK
@@ -193,7 +194,7 @@ def test_rows_whose_scores_may_exist_together(
     vocabulary: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten scores here; but one row at least."""
-    monkeypatch.setattr(scoring, "SCORES", 10)
+    monkeypatch.setattr(scoring, "BUDGET", Budget(prompt_scores=10))
     model: Any = SimpleNamespace(sizes=SimpleNamespace(vocabulary=vocabulary))
     parts = scoring.split_rows(model, torch.arange(14).reshape(7, 2))
     assert [len(part) for part in parts] == rows
@@ -210,7 +211,7 @@ def test_lengths_do_not_depend_on_which_way_a_matrix_lies(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor on how many rows are measured at a time: 3 here, so that the last part is a smaller one."""
-    monkeypatch.setattr(scoring, "IN_CACHE", 3 * 4096)
+    monkeypatch.setattr(scoring, "BUDGET", Budget(in_cache=3 * 4096))
     stored = torch.randn(4096, 7, generator=torch.Generator().manual_seed(3)).to(dtype)
     before = stored.clone()
     for vectors in (stored.T, stored.T.contiguous()):

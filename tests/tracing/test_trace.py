@@ -15,6 +15,7 @@ from mining.conftest import PLAIN_TEXT, byte_tokenizer
 from mining.slow_fairseq import SlowFairseq, Variant, write_checkpoint
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
 from mnemoscope.models import Beginning, LanguageModel, load_model
 from mnemoscope.models.readout.shared_readout import SharedReadout
@@ -272,7 +273,7 @@ def test_predictions_made_in_several_parts_are_those_of_each_row_alone(monkeypat
     model, _ = tiny("gpt2")
     rows = torch.randn(7, model.sizes.hidden, generator=torch.Generator().manual_seed(0))
     alone = [next(best_predictions(model, row[None], 4, changed=False)) for row in rows]
-    monkeypatch.setattr(scores, "SCORES", 3 * model.sizes.vocabulary)  # parts of 3, 3 and 1 rows
+    monkeypatch.setattr(scores, "BUDGET", Budget(prompt_scores=3 * model.sizes.vocabulary))  # parts of 3, 3 and 1 rows
     together = list(best_predictions(model, rows, 4, changed=False))
     for found, expected in zip(together, alone, strict=True):
         assert [one.token for one in found] == [one.token for one in expected]
@@ -284,7 +285,8 @@ def test_streams_that_share_products_say_what_each_says_alone(name: str, monkeyp
     model, _ = tiny(name)
     assert SharedReadout.of(model) is not None
     traces = [trace(model, PROMPT, top=4)]
-    monkeypatch.setattr(block_predictions, "SCORES", 5 * model.sizes.vocabulary)  # parts of 5 rows
+    of_five_rows = Budget(prompt_scores=5 * model.sizes.vocabulary)
+    monkeypatch.setattr(block_predictions, "BUDGET", of_five_rows)
     traces.append(trace(model, PROMPT, top=4))
     monkeypatch.setattr(SharedReadout, "of", lambda model: None)
     traces.append(trace(model, PROMPT, top=4))

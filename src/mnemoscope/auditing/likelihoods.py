@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.ranking import rank_of
-from mnemoscope.tracing.scores import SCORES
 
 Tokens = Sequence[int]
 Tick = Callable[[], None]
@@ -48,7 +48,7 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
     """
     results: list[Likelihood | None] = [None] * len(texts)
     before = model.beginning.tokens
-    for chosen in _groups(texts, model, rows=max(1, SCORES // model.sizes.vocabulary)):
+    for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
         tick()
         width = len(before) + max(len(texts[k]) for k in chosen)
         ids = torch.zeros(len(chosen), width, dtype=torch.long)

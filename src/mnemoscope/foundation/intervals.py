@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mnemoscope.foundation.budget import BUDGET, rows_within
+
 DRAWS = 2000
 Z = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
 LEVELS = (0.025, 0.975)
-_AT_ONCE = 1 << 22
-"""Weights that are converted to floating point at a time: 32 MiB."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Resamples:
         self._weights = np.zeros((DRAWS, clusters), np.uint8)
         """How often each cluster is in each resample, `[draw, cluster]`; 256 times does not occur in practice."""
         generator = np.random.default_rng((seed, clusters))
-        rows = max(1, _AT_ONCE // max(1, clusters))
+        rows = rows_within(BUDGET.resampled, max(1, clusters))
         for start in range(0, DRAWS if clusters else 0, rows):
             count = min(rows, DRAWS - start)
             drawn = generator.integers(0, clusters, size=(count, clusters)) + np.arange(count)[:, None] * clusters
@@ -181,7 +181,7 @@ class Resamples:
         """The sums `[draw, k]` of the columns `[cluster, k]` over each resample, the same to the bit on any machine."""
         exact, single = _on_grid(columns, self.clusters)
         kind: type[np.float32 | np.float64] = np.float32 if single else np.float64
-        rows = max(1, _AT_ONCE // max(1, self.clusters))
+        rows = rows_within(BUDGET.resampled, max(1, self.clusters))
         exact = exact.astype(kind, copy=False)
         pieces = [np.matmul(self._weights[start : start + rows].astype(kind), exact) for start in range(0, DRAWS, rows)]
         return np.concatenate(pieces).astype(np.float64, copy=False)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import room_for_scores
 from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing.predictions import PredictionReader, best_predictions
 from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction
-from mnemoscope.tracing.scores import SCORES, folded_updates, tops_of_folded
+from mnemoscope.tracing.scores import folded_updates, tops_of_folded
 
 STREAMS = ("residual", "ffn", "output")
 
@@ -70,7 +71,7 @@ def _shared_scores(
 ) -> Iterator[tuple[Iterator[Tensor], Tensor]]:
     """Yields some rows' scores of the three streams, valid until the next ones, and the updates' votes."""
     vocabulary = model.sizes.vocabulary
-    step = max(1, SCORES // vocabulary)
+    step = rows_within(BUDGET.prompt_scores, vocabulary)
     room, scratch = (room_for_scores(count * step, vocabulary, device=model.device) for count in (2, 1))
     for three in zip(*(torch.split(rows, step) for rows in (residual, update, output)), strict=True):
         of_residual, of_update, weights = readout.multiply(*three, out=room)

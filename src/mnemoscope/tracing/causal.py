@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS, LEVELS, Floats, Z
 from mnemoscope.foundation.memory_names import MemoryId
@@ -36,7 +37,6 @@ MEASURES = tuple(
     f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")
 )
 _PLAIN = {name: ("log " if "log" in name else "") + f"p of {' '.join(name.split('_')[:2])}" for name in MEASURES}
-_ROWS = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,8 +191,8 @@ def _changes(
     """After less before of every measure, `[run, measure]`, on one trigger; each run zeroes one memory."""
     ids = ids_of(model, words)
     parts = []
-    for start in range(0, len(zeroed), _ROWS):
-        memories = zeroed[start : start + _ROWS]
+    for start in range(0, len(zeroed), BUDGET.ablations):
+        memories = zeroed[start : start + BUDGET.ablations]
         # The first row of every forward is unchanged.
         batch = ids.expand(len(memories) + 1, -1).contiguous()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.foundation.budget import BUDGET, rows_within
 
 BLOCK = 64
 """Neighbouring tokens per maximum: the best k tokens lie in the k blocks with the best maxima."""
@@ -102,7 +102,7 @@ def _block_extremes(scores: Tensor, *, lowest: bool) -> Tensor:
 
 def _rank(scores: Tensor, tokens: Tensor) -> Tensor:
     own = scores.gather(1, tokens[:, None])
-    rows = max(1, IN_CACHE // scores.shape[1]) * torch.get_num_threads()
+    rows = rows_within(BUDGET.in_cache, scores.shape[1]) * torch.get_num_threads()
     rows = rows if scores.device.type == "cpu" else max(1, len(scores))
     marks = torch.empty_like(scores[:rows])
     counts = [

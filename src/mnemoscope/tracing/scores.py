@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import ModelDiffers, OptionError
-from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import scale_of
 from mnemoscope.tracing.ranking import top
@@ -22,8 +22,6 @@ MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
 EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about (Figure 11)."""
-SCORES = 1 << 22
-"""Scores that exist at one time: 16 MiB, which an allocator keeps, so products need no fresh memory."""
 
 
 def check_wide_numbers(model: LanguageModel) -> None:
@@ -55,7 +53,8 @@ def norms_of(vectors: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
         return lengths
     # For others PyTorch's norm sums the squares serially: five times as slow, with an error of 1e-6 instead of 1e-7.
-    squares = [part.float().square().sum(1) for part in torch.split(vectors, max(1, IN_CACHE // vectors.shape[1]))]
+    parts = torch.split(vectors, rows_within(BUDGET.in_cache, vectors.shape[1]))
+    squares = [part.float().square().sum(1) for part in parts]
     return (squares[0] if len(squares) == 1 else torch.cat(squares)).sqrt_()
 
 
@@ -119,7 +118,7 @@ def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
 
 def split_rows(model: LanguageModel, rows: Tensor) -> tuple[Tensor, ...]:
     """The rows in parts whose scores fit in memory."""
-    return torch.split(rows, max(1, SCORES // model.sizes.vocabulary))
+    return torch.split(rows, rows_within(BUDGET.prompt_scores, model.sizes.vocabulary))
 
 
 def vote_codes(memories: Tensor, coefficients: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens
-from mnemoscope.tracing.scores import SCORES
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 
@@ -62,7 +62,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         tokens = _read_prompt(model, prompt)
-        step = max(1, SCORES // model.sizes.vocabulary)
+        step = rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)
         ranks: list[int] = []
         shares: list[float] = []
         with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import AtlasUnfinished
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 
-_ROWS = 64
-"""Sentences in one forward."""
 _JUDGED = 10
 """One document of so many chooses the penalty and is not fitted."""
 
@@ -73,7 +72,7 @@ class LensText:
             )
         by_length = np.lexsort((sizes, judged))
         apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)
-        cuts = pack(sizes[by_length] + 1, area=area, rows=_ROWS, apart=apart[by_length])
+        cuts = pack(sizes[by_length] + 1, area=area, rows=BUDGET.lens_sentences, apart=apart[by_length])
         batches = []
         for cut in cuts:
             places = by_length[cut]

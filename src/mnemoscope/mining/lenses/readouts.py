@@ -17,8 +17,9 @@ from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import SCORES, PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.projector import Share, join_columns
 from mnemoscope.mining.passes.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
@@ -138,7 +139,7 @@ class ReadoutPass:
         found = {
             name: np.empty((len(batch.chosen), *array.shape[1:]), array.dtype) for name, array in self.answers.items()
         }
-        rows = max(1, SCORES // self._model.sizes.vocabulary)
+        rows = rows_within(BUDGET.scores, self._model.sizes.vocabulary)
         for start in range(0, len(batch.chosen), rows):
             part = slice(start, start + rows)
             for place, layer in enumerate(self._layers):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
@@ -27,8 +28,6 @@ from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
 from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 
-WEIGHTS = 1 << 22
-"""Attention weights of one head that exist at one time: they grow with the square of a prefix's length."""
 SPLIT_LOGITS = ("", "_mean", "_other")
 """The logits that are split: the final token's, the mean over the vocabulary, and another prefix's final token's."""
 _OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in SPLIT_LOGITS for part in ("embedding", "rest", "bias", "final"))
@@ -62,7 +61,7 @@ class AttentionPass:
             **{name: empty_answers(len(listed), np.float32) for name in _OF_PREFIX},
         }
         self.steps = plan_prefixes(
-            run, self._sentence, self._position, self.read, self.answers, stage="attention", weights=WEIGHTS,
+            run, self._sentence, self._position, self.read, self.answers, stage="attention", weights=BUDGET.weights,
             inputs=(self._final, self._next), around=lambda: eager_attention(run.model),
         )  # fmt: skip
 

@@ -21,10 +21,10 @@ from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import CorpusNotFound, NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
 from mnemoscope.foundation.mining_options import is_chat
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import SCORES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers
@@ -71,7 +71,7 @@ class MemorisedPass:
             asked = ids[:, first:].reshape(-1)
             stream = final[0][:, first - 1 : -1].reshape(len(asked), -1)
             best, loss = [], []
-            rows = max(1, SCORES // self._model.sizes.vocabulary)
+            rows = rows_within(BUDGET.scores, self._model.sizes.vocabulary)
             for part, tokens in zip(torch.split(stream, rows), torch.split(asked, rows), strict=True):
                 scores = self._model.scores(part, projection="lens")
                 tokens = tokens.to(scores.device)

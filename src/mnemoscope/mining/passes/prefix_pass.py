@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, MiningError
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, read_saved, run_piece
@@ -31,10 +32,6 @@ from mnemoscope.models.proof.company import sides
 
 PREFIXES = "prefixes.safetensors"
 """The list of prefixes: of a run in its work folder, of a finished part in its `state/`."""
-ROWS = 128
-"""Prefixes in one forward: bounds the rows of scores that exist at one time."""
-SCORES = 1 << 24
-"""Scores of one stream that exist at one time in a pass that reads streams one by one."""
 
 Ints = NDArray[np.int64]
 
@@ -162,9 +159,9 @@ def plan_prefixes(
 def cut_prefixes(
     lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None
 ) -> list[slice]:
-    """The prefixes, in order of length, in batches of at most ROWS that also bound the attention weights."""
+    """The prefixes, in order of length, in batches of at most 128 that also bound the attention weights."""
     cuts = []
-    for items in pack(lengths, area=area, rows=ROWS, apart=apart):
+    for items in pack(lengths, area=area, rows=BUDGET.prefixes, apart=apart):
         rows = items.stop - items.start
         squares = rows * int(lengths[items.stop - 1]) ** 2
         cuts += [items] if weights is None else even_parts(items, min(rows, -(-squares // weights)))

@@ -13,15 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.text.batches import even_parts
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import Head, room_for_scores
-
-SCORES = 1 << 24
-"""Scores that exist at one time."""
-SHARED_SCORES = 1 << 22
-"""Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
 
 Found = TypeVar("Found")
 Columns = dict[str, NDArray[Any]]
@@ -53,7 +49,7 @@ class Projector:
 
     def __init__(self, head: Head, vocabulary: int, *, device: torch.device) -> None:
         self._head = head
-        self.rows = max(16, min(1024, SCORES // vocabulary))
+        self.rows = max(16, min(1024, BUDGET.scores // vocabulary))
         self._scores = room_for_scores(self.rows, vocabulary, device=device)
         self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
         self._team = ThreadTeam.of_cores(device)
@@ -89,7 +85,7 @@ class Projector:
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
         """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
-        if block.scores.numel() < SHARED_SCORES:
+        if block.scores.numel() < BUDGET.shared_scores:
             return [read(block)]
         rows, size, opposite = len(block.scores), self._team.size, block.opposite
         shares = [

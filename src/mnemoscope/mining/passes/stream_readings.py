@@ -13,15 +13,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import room_for_scores
 from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing import rank_tokens, read_scores, top
 from mnemoscope.tracing.scores import folded_updates
-
-SCORES = 1 << 23
-"""Scores that exist at one time: 32 MiB."""
 
 Readings = dict[str, Tensor]
 """Columns of `predictions`, each `[row]`."""
@@ -46,7 +43,7 @@ class StreamReader:
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._readout = model, SharedReadout.of(model)
         self.shared = self._readout is not None
-        self._rows = max(1, SCORES // model.sizes.vocabulary)
+        self._rows = rows_within(BUDGET.stream_scores, model.sizes.vocabulary)
         self._kept = local()
 
     def lens_tops(self, streams: Tensor) -> Tensor:
@@ -95,7 +92,7 @@ class StreamReader:
         finals, room = finals.repeat(len(streams)), self._room()
         at_once = len(room) // 2
         if model.device.type == "cpu":
-            at_once = max(1, min(at_once, IN_CACHE // model.sizes.vocabulary))
+            at_once = min(at_once, rows_within(BUDGET.in_cache, model.sizes.vocabulary)) or 1
         scratch = room_for_scores(at_once, model.sizes.vocabulary, device=model.device)
         parts = []
         for part in _slices(len(residual), len(room) // 2):

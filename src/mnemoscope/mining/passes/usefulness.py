@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
 from mnemoscope.models import LanguageModel
 
 SAME = 0.9
 """Cosine above which two values, or two keys, count as the same."""
-_COSINES = 1 << 24
-"""Cosines that exist at one time."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,7 +64,7 @@ def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
         every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
         units = [_directions(rows) for rows in every if rows is not None]
         count = len(units[0])
-        step = max(1, _COSINES // count)
+        step = rows_within(BUDGET.cosines, count)
         found = [_have_a_twin(units, slice(start, min(start + step, count))) for start in range(0, count, step)]
     return np.concatenate(found)
 

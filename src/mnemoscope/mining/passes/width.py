@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
-from mnemoscope.mining.passes.prefix_pass import SCORES
 from mnemoscope.mining.passes.usefulness import find_duplicates, least_useful_first, usefulness
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.text.batches import pack, pad
@@ -34,8 +34,6 @@ from mnemoscope.tracing import top
 
 DRAWS = 4
 """Random orders in which memories are taken out."""
-_AREA = 4_096
-"""Tokens of one forward, padding included: every layer's residual is kept, and a stop loses one step."""
 
 MOST_TOKENS = 16_384
 """Held-out tokens whose loss is measured, about."""
@@ -152,7 +150,7 @@ class WidthPass:
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(self.text.lengths[self._by_length] + self._extra, 1 + len(plan.layers))
-        area = min(plan.batch_tokens, _AREA)
+        area = min(plan.batch_tokens, BUDGET.width_tokens)
         apart = stages * (1 + len(model.boundaries)) + sides(model, lengths)
         tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
         orders = (order for of in self._orders.values() for order in of.values())
@@ -254,7 +252,7 @@ class WidthPass:
     @property
     def _rows(self) -> int:
         """Rows of scores at a time."""
-        return max(1, SCORES // self._model.sizes.vocabulary)
+        return rows_within(BUDGET.scores, self._model.sizes.vocabulary)
 
     def _tops(self, stream: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The top token of streams `[row, hidden]` under the model's own readout, and its probability."""

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.mining_options import (
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
@@ -39,8 +40,6 @@ SAMPLED_EVERY = 16
 """... and then every batch whose number is a multiple of this."""
 _SHUFFLED = 512
 """Batches are taken in random order within runs of this many, so that short sentences do not all come first."""
-_COEFFICIENTS = 1 << 22
-"""Coefficients of one layer and batch on a CPU: 16 MiB, which its allocator serves again instead of asking anew."""
 
 _MOST_KEPT = 30_000
 """Rows of one memory, at most: tables number them in 16 bits."""
@@ -231,7 +230,7 @@ def default_batch_tokens(model: LanguageModel) -> int:
     widest = max(map(model.memories_at_once, range(model.sizes.layers)))
     if model.device.type == "cpu":
         # Experts share a batch's tokens among them, so more of them keep the products large.
-        return max(256, min(8192, (2 if model.numberings else 1) * _COEFFICIENTS // widest))
+        return max(256, min(8192, (2 if model.numberings else 1) * BUDGET.coefficients // widest))
     memory = torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else 1 << 33
     room = (memory - 2 * model.sizes.parameters * model.dtype.itemsize) // 8
     return int(max(1024, min(65_536, 1 << (max(1, room // (16 * widest)).bit_length() - 1))))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.heap import keep_freed_memory
 from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.quiet import silence
@@ -22,8 +23,6 @@ from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
 _ADAPTERS = ("peft",)
 _TALKATIVE = logging.getLogger("bitsandbytes")
-UNIT_VECTORS = 1 << 26
-"""Numbers of unit vectors, or of their outputs, that exist at one time."""
 _LINEAR = 1.5e-2
 """Largest relative distance of a map from its matrix, in units of the summed terms. Rounding to bfloat16, twice as in a
 LoRA layer, gives 8e-3; eight bits per row of inputs, one entry of which is a hundred times the rest, 3e-2."""
@@ -150,7 +149,7 @@ def probe(module: nn.Module) -> Tensor:
     keep_freed_memory(64 << 20)  # a layer's temporaries then reuse those of the last one
     outside, inside = _sizes(module, False)
     dtype, device = _asked_in(module, inside)
-    at_once = max(1, UNIT_VECTORS // max(inside, outside))
+    at_once = rows_within(BUDGET.unit_vectors, max(inside, outside))
     checked = _uneven_inputs(inside).to(device=device, dtype=dtype)
     rows = []
     with _without_biases(module):

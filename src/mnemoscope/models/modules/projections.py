@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.foundation.cores import IN_CACHE
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models.modules.offloading import hold_all_weights
 
 Projection = Literal["raw", "gain", "lens"]
@@ -275,7 +275,7 @@ def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> 
         torch.mm(narrow, words.T, out=out)
     else:
         out.copy_(narrow @ words.T)
-    step = max(1, IN_CACHE // len(words)) if out.device.type == "cpu" else max(1, len(out))
+    step = rows_within(BUDGET.in_cache, len(words)) if out.device.type == "cpu" else max(1, len(out))
     for start in range(0, len(out), step):
         part = out[start : start + step]
         part.copy_(part.log_softmax(1).add_(of_class[start : start + step, None]))

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.models.forward.hooks import read_blocks
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.offloading import hold_all_weights
 from mnemoscope.models.modules.taps import Taps
 
-WORDS_AT_ONCE = 1 << 14
 _SEEN = 4
 
 
@@ -101,7 +101,7 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
     ids = torch.arange(min(int(stored), model.sizes.vocabulary))
     with hold_all_weights(module):
         device = next((parameter.device for parameter in module.parameters()), model.device)
-        parts = [module(part.to(device)).float() for part in torch.split(ids, WORDS_AT_ONCE)]
+        parts = [module(part.to(device)).float() for part in torch.split(ids, BUDGET.embedded_tokens)]
     embeddings = torch.cat(parts).to(model.device)
     return embeddings if embeddings.dim() == 2 and embeddings.shape[1] == model.sizes.hidden else None
 
