@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 import torch
 
-from mnemoscope.mining.passes.width import MOST_TOKENS, HeldOut, Reading
+from mnemoscope.foundation.reading import Reading
+from mnemoscope.mining.passes.width import MOST_TOKENS, HeldOut, LossForward
 
 
 class Sentences:
@@ -52,12 +53,11 @@ def test_about_so_many_tokens_are_drawn_and_at_least_one_sentence() -> None:
     assert len(choose(dict.fromkeys(range(6), 0), little_more).sentence) == 3
 
 
-def read(first: int, rows: list[int]) -> Reading:
+def read(first: int, rows: list[int]) -> LossForward:
     """The forward of some rows by a model that begins with token 0, or, where 1 is the first position, with nothing."""
-    beginning = SimpleNamespace(length=1 - first, token=None if first else 0)
-    model: Any = SimpleNamespace(beginning=beginning, device=torch.device("cpu"))
+    model: Any = SimpleNamespace(reading=Reading(() if first else (0,)), device=torch.device("cpu"))
     text = choose({3: 1, 4: 1, 8: 2}, first=first)
-    return Reading.of(model, text, np.array(rows), SENTENCES)
+    return LossForward.of(model, text, np.array(rows), SENTENCES)
 
 
 def test_predictions_are_read_after_the_beginning_token() -> None:

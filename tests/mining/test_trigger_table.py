@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.text.trigger_table import NamedSentences
 
 
@@ -23,7 +24,7 @@ def test_places_are_looked_up_in_their_sentences(tmp_path: Path) -> None:
     sentences = named(tmp_path, {2: [5, 6, 7], 3: [8], 9: [6, 6]})
     assert [sentences.of(sentence).tolist() for sentence in (9, 2, 3)] == [[6, 6], [5, 6, 7], [8]]
     assert [part.tolist() for part in sentences.arrays()] == [[2, 3, 9], [3, 1, 2], [5, 6, 7, 8, 6, 6]]
-    found = sentences.look_up(np.array([9, 2, 2, 3, 9]), np.array([0, 1, 2, 0, 1]))
+    found = sentences.look_up(np.array([9, 2, 2, 3, 9]), np.array([0, 1, 2, 0, 1]), Reading())
     assert found["token"].tolist() == [6, 6, 7, 8, 6]
     assert found["next_token"].tolist() == [6, 7, -1, -1, -1]
 
@@ -35,7 +36,7 @@ def test_places_have_one_hash_exactly_where_they_have_one_prefix(tmp_path: Path)
     tokens |= {60 + number: [50_000 + number, 1, 2] for number in range(60)}  # and of many
     sentences = named(tmp_path, tokens)
     places = [(number, position) for number, own in tokens.items() for position in range(len(own))]
-    hashes = sentences.look_up(*np.array(places).T)["prefix"].tolist()
+    hashes = sentences.look_up(*np.array(places).T, Reading())["prefix"].tolist()
     of_prefix: dict[tuple[int, ...], set[int]] = {}
     for (number, position), found in zip(places, hashes, strict=True):
         of_prefix.setdefault(tuple(tokens[number][: position + 1]), set()).add(found)

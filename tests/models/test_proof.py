@@ -8,6 +8,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.anatomy.anatomy import family_of, resolve
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -101,12 +102,12 @@ def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):
 
 
 def test_the_batch_has_four_unequal_sentences_padded_on_the_right():
-    sentences, ids = proof.proof_batch(280, longest=63, beginning=3)
+    sentences, ids = proof.proof_batch(280, longest=63, reading=Reading((3,)))
     assert [len(sentence) for sentence in sentences] == [12, 4, 8, 3]
     assert ids.shape == (4, 12)
     assert all(ids[row, : len(sentence)].tolist() == sentence for row, sentence in enumerate(sentences))
     assert all((ids[row, len(sentence) :] == 0).all() for row, sentence in enumerate(sentences))
-    short, _ = proof.proof_batch(280, longest=5, beginning=None)
+    short, _ = proof.proof_batch(280, longest=5, reading=Reading())
     assert [len(sentence) for sentence in short] == [5, 3, 5, 2]
 
 

@@ -9,6 +9,7 @@ import torch
 
 from mining.conftest import byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models import load_model
 from mnemoscope.tracing import Token, trace
 from mnemoscope.tracing.logit_sums import AttendedToken, most_attended
@@ -67,7 +68,7 @@ def check_attended(found: list[dict[str, Any]], rows: torch.Tensor, read: list[i
 def test_the_most_attended_tokens_by_eye() -> None:
     """Of equal ones the earlier; nothing that gets nothing; the beginning token has no position."""
     model: Any = SimpleNamespace(
-        beginning=SimpleNamespace(length=1, tokens=[0]), vocabulary=lambda: (["<s>", "a", "b"], [])
+        reading=Reading((0,)), vocabulary=lambda: (["<s>", "a", "b"], [])
     )
     weights = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]])
     start, a, b = Token(0, "<s>"), Token(1, "a"), Token(2, "b")
@@ -75,7 +76,7 @@ def test_the_most_attended_tokens_by_eye() -> None:
         (AttendedToken(start, None, 0.75), AttendedToken(a, 0, 0.25)),
         (AttendedToken(b, 1, 0.5), AttendedToken(start, None, 0.25), AttendedToken(a, 0, 0.25)),
     ]
-    model.beginning = SimpleNamespace(length=0, tokens=[])
+    model.reading = Reading()
     (found,) = most_attended(model, [1] * 7, torch.full((1, 2, 7), 1 / 7))
     assert [one.position for one in found] == [0, 1, 2, 3, 4]
 

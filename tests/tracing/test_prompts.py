@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.tracing import trace
 from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scores import check_wide_numbers
@@ -20,7 +21,7 @@ class Reader:
 
     def __init__(self, *, beginning: int = 1, offsets: bool = True) -> None:
         self.sizes = SimpleNamespace(vocabulary=4)
-        self.beginning = SimpleNamespace(length=beginning)
+        self.reading = Reading((0,) * beginning)
         self.longest = 3
         self._known = offsets
 

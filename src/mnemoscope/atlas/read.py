@@ -24,6 +24,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.reading import Reading
 
 T = TypeVar("T")
 BEST_TRIGGERS = 25
@@ -85,6 +86,12 @@ class Atlas(Tables):
     def numbering(self, layer: int) -> Numbering:
         """The numbering of a mined layer's memories; raises MemoryIdError."""
         return self.numberings.get(layer, Numbering((self.memories(layer),)))
+
+    @property
+    def reading(self) -> Reading:
+        """How the mined model reads a text."""
+        token = self.manifest.model.beginning.token
+        return Reading() if token is None else Reading((token,))
 
     def name(self, layer: int, number: int) -> MemoryId:
         """The memory of that number in a layer; experts' memories are counted through."""

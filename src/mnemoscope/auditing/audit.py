@@ -245,7 +245,7 @@ def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int
     """For each memory a distinct control at its strongest position in the string; fewer if a layer has none
     (controls.py).
     """
-    generator, first = np.random.default_rng((seed, 7)), model.beginning.length
+    generator, first = np.random.default_rng((seed, 7)), model.reading.offset
     sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
     numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]
     taken, controls = set(numbers), []

@@ -29,8 +29,7 @@ def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
             f"the head of {model.spec} is an adaptive softmax, so a memory has no effect of its own on a logit;"
             " which memories carry a string cannot be said"
         )
-    first = model.beginning.length
-    positions = slice(first, first + len(tokens) - 1)
+    positions = model.reading.own(len(tokens) - 1)
     targets = torch.tensor(list(tokens[1:]), device=model.device)
     kept: dict[int, tuple[Tensor, Tensor]] = {}
     final: list[Tensor] = []

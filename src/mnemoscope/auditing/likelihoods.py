@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
@@ -47,18 +48,14 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
     `tick` is called before each. Interventions of the calling block apply.
     """
     results: list[Likelihood | None] = [None] * len(texts)
-    before = model.beginning.tokens
     for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
         tick()
-        width = len(before) + max(len(texts[k]) for k in chosen)
-        ids = torch.zeros(len(chosen), width, dtype=torch.long)
-        for row, k in enumerate(chosen):
-            ids[row, : len(before) + len(texts[k])] = torch.tensor([*before, *texts[k]])
-        ids = ids.to(model.device)
+        rows = [torch.tensor(model.reading.frame(texts[k])) for k in chosen]
+        ids = pad_sequence(rows, batch_first=True).to(model.device)
         with model.lock, torch.inference_mode():
             logits = model.logits(ids)[:, :-1]
         for row, k in enumerate(chosen):
-            count = len(before) + len(texts[k]) - 1
+            count = len(rows[row]) - 1
             scores, tokens = logits[row, :count].float(), ids[row, 1 : count + 1].to(logits.device)
             own = scores.gather(1, tokens[:, None])[:, 0].double() - scores.logsumexp(1).double()
             if not bool(own.isfinite().all()):
@@ -70,7 +67,7 @@ def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = n
 def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iterator[list[int]]:
     """Indices of texts in groups of similar length, of at most `rows` positions or one text."""
     group: list[int] = []
-    lengths = [len(text) + model.beginning.length for text in texts]
+    lengths = [model.reading.columns(len(text)) for text in texts]
     side = sides(model, lengths)
     for k in sorted(range(len(texts)), key=lambda k: len(texts[k])):
         if group and ((len(group) + 1) * lengths[k] > rows or side[k] != side[group[-1]]):

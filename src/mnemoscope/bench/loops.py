@@ -160,10 +160,10 @@ class UserLoop:
     def read(self, batch: Batch) -> int:
         """Reads about as many tokens as `batch` has, from where it stopped; returns their number."""
         read = 0
-        beginning = self.model.beginning.tokens
         while read < batch.tokens:
-            rows = [beginning + next(self.sentences) for _ in range(USER_BATCH)]
-            read += sum(len(row) - len(beginning) for row in rows)
+            own = [next(self.sentences) for _ in range(USER_BATCH)]
+            rows = [self.model.reading.frame(tokens) for tokens in own]
+            read += sum(map(len, own))
             ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
             mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
             network, device = self.model.anatomy.model, self.model.device

@@ -92,7 +92,7 @@ class RandomText:
         lengths = lengths.clip(max=min(_LONGEST, model.longest))
         lengths = np.sort(lengths[: 1 + int(np.searchsorted(lengths.cumsum(), tokens))])
         self._lengths = lengths.astype(np.int64)
-        self._cuts = pack(self._lengths + model.beginning.length, area=batch_tokens, rows=batch_tokens)
+        self._cuts = pack(model.reading.columns(self._lengths), area=batch_tokens, rows=batch_tokens)
         self.count = len(self._cuts)
         self._order = batch_order(self.count, seed)
         self._always = int(np.searchsorted(np.cumsum([self._own(k).sum() for k in range(self.count)]), SAMPLED_TOKENS))

@@ -245,7 +245,7 @@ def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:
     """Tries the model on rows beyond its boundaries where the text has any; raises ModelUnsupported."""
     texts = [copy, *([copy.validation] if isinstance(copy.validation, TokenizedCorpus) else [])]
     longest = max(int(text.lengths.max(initial=0)) for text in texts)
-    prove_long_rows(model, longest + model.beginning.length)
+    prove_long_rows(model, model.reading.columns(longest))
 
 
 def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:

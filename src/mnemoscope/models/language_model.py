@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.probed_values import ProbedValues
@@ -86,7 +87,7 @@ class LanguageModel:
         self._running, self.lock = local(), RLock()
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning = beginning
+        self.beginning, self.reading = beginning, Reading(tuple(beginning.tokens))
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
@@ -97,7 +98,7 @@ class LanguageModel:
             parameters=count_parameters(anatomy.model),
             ffn_parameters=sum(layer.ffn.parameters for layer in layers),
         )
-        self.longest = self.sizes.context - beginning.length
+        self.longest = self.sizes.context - self.reading.offset
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         self._final_fold = self.fold_of(anatomy.final_norm)
         self.usage: ObjectInUse | None = None

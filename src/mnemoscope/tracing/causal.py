@@ -198,7 +198,7 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            first = model.beginning.length if at == "all" else out.shape[1] - 1
+            first = model.reading.offset if at == "all" else out.shape[1] - 1
             for row, memory in enumerate(memories, 1):
                 out[row, first:, memory] = 0
             return out

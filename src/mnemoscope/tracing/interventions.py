@@ -159,7 +159,7 @@ def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int
         number = model.numbering(change.memory.layer).number(change.memory)
         assert number is not None
         by_layer.setdefault(change.memory.layer, []).append((number, change))
-    first, thread = model.beginning.length, get_ident()
+    first, thread = model.reading.offset, get_ident()
     return {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
 
 

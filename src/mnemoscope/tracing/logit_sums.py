@@ -67,7 +67,7 @@ class LogitSum(Record):
 
 def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) -> tuple[LogitSum, ...]:
     """For each position, the sum behind the predicted token's logit; active changes (`intervene`) apply."""
-    own = slice(model.beginning.length, model.beginning.length + len(tokens))
+    own = model.reading.own(len(tokens))
     attention = find_attention(model)
     parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
     streams: dict[int, LayerStreams] = {}
@@ -121,8 +121,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
 
 def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> list[tuple[AttendedToken, ...]]:
     """Per position the tokens with most of `weights [position, head, position]`; ties go to the earlier one."""
-    first, texts = model.beginning.length, model.vocabulary()[0]
-    read = [*model.beginning.tokens, *tokens]
+    first, texts, read = model.reading.offset, model.vocabulary()[0], model.reading.frame(tokens)
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
     rows = []
     for own, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):

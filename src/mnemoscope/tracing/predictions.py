@@ -59,7 +59,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
     if not any(known[token] for token in tokens):
         raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")
     if len(tokens) > model.longest:
-        beside = " after its beginning token" if model.beginning.length else ""
+        beside = " after its beginning token" if model.reading.before else ""
         raise PromptError(
             f"the prompt has {len(tokens):,} tokens, but the model reads at most {model.longest:,}{beside}; shorten it"
         )
@@ -68,7 +68,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
 
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
     """The model's input: ids `[1, position]`, the beginning token first if there is one."""
-    return torch.tensor([[*model.beginning.tokens, *tokens]], device=model.device)
+    return torch.tensor([model.reading.frame(tokens)], device=model.device)
 
 
 def _short(prompt: str) -> str:

@@ -141,15 +141,15 @@ def trace(
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:
     """One forward of the prompt; every layer's streams and coefficients at its own positions, and the final stream."""
-    first = model.beginning.length
+    own = model.reading.own(len(tokens))
     streams: dict[int, PromptStreams] = {}
     final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         parts = (block.residual, block.ffn_update, block.layer_output, block.coefficients)
-        streams[layer] = PromptStreams(*(part[0, first:].clone() for part in parts))
+        streams[layer] = PromptStreams(*(part[0, own].clone() for part in parts))
 
-    with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, first:].clone())):
+    with read_blocks(model, keep), read_final(model, lambda stream: final.append(stream[0, own].clone())):
         model.backbone(ids_of(model, tokens))
     return [streams[layer] for layer in range(model.sizes.layers)], final[0]
 

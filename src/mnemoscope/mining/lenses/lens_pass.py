@@ -107,7 +107,7 @@ def fit_lenses(
         for kind in wanted:
             text = LensText(
                 opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
-                boundaries=[length - loaded.beginning.length for length in loaded.boundaries],
+                boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
             )  # fmt: skip
             if kind == "ridge":
                 found |= _fit_ridge(context, loaded, plan, text, facts)

@@ -86,10 +86,8 @@ def read_streams(
     model: LanguageModel, rows: list[NDArray[np.int64]], layers: tuple[int, ...]
 ) -> tuple[dict[int, Tensor], Tensor]:
     """The stream that enters every layer, and the final one, `[position, hidden]` each, at the rows' own tokens."""
-    ids, first = pad(rows, model), model.beginning.length
-    lengths = torch.tensor([len(row) for row in rows])
-    own = torch.arange(ids.shape[1])[None] - first
-    inside = (own >= 0) & (own < lengths[:, None])
+    ids = pad(rows, model)
+    inside = torch.from_numpy(model.reading.inside(np.array([len(row) for row in rows]), ids.shape[1]))
     kept: dict[int, Tensor] = {}
     final: list[Tensor] = []
 

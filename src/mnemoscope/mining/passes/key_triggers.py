@@ -56,14 +56,13 @@ class KeyTriggers:
         rows = [sentences.of(sentence) for sentence in ids.head(TOKENS).to_list()]
         lengths = np.array([len(row) for row in rows], np.int64)
         order = np.argsort(lengths[: 1 + int(np.searchsorted(np.cumsum(lengths), TOKENS))], kind="stable")
-        whole = lengths[order] + model.beginning.length
+        whole = model.reading.columns(lengths[order])
         cuts = pack(whole, area=self._plan.batch_tokens, rows=TOKENS, apart=sides(model, whole))
 
         def read(cut: slice) -> None:
             tokens = [rows[place] for place in order[cut].tolist()]
             padded = pad(tokens, model)
-            own = torch.arange(padded.shape[1])[None] - model.beginning.length
-            inside = (own >= 0) & (own < torch.tensor([len(row) for row in tokens])[:, None])
+            inside = torch.from_numpy(model.reading.inside(lengths[order][cut], padded.shape[1]))
             words = padded.cpu()[inside]
 
             def keep(layer: int, block: Block, inside: Tensor = inside, words: Tensor = words) -> None:

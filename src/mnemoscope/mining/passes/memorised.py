@@ -54,7 +54,7 @@ class MemorisedPass:
         self.answers: dict[str, NDArray[Any]] = {
             "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
         }  # fmt: skip
-        lengths = np.full(len(documents), MEMORISED_TOKENS + model.beginning.length)
+        lengths = np.full(len(documents), model.reading.columns(MEMORISED_TOKENS))
         self.steps = PlannedSteps(
             self.take, pack(lengths, area=plan.batch_tokens, rows=plan.batch_tokens), self.answers, stage="memorised",
             unit="documents", inputs=digest(plan.hash(), self._tokens), team=ThreadTeam.of(model),
@@ -67,7 +67,7 @@ class MemorisedPass:
         with torch.inference_mode():
             with read_final(self._model, final.append, own_thread=True):
                 self._model.backbone(ids)
-            first = self._model.beginning.length + MEMORISED_GIVEN
+            first = self._model.reading.columns(MEMORISED_GIVEN)
             asked = ids[:, first:].reshape(-1)
             stream = final[0][:, first - 1 : -1].reshape(len(asked), -1)
             best, loss = [], []

@@ -24,6 +24,7 @@ from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import AtlasDamaged, MiningError
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, read_saved, run_piece
 from mnemoscope.mining.text.batches import even_parts, pack, pad
@@ -70,10 +71,10 @@ class Prefixes:
             raise AtlasDamaged(f"{path} does not hold a part's prefixes ({error}); mine that part again") from error
 
     @classmethod
-    def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, first: int) -> Self:
+    def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, reading: Reading) -> Self:
         """At most `count` prefixes, one per sentence: a random sentence, a random position with a token after it.
 
-        `first` is the first position that counts (1 where position 0 is an attention sink). Fewer where the validation
+        Fewer where the validation
         text has fewer sentences that are long enough. A validation text of its own is numbered after the mined text:
         its sentence i has the id `sentences of the mined corpus + i`, its documents likewise.
         """
@@ -84,12 +85,12 @@ class Prefixes:
         else:
             text, ids, sentences, documents = copy, np.array(validation, np.int64), 0, 0
         lengths = np.array(text.lengths[ids], np.int64)
-        usable = np.flatnonzero(lengths >= first + 2)
+        usable = np.flatnonzero(lengths >= reading.first + 2)
         generator = np.random.default_rng((seed, 4))
         chosen = np.sort(generator.permutation(usable)[:count])
-        position = generator.integers(first, lengths[chosen] - 1) if len(chosen) else np.empty(0, np.int64)
+        position = generator.integers(reading.first, lengths[chosen] - 1) if len(chosen) else np.empty(0, np.int64)
         pairs = zip(ids[chosen].tolist(), position.tolist(), strict=True)
-        following = np.array([int(text.tokens(sentence)[place + 1]) for sentence, place in pairs], np.int64)
+        following = np.array([int(text.tokens(sentence)[reading.target(place)]) for sentence, place in pairs], np.int64)
         return cls(ids[chosen] + sentences, text.documents(ids[chosen]) + documents, position, following)
 
 
@@ -136,17 +137,16 @@ def plan_prefixes(
     `weights` attention weights of one head exist at one time: they grow with the square of a prefix's length.
     """
     model, sentences = run.model, run.sentences
-    extra = model.beginning.length
     order = np.argsort(position, kind="stable")
-    lengths = position[order] + 1 + extra
+    lengths = model.reading.columns(model.reading.context_length(position[order]))
     cuts = cut_prefixes(lengths, area=run.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
 
     def step(items: slice) -> None:
         chosen = order[items]
         places = zip(sentence[chosen].tolist(), position[chosen].tolist(), strict=True)
-        ids = pad([sentences.of(one)[: last + 1] for one, last in places], model)
+        ids = pad([model.reading.context(sentences.of(one), last) for one, last in places], model)
         with torch.inference_mode():
-            found = read(PrefixRows(chosen, ids, torch.from_numpy(position[chosen] + extra)))
+            found = read(PrefixRows(chosen, ids, torch.from_numpy(model.reading.columns(position[chosen]))))
         for name, values in found.items():
             answers[name][chosen] = values
 

@@ -69,12 +69,12 @@ class ShortenedRuns:
     """
 
     def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
-        self._model, self._sentences, self._extra = model, sentences, model.beginning.length
-        side = sides(model, requests.position + self._extra)
+        self._model, self._sentences = model, sentences
+        side = sides(model, model.reading.columns(requests.position))
         self._runs, run = _runs_of(requests, side, "layer", "position", "sentence", "gap")
         self._order = np.argsort(run, kind="stable")
         self._run, self._requests = run[self._order], requests.at(self._order)
-        lengths = self._runs["position"].to_numpy() + self._extra
+        lengths = model.reading.columns(self._runs["position"].to_numpy())
         apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + self._runs["side"].to_numpy()
         self.cuts = pack(lengths, area=area, rows=area, apart=apart)
 
@@ -87,7 +87,8 @@ class ShortenedRuns:
 
         def read(layer: int, coefficients: Tensor) -> None:
             here = np.flatnonzero(asked.layer == layer)
-            places = (run[here] - items.start, asked.position[here] - 1 + self._extra, asked.memory[here])
+            last = self._model.reading.columns(asked.position[here] - 1)
+            places = (run[here] - items.start, last, asked.memory[here])
             answer(layer, numbers[here], coefficients[_tensors(*places)])
 
         layers = np.unique(asked.layer).tolist()
@@ -96,7 +97,7 @@ class ShortenedRuns:
 
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
         """The tokens of one run's sentence without the removed one, as far as they are asked about."""
-        tokens = self._sentences.of(sentence)[: position + 1]
+        tokens = self._model.reading.context(self._sentences.of(sentence), position)
         return tokens[:-1] if gap == WHOLE else np.delete(tokens, gap)
 
 
@@ -157,7 +158,7 @@ class RemovalPass:
 
     def __init__(self, run: MiningRun) -> None:
         self._run, model, plan = run, run.model, run.plan
-        first = 1 - model.beginning.length  # position 0 is an attention sink where no beginning token stands before it
+        first = model.reading.first
         triggers, self._left_out = choose_triggers(run.directory, plan, first=first, numberings=model.numberings)
         places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
         drawn = [random_position(plan.seed, *place) for place in places]

@@ -57,7 +57,7 @@ def write_text_tables(run: MiningRun) -> None:
 def write_layer_tables(run: MiningRun, layer: int) -> None:
     """Triggers and activity of one layer; `sentences` must be there."""
     state, numberings = run.layer_state(layer), run.model.numberings
-    triggers = columns_of(layer_triggers(state, layer, run.sentences).to_arrow())
+    triggers = columns_of(layer_triggers(state, layer, run.sentences, run.model.reading).to_arrow())
     activity = state.activity[layer].columns()
     if numberings:
         routing = state.routing.get(layer)
@@ -71,9 +71,8 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
 def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixes:
     """The tables of a text; `named` are the sentences of triggers."""
     text, raw = run.model.vocabulary()
-    first = 1 - run.model.beginning.length
-    prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, first=first)
-    background = background_table(copy, run.plan, first_position=first)
+    prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, reading=run.model.reading)
+    background = background_table(copy, run.plan, run.model.reading)
     run.write("vocabulary", {"token": np.arange(len(text), dtype=np.int32), "text": text, "bytes": raw})
     run.write("tokens", token_table(copy, run.model.sizes.vocabulary))
     run.write("background", background)

@@ -69,7 +69,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LossForward:
     """Sentences of one forward: their `rows` among the text's, padded ids, and the predictions that are read.
 
     `places` are row and column of each prediction, `following` the tokens predicted.
@@ -81,13 +81,14 @@ class Reading:
     following: Tensor
 
     @classmethod
-    def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "Reading":
+    def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
         """The forward of these sentences of the text."""
         ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
-        last, column = torch.from_numpy(text.predicted[rows])[:, None], torch.arange(ids.shape[1])
-        # Predictions are read from column 1 on: 0 holds the beginning token, or a first token that does not count.
-        places = ((column >= 1) & (column <= last)).nonzero(as_tuple=True)
-        return cls(rows, ids, places, ids.cpu()[places[0], places[1] + 1])
+        reading = model.reading
+        read = reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first)
+        row, column = np.nonzero(read)
+        following = ids.cpu()[row, reading.target(column)]
+        return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
     def at_places(self, stream: Tensor) -> Tensor:
         """A stream `[batch, position, hidden]` where predictions are read: `[prediction, hidden]`."""
@@ -135,8 +136,7 @@ class WidthPass:
         self._run, model, plan = run, run.model, run.plan
         self._model, self._layers, self._sentences = model, plan.layers, run.sentences
         prefixes = pl.read_parquet(run.path("prefixes"), glob=False)
-        self._extra = model.beginning.length
-        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=1 - self._extra)
+        self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
         for layer in plan.layers:
@@ -149,7 +149,7 @@ class WidthPass:
         }  # fmt: skip
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
-        lengths = np.tile(self.text.lengths[self._by_length] + self._extra, 1 + len(plan.layers))
+        lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
         area = min(plan.batch_tokens, BUDGET.width_tokens)
         apart = stages * (1 + len(model.boundaries)) + sides(model, lengths)
         tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
@@ -182,14 +182,14 @@ class WidthPass:
         """Answers for some sentences, of one stage; raises NotFinite."""
         stage, first = divmod(items.start, len(self.text.sentence))
         rows = self._by_length[first : first + items.stop - items.start]
-        asked = Reading.of(self._model, self.text, rows, self._sentences)
+        asked = LossForward.of(self._model, self.text, rows, self._sentences)
         with torch.inference_mode():
             if stage == 0:
                 self._take_whole(asked)
             else:
                 self._take_layer(self._layers[stage - 1], asked)
 
-    def _take_whole(self, asked: Reading) -> None:
+    def _take_whole(self, asked: LossForward) -> None:
         """The loss of sentences as they are, and where their tokens could stop."""
         residuals: dict[int, Tensor] = {}
         final: list[Tensor] = []
@@ -212,7 +212,7 @@ class WidthPass:
                 self.answers["stopped"][asked.rows, place, number] = asked.count(stops)
                 self.answers["wrong"][asked.rows, place, number] = asked.count(stops & (token != last))
 
-    def _take_layer(self, layer: int, asked: Reading) -> None:
+    def _take_layer(self, layer: int, asked: LossForward) -> None:
         """The loss of sentences in all runs of a layer."""
         mean = self._mean[layer]
         gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
@@ -236,7 +236,7 @@ class WidthPass:
                     found = self._losses(asked.at_places(final.pop()), asked, f"layer {layer} narrowed")
                     self.answers["loss"][asked.rows, number] = found
 
-    def _losses(self, stream: Tensor, asked: Reading, of: str) -> NDArray[np.float64]:
+    def _losses(self, stream: Tensor, asked: LossForward, of: str) -> NDArray[np.float64]:
         """The sum `[row]` of -log p of the tokens that follow, in nats."""
         parts, following = [], asked.following.to(stream.device)
         for rows, tokens in zip(torch.split(stream, self._rows), torch.split(following, self._rows), strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.corpus import TokenizedCorpus
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, MiningPlan, batch_order
 from mnemoscope.mining.text.batches import Batch, pad, send
 from mnemoscope.models import LanguageModel
@@ -31,7 +32,7 @@ class BatchLoader:
         self._batches = (
             copy.planned_batches()
             if planned
-            else copy.batches(batch_tokens, extra=model.beginning.length, boundaries=model.boundaries)
+            else copy.batches(batch_tokens, extra=model.reading.offset, boundaries=model.boundaries)
         )
         self._order = batch_order(self._batches.count, seed)
         self.count = self._batches.count
@@ -83,21 +84,21 @@ def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
     return {"token": token, "count": count, "next_count": count - first, "first_count": first}
 
 
-def background_table(copy: TokenizedCorpus, plan: MiningPlan, *, first_position: int) -> dict[str, Any]:
-    """The columns of `background`: seeded prefixes, uniform over all mined positions from `first_position` on."""
-    lengths = np.maximum(copy.mined_lengths.astype(np.int64) - first_position, 0)
+def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) -> dict[str, Any]:
+    """The columns of `background`: seeded prefixes, uniform over all mined positions that count."""
+    lengths = np.maximum(copy.mined_lengths.astype(np.int64) - reading.first, 0)
     ends = np.cumsum(lengths)
     positions = int(ends[-1]) if len(ends) else 0
     chosen = _distinct(np.random.default_rng((plan.seed, 3)), positions, min(BACKGROUND, positions))
     row = np.searchsorted(ends, chosen, side="right")
     sentence = np.array(copy.mined[row], np.int64)
-    position = (chosen - (ends[row] - lengths[row]) + first_position).astype(np.int32)
+    position = (chosen - (ends[row] - lengths[row]) + reading.first).astype(np.int32)
     token, following = np.empty(len(chosen), np.int32), np.full(len(chosen), -1, np.int32)
     for i, (which, place) in enumerate(zip(sentence.tolist(), position.tolist(), strict=True)):
         tokens = copy.tokens(which)
         token[i] = tokens[place]
-        if place + 1 < len(tokens):
-            following[i] = tokens[place + 1]
+        if (target := reading.target(place)) < len(tokens):
+            following[i] = tokens[target]
     return {
         "sentence": sentence, "position": position, "token": token, "next_token": np.ma.masked_equal(following, -1),
     }  # fmt: skip

@@ -99,8 +99,6 @@ class BatchReader:
         self.model, self.state, self.everywhere = model, state, everywhere
         self._never = torch.tensor(sorted(never), dtype=torch.long)
         self.layers = list(state.shape.memories)
-        # Column 0 is the beginning token or, in a model without one, an attention sink: never a candidate.
-        self._first = 1 - model.beginning.length
         self._team = ThreadTeam.of(model)
         self._observers = [Observer() for _ in range(self._team.size)]
         self._pieces: list[Batch] = []
@@ -132,7 +130,7 @@ class BatchReader:
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         """Runs the model over some rows of a piece, in the thread that has this number."""
-        places = Places(share, self.model.beginning.length, self._first, self._never)
+        places = Places(share, self.model.reading, self._never)
         own = places.own() if self.state.shape.experts else None
         rows_on = cache(places.rows)
 
@@ -180,7 +178,8 @@ class BatchReader:
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             best = kernels.best(
-                swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=triggers.keep, first=self._first
+                swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=triggers.keep,
+                first=self.model.reading.first,
             )
             self._found.append((layer, sign, best))
 
@@ -227,18 +226,18 @@ class BatchReader:
             taken = [(one.coefficients if one.candidates is None else one.candidates, one.sentences) for one in blocks]
             if self.everywhere:
                 found = [
-                    triggers.survivors_everywhere(*own, sign=sign, first=self._first, routed=one.routed)
+                    triggers.survivors_everywhere(*own, sign=sign, first=self.model.reading.first, routed=one.routed)
                     for one, own in zip(blocks, taken, strict=True)
                 ]
             elif may_look(self.model.device) or layer in self.state.shape.experts:
                 found = [
-                    triggers.survivors(peaks, *own, sign=sign, first=self._first, routed=one.routed)
+                    triggers.survivors(peaks, *own, sign=sign, first=self.model.reading.first, routed=one.routed)
                     for peaks, one, own in zip(highest, blocks, taken, strict=True)
                 ]
             else:
                 place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])
                 ids = torch.cat([sentences for _, sentences in taken])
-                found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self._first)]
+                found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
             self._found += [(layer, sign, one) for one in found]
 
     def count(self) -> None:
@@ -287,7 +286,7 @@ class BatchReader:
 
             def look(layer: int, coefficients: Tensor, piece: Batch = piece) -> None:
                 for row, length in enumerate(piece.lengths.tolist()):
-                    own = coefficients[row, 1 : length + 1 - self._first]
+                    own = coefficients[row, 1 : length + 1 - self.model.reading.first]
                     if not places and not bool(torch.isfinite(own).all()):
                         places.append((layer, int(piece.sentences[row])))
 

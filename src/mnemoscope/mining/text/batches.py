@@ -59,10 +59,10 @@ def even_parts(items: slice, parts: int) -> list[slice]:
 
 def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
     """Token ids `[batch, position]` on the model's device: the beginning token, if any, a row, and padding."""
-    first, beginning = model.beginning.length, model.beginning.token
-    ids = np.full((len(rows), first + max(map(len, rows))), beginning or 0, np.int64)
+    before = model.reading.before
+    ids = np.full((len(rows), model.reading.columns(max(map(len, rows)))), before[0] if before else 0, np.int64)
     for row, tokens in enumerate(rows):
-        ids[row, first : first + len(tokens)] = tokens
+        ids[row, model.reading.own(len(tokens))] = tokens
     return send(ids, model.device)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch, send
 from mnemoscope.mining.text.triggers import RoutedBlock
@@ -41,13 +42,13 @@ class CoefficientBlock:
 
 @dataclass(frozen=True)
 class Places:
-    """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
-    no candidates, being attention sinks, nor are the tokens `never`.
+    """The sentences of a batch whose rows ascend in length; the tokens `never` are no candidates.
+
+    Column 0 holds the beginning token or, without one, an attention sink: it never counts.
     """
 
     batch: Batch
-    beginning: int
-    skipped: int
+    reading: Reading
     never: Tensor
 
     @cached_property
@@ -66,7 +67,7 @@ class Places:
         lengths = self.batch.lengths
         edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
         sentences = self.batch.sentences.to(coefficients.device)
-        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.skipped)) for a, b in pairwise(edges)]
+        cuts = [(slice(a, b), slice(1, int(lengths[a]) + 1 - self.reading.first)) for a, b in pairwise(edges)]
         return [
             CoefficientBlock(own, sentences[cut[0]], candidates=self._candidates(own, cut))
             for cut in cuts
@@ -75,16 +76,14 @@ class Places:
 
     def rows(self, device: torch.device) -> BatchRows:
         """The sentences as a graphics card takes them: whole, of all lengths."""
-        lengths = np.maximum(self.batch.lengths - self.skipped, 0)
+        lengths = np.maximum(self.batch.lengths - self.reading.first, 0)
         sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
         return BatchRows.of(*sent, positions=int(lengths.sum()))
 
     def own(self) -> Tensor:
         """Which columns `[token]` of the batch, row by row, are positions that count."""
-        column = torch.arange(self.batch.ids.shape[1])
-        lengths = torch.from_numpy(self.batch.lengths)[:, None]
-        own = (column >= 1) & (column < lengths + self.beginning)
-        return own.flatten()
+        reading, width = self.reading, self.batch.ids.shape[1]
+        return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
 
     def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
         """The blocks of experts, whose rows go by expert and sentence; `own` as the method of that name gives it."""
@@ -95,7 +94,7 @@ class Places:
         tokens = tokens[at]
         experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
         pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)
-        starts, positions = counts.cumsum(0) - counts, tokens % width - 1 + self.skipped
+        starts, positions = counts.cumsum(0) - counts, tokens % width - 1 + self.reading.first
         weights = torch.ones_like(at, dtype=torch.float32) if group.weights is None else group.weights[at].float()
         order = counts.argsort(stable=True)
         blocks, begin = [], 0

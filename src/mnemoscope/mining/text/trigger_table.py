@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.text.state import MiningState
 
 Ints = NDArray[np.int64]
@@ -38,16 +39,17 @@ class NamedSentences:
         row = int(np.searchsorted(self.ids, sentence))
         return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
 
-    def look_up(self, sentence: Ints, position: Ints) -> dict[str, NDArray[Any]]:
+    def look_up(self, sentence: Ints, position: Ints, reading: Reading) -> dict[str, NDArray[Any]]:
         """Token, next token (-1 at a sentence's end) and prefix hash at each place."""
         row = np.searchsorted(self.ids, sentence)
         place = self.starts[row] + position
-        last = position + 1 >= self.lengths[row]
-        following = np.where(last, -1, self.tokens[np.where(last, place, place + 1)])
+        target = reading.target(position)
+        beyond = target >= self.lengths[row]
+        following = np.where(beyond, -1, self.tokens[np.where(beyond, place, self.starts[row] + target)])
         return {"token": self.tokens[place], "next_token": following, "prefix": self._prefixes[place]}
 
 
-def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) -> pl.DataFrame:
+def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `triggers` of one layer, sorted by memory, sign (+1 first), rank."""
     signs = []
     for sign in state.shape.signs:
@@ -60,7 +62,7 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences) ->
             **({"router_weight": found["weight"][at]} if "weight" in found else {}),
         }))  # fmt: skip
     rows = pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
-    places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy())
+    places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy(), reading)
     following = pl.when(pl.col("next_token") >= 0).then("next_token").cast(pl.Int32)
     return rows.with_columns(pl.DataFrame(places)).with_columns(following, prefix_group()).drop("prefix")
 

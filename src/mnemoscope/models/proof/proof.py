@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Layer
 from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
 from mnemoscope.models.language_model import LanguageModel
@@ -45,19 +46,18 @@ _CLAIMS = {
 }
 
 
-def proof_batch(vocabulary: int, *, longest: int, beginning: int | None) -> tuple[list[list[int]], Tensor]:
+def proof_batch(vocabulary: int, *, longest: int, reading: Reading) -> tuple[list[list[int]], Tensor]:
     """Four sentences of unequal length, spread over the vocabulary, and their right-padded ids [batch, position]."""
-    start = [] if beginning is None else [beginning]
     sentences = []
     for row, length in enumerate(LENGTHS):
         own = [(31 + 7919 * (row * LENGTHS[0] + position)) % vocabulary for position in range(min(length, longest))]
-        sentences.append(start + own)
+        sentences.append(reading.frame(own))
     return sentences, pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
 
 
 def prove(model: LanguageModel) -> Proof:
     """The errors of all checks; raises ProofFailed at the first layer and check over its limit."""
-    sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, beginning=model.beginning.token)
+    sentences, ids = proof_batch(model.sizes.vocabulary, longest=model.longest, reading=model.reading)
     ids = ids.to(model.device)
     own = pad_sequence([torch.ones(len(sentence), dtype=torch.bool) for sentence in sentences], batch_first=True)
     own = own.to(model.device)

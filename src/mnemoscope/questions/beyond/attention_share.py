@@ -125,7 +125,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add_layers(name, rows.share(rows[name], np.isfinite(rows[name])))
     _add_events(builder, rows)
     attended = np.isfinite(rows["attended"])
-    positions = rows["position"] + 1 + int(atlas.manifest.model.beginning.token is not None)
+    positions = atlas.reading.columns(atlas.reading.context_length(rows["position"]))
     memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
     builder.add_layers("attended", rows.share(rows["attended"], attended))
     builder.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))

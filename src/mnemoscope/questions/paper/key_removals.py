@@ -113,7 +113,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add(None, "last_hurts_most", share_above(margins, 0))
     builder.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
     builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
-    if _first(atlas):
+    if atlas.reading.first:
         builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
     return builder.frame()
 
@@ -121,7 +121,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 def _changes(atlas: Atlas) -> pl.DataFrame:
     """One row per trigger and removed token: layer, memory, removed, change, kind (null beyond the top 25)."""
     removals, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
-    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > _first(atlas))
+    counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > atlas.reading.first)
     rows = removals.filter(counted).select(
         pl.col("layer").cast(pl.Int16),
         "memory",
@@ -184,11 +184,6 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
     resamples = Resamples(memories, plan_seed(atlas))
     medians = (resamples.median_draws(changes[mask], codes[mask]) for mask in masks)
     return enclose(value, rows.height, ends(rule(*medians)))
-
-
-def _first(atlas: Atlas) -> int:
-    """The first position whose coefficient counts: 1 in a model without a beginning token, else 0."""
-    return 1 if atlas.manifest.model.beginning.kind == "none" else 0
 
 
 def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
