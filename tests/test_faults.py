@@ -19,7 +19,10 @@ from support.power_cut import WAYS, Disk, write_tree
 pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parent
-TOGETHER = ("mine analyze", "replace search", "merge serve", "report annotate")
+TOGETHER = [
+    "mine search", "report annotate",
+    *(pytest.param(verbs, marks=pytest.mark.slow) for verbs in ("replace analyze", "merge serve")),
+]  # fmt: skip
 """All verbs, two in a process: what they import takes one longer than most of its places."""
 
 
