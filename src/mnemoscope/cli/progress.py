@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.foundation.progress import WORKER, Progress
+from mnemoscope.foundation.progress import WORKER, Note, Progress
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -83,24 +83,18 @@ def plain_line(report: ProgressReport) -> str:
     return f"{stage}: {', '.join(words)}" if words else stage
 
 
-_NEWS = re.compile(r"(\S+) (started|ended|lost)(?:: (.*))?", re.DOTALL)
-
-
 def json_line(report: ProgressReport) -> str:
     """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`. Counts are as
     reported, bytes in bytes; `workers` and `leases_lost` are null if the note has none.
     """
+    facts = report.note.facts if isinstance(report.note, Note) else {}
     if report.stage == WORKER:
-        news = _NEWS.fullmatch(report.note)
-        worker, what, why = news.groups() if news else (None, None, report.note)
-        return json.dumps({"event": "worker", "worker": worker, "what": what, "why": why})
+        return json.dumps({"event": "worker", "worker": None, "what": None, "why": str(report.note), **facts})
     unit, note = _unit_and_rest(report.note)
-    workers, lost = (re.search(rf"(\d+) {word}", note) for word in ("workers?", "leases? lost"))
-    alive = None if workers is None else int(workers[1])
     return json.dumps({
         "event": "progress", "stage": report.stage, "done": report.done, "total": report.total, "unit": unit or None,
-        "rate": report.rate, "seconds_left": report.left, "workers": alive,
-        "leases_lost": int(lost[1]) if lost else None if alive is None else 0, "note": note or None,
+        "rate": report.rate, "seconds_left": report.left, "workers": None,
+        "leases_lost": None, "note": note or None, **facts,
     })  # fmt: skip
 
 

@@ -8,9 +8,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from mnemoscope.errors import Interrupted, Terminated
 
@@ -27,14 +27,26 @@ WORKER = "worker"
 """The stage of reports about workers (`worker_note`), which are not progress."""
 
 
-def worker_note(name: str, what: str, why: str = "") -> str:
+class Note(str):
+    """A note for people, and what it says as a record for programs, `facts`."""
+
+    facts: Mapping[str, Any]
+
+    def __new__(cls, text: str, **facts: Any) -> Self:
+        made = super().__new__(cls, text)
+        made.facts = facts
+        return made
+
+
+def worker_note(name: str, what: str, why: str = "") -> Note:
     """The note of a report of the stage WORKER; `what` is `started`, `ended` or `lost`."""
-    return f"{name} {what}" + (f": {why}" if why else "")
+    return Note(f"{name} {what}" + (f": {why}" if why else ""), worker=name, what=what, why=why or None)
 
 
-def fleet_note(unit: str, *, workers: int, leases_lost: int) -> str:
+def fleet_note(unit: str, *, workers: int, leases_lost: int) -> Note:
     lost = f", {leases_lost} lease{'s' * (leases_lost != 1)} lost" if leases_lost else ""
-    return f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
+    text = f"{unit}; {workers} worker{'s' * (workers != 1)}{lost}"
+    return Note(text, workers=workers, leases_lost=leases_lost)
 
 
 EARLY = getattr(signal, "SIGUSR1", None)
