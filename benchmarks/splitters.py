@@ -1,6 +1,6 @@
 """Measure sentence splitters: speed on real text, behaviour on hostile text, and what they do with hard cases.
 
-It does not decide anything: the figures and the choice are in LOG.md. Splitters that are not installed are left out.
+It does not decide anything: the figures and the choice are in docs/log. Splitters that are not installed are left out.
 
     python benchmarks/splitters.py ../shared/data/wiki-2015/articles.txt.xz --megabytes 2
     python benchmarks/splitters.py --docstrings            # the standard library's own docstrings

@@ -18,6 +18,7 @@ root_doc = "README"
 include_patterns = [
     "*.md",
     "docs/*.md",
+    "docs/log/*.md",
     "docs/*.ipynb",
     "src/mnemoscope/atlas/FORMAT.md",
     "src/mnemoscope/models/pydocs/MODEL_CARD.md",
@@ -47,7 +48,8 @@ CONTENTS = {
         "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",
     ],
     "The project": [
-        "docs/decisions", "docs/speed", "CHANGELOG", "LOG", "CONTRIBUTING", "src/mnemoscope/models/pydocs/MODEL_CARD",
+        "docs/decisions", "docs/speed", "docs/log/*", "CHANGELOG", "CONTRIBUTING",
+        "src/mnemoscope/models/pydocs/MODEL_CARD",
     ],
 }  # fmt: skip
 """Every page beside README, by the heading of the side bar that it stands under."""
@@ -66,6 +68,7 @@ def setup(app: Sphinx) -> None:
     def add_contents(_: Sphinx, page: str, source: list[str]) -> None:
         if page == root_doc:
             for caption, pages in CONTENTS.items():
-                source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n" + "\n".join(pages) + "\n```\n"
+                options = f":hidden:\n:glob:\n:caption: {caption}"
+                source[0] += f"\n```{{toctree}}\n{options}\n" + "\n".join(pages) + "\n```\n"
 
     app.connect("source-read", add_contents)

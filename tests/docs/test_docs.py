@@ -178,7 +178,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_link_between_pages_leads_somewhere() -> None:
     checked = 0
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *(ROOT / "docs/log").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         plain = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
         for link in re.findall(r"\]\(([^)\s]+)\)", plain):
             if re.match(r"\w+:", link):

@@ -42,7 +42,7 @@ def explained(found: pl.DataFrame, kind: str) -> Explained:
 def test_random_prefixes_have_patterns_for_at_most_7_in_500(tmp_path: Path, triggers: int) -> None:
     """The tests are at the level of 1 % for shallow patterns and words, 1 % for topics, and on the safe side of it.
 
-    At a level of 3 % it would be 12 and 9 of 500, of 1 % it is 2 and 4 (LOG.md).
+    At a level of 3 % it would be 12 and 9 of 500, of 1 % it is 2 and 4 (docs/log).
     """
     sentences = [list(words) for words in real_sentences()]
     random = np.random.default_rng(1)

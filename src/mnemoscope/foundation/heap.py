@@ -28,7 +28,7 @@ class HeapTrimmer:
 
     Batches differ in shape, so the heap is left with holes that the next batch does not fit, and queued survivors keep
     it from shrinking. Without this, ten times the text took 1.3 times the memory and more, although live data did not
-    grow (LOG.md). Does nothing without glibc on Linux.
+    grow (docs/log). Does nothing without glibc on Linux.
 
     Growth counts from the resident size at the first check after a trim, not at the trim: memory that every batch takes
     and frees again is no hole.

@@ -2,9 +2,9 @@
 host.
 
 PyTorch needs some eighty operations, most of them passes over all coefficients or all peaks, and sorts the candidates:
-a third of a forward pass's time (LOG.md). Here a block is read once; the best of what reaches a memory's threshold are
-written consecutively, and merged into those kept. The numbers are PyTorch's, except for the last digits of sums, whose
-order differs. Where Triton is missing or fails its check, `card_kernels` is None and PyTorch does everything.
+a third of a forward pass's time (docs/log). Here a block is read once; the best of what reaches a memory's threshold
+are written consecutively, and merged into those kept. The numbers are PyTorch's, except for the last digits of sums,
+whose order differs. Where Triton is missing or fails its check, `card_kernels` is None and PyTorch does everything.
 """
 
 from contextlib import AbstractContextManager, nullcontext

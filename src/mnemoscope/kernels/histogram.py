@@ -2,7 +2,7 @@
 
 A float32's bin follows from its exponent, so a shift yields it as one byte. Then, for each bin that occurs, the equal
 bytes are added up, eight memories to one 64-bit integer. All passes sweep a block that the cache holds; bucketizing and
-incrementing 36 counters per memory takes many times as long (LOG.md).
+incrementing 36 counters per memory takes many times as long (docs/log).
 """
 
 import torch

@@ -41,7 +41,7 @@ _READINGS = 2
 whose streams share none (models/readout/shared_readout.py).
 """
 _PATTERNS = 700
-"""Memories per second that patterns are found for, on one core of 2025 (LOG.md)."""
+"""Memories per second that patterns are found for, on one core of 2025 (docs/log)."""
 
 
 @dataclass(frozen=True)

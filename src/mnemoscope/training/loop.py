@@ -51,7 +51,7 @@ def train(
     """
     recipe = recipe or Recipe()
     directory = Path(out)
-    # Otherwise every step requests its megabytes from the system again: 1.7 times the time on two cores (LOG.md).
+    # Otherwise every step requests its megabytes from the system again: 1.7 times the time on two cores (docs/log).
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = TrainingState(recipe, device)

@@ -2,8 +2,8 @@
 
 The loss is computed in chunks whose gradient is taken at once, so the logits of a whole batch never exist together. On
 a CPU the batch is divided among threads, products use the faster precision, and attention always float32 (the gradient
-of torch's bfloat16 attention takes twice as long there, more than the conversions). Figures are in LOG.md. Checkpoints
-do not depend on any of this.
+of torch's bfloat16 attention takes twice as long there, more than the conversions). Figures are in docs/log.
+Checkpoints do not depend on any of this.
 """
 
 import copy
@@ -25,7 +25,7 @@ CHUNK = 256
 
 class Workers:
     """Equal parts of a batch, each on its own thread and replica; the replicas share the model's weights. On few cores
-    this is faster than several threads per product, which at these sizes wait for one another (LOG.md). A GPU has one
+    this is faster than several threads per product, which at these sizes wait for one another (docs/log). A GPU has one
     worker. Gradients are averaged in the order of the parts, so the result is deterministic.
     """
 

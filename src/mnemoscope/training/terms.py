@@ -4,11 +4,11 @@ a mixture keeps its experts in balance.
 Sparsity: the log of the effective number of memories of a layer, (sum c)^2 / sum c^2 with c = coefficient times norm of
 the value (definitions.md section 4, Figure 7), above a free number. Unlike a penalty on the coefficients' size, it
 cannot be met by shrinking them and growing the values, nor does it change under ReLU's rescaling symmetry. Without a
-free number its minimum is a layer where nothing fires, and layers fall silent (LOG.md). Its weight grows with depth
+free number its minimum is a layer where nothing fires, and layers fall silent (docs/log). Its weight grows with depth
 from 0 in the first layer: lower layers need many memories at a time, and upper values should predict what follows.
 Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its key is pushed until its best match
 in the batch is above zero. Tokens between sentences do not count: their inputs differ from all others, so keys match
-them first, and a memory that fires only there never fires on a sentence read alone (LOG.md).
+them first, and a memory that fires only there never fires on a sentence read alone (docs/log).
 
 Balance (Fedus et al. 2022, Switch Transformers, section 2.2): the number of experts times the sum over experts of the
 share of tokens routed to it and the router's mean probability for it; 1 if both are uniform.

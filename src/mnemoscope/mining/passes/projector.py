@@ -1,6 +1,6 @@
 """Many vectors against a vocabulary, a block of scores at a time, and what is read off every block by all cores.
 
-A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (LOG.md).
+A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (docs/log).
 """
 
 from collections.abc import Callable, Sequence

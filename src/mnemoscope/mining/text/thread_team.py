@@ -2,7 +2,7 @@
 
 A forward pass is many short operations. Where several threads share each of them they wait for one another at its end,
 which costs small models a third of their speed, and beside other work nearly all of it. So on a CPU a batch is shared
-out instead: every thread runs the whole model over some of its rows (LOG.md has the figures). A row's numbers can
+out instead: every thread runs the whole model over some of its rows (docs/log has the figures). A row's numbers can
 differ from those of the whole batch in their last bits, since small matrices are multiplied in another order of sums:
 the plan holds the number of threads.
 """
