@@ -3,9 +3,9 @@
 How to add a page. `show/pages/NAME.py` makes its `Page` from an edition of the atlas, without web, and declares it in
 `PAGES`: address, place in the contents, whether it is written as a file, whether it is slow (`PageKind` in page.py).
 `show/pages/templates/NAME.html` extends `page.html` (blocks `main`, `head`, `keys`) and has the filters `token`,
-`running`, `percent`, `number`, `count`, `part`; links are written `<a {{ link(address) }}>`. The module's name goes into
-the list of `show/pages/contents.py`; routes, contents, files and prewarming follow. Errors of errors.py become pages
-automatically; `PageNotFound("One sentence.")` is a 404. `edition.pages.get(key, make)` caches pages and views,
+`running`, `percent`, `number`, `count`, `part`; links are written `<a {{ link(address) }}>`. The module's name goes
+into the list of `show/pages/contents.py`; routes, contents, files and prewarming follow. Errors of errors.py become
+pages automatically; `PageNotFound("One sentence.")` is a 404. `edition.pages.get(key, make)` caches pages and views,
 `edition.tables` the large objects that many pages need.
 
 A page that needs more than the atlas has a route in `routes/`: a plain `def` under `both(router, PATH, name=...)` that
