@@ -8,7 +8,7 @@ are declared by the questions; each rule is printed beside its verdict: yes, no,
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,22 +40,6 @@ class ComparisonLine:
     rule: str
 
 
-@dataclass(frozen=True)
-class Section:
-    """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
-
-    question: str
-    figure: str
-    about: str
-    asked: str
-    missing: str
-    axes: str
-    reading: str
-    interval: str
-    comparison: tuple[ComparisonLine, ...]
-    tables: tuple[Table, ...]
-
-
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
     """Draws a question's figure with the module of that name; other `answers` are ignored."""
     figure: Figure = _drawing_module(question).figure(*(answers[one] for one in drawn_questions(question)))
@@ -84,21 +68,22 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 
-def section(question: str, answers: Mapping[str, Answer]) -> Section:
+def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
     answer = answers[question]
     figure = Figure((), "", "") if answer.missing else draw_figure(question, answers)
-    return Section(
-        question=question,
-        figure=answer.question.paper.figure,
-        about=answer.question.title,
-        asked=answer.question.paper.question,
-        missing=answer.missing,
-        axes=figure.axes,
-        reading=figure.reading,
-        interval=answer.interval if figure.intervals else "",
-        comparison=tuple(_compare_answer(answer, answers)),
-        tables=() if answer.missing else _tables(answer, figure),
-    )
+    return {
+        "question": question,
+        "figure": answer.question.paper.figure,
+        "about": answer.question.title,
+        "asked": answer.question.paper.question,
+        "missing": answer.missing,
+        "axes": figure.axes,
+        "reading": figure.reading,
+        "interval": answer.interval if figure.intervals else "",
+        "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
+        "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
+    }
 
 
 def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:

@@ -4,7 +4,7 @@ A layer's rows are computed once and cached; the address holds the filter and th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from pydantic import AfterValidator, Field
@@ -16,9 +16,6 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.questions import layer_numbers
-
-if TYPE_CHECKING:
-    from mnemoscope.show.figures.layer_picture import PictureFrame
 
 ROWS = 100
 NAMED = 1_000
@@ -224,25 +221,17 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
     """The layer's picture with the selected memories as points; the unfiltered one is cached."""
 
     def draw() -> str:
-        from mnemoscope.show.figures.layer_picture import picture
+        # Imports the drawing library.
+        from mnemoscope.show.figures.layer_picture import frame, picture
 
+        whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
         rows = layer_rows(edition, layer)
         shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
         titles = _titles(edition, layer)
         links = [f"/{name}" for name in _names(edition, layer)]
-        return picture(layers_frame(edition), rows, shown=shown, titles=titles, links=links)
+        return picture(whole, rows, shown=shown, titles=titles, links=links)
 
     return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
-
-
-def layers_frame(edition: Edition) -> "PictureFrame":
-    def make() -> "PictureFrame":
-        # Imports the drawing library.
-        from mnemoscope.show.figures.layer_picture import frame
-
-        return frame(edition.atlas, patterns=edition.has_patterns)
-
-    return edition.tables.get("layers frame", make)
 
 
 def _names(edition: Edition, layer: int) -> list[str]:

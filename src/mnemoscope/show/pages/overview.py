@@ -2,13 +2,13 @@
 mining.
 """
 
-import json
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.tables import model_words
+from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.questions.registry import THE_PAPERS
@@ -47,7 +47,8 @@ def overview_view(edition: Edition) -> dict[str, Any]:
         "text": {"spec": manifest.corpus.spec}
         | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
-        "finished": _run(edition).get("finished"),
+        # The record of the run is not covered by a hash, so nothing else depends on it.
+        "finished": read_object(edition.atlas.path / RUN).get("finished"),
         "package": manifest.get("package"),
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
@@ -84,15 +85,6 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     return {
         **values, "mined": mined, "cards": shown, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
     }  # fmt: skip
-
-
-def _run(edition: Edition) -> dict[str, Any]:
-    """The record of the run; it is not covered by a hash, so nothing else depends on it."""
-    try:
-        run = json.loads((edition.atlas.path / RUN).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return run if isinstance(run, dict) else {}
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ The same sections as in the report. Only stored answers are shown; a page never 
 
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -145,7 +144,7 @@ def question_view(edition: Edition, question: str) -> dict[str, Any]:
     names = list(answers)
     place = names.index(question)
     return {
-        **asdict(section(question, answers)),
+        **section(question, answers),
         "previous": names[place - 1] if place else None,
         "next": names[place + 1] if place + 1 < len(names) else None,
         "answer": answers[question].table.to_dicts(),
