@@ -28,11 +28,9 @@ class Provenance:
 
 @dataclass(frozen=True)
 class TableKind:
-    """One table: its name, its columns, its rows per row group, and where its files are.
-
-    `numbered` is the stem of numbered files (`layer`, `part`), or None for one file at the atlas's top. `mined`: the
-    atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the extensions. `since`:
-    the schema version of columns later than schema 1. `of_experts`: the columns that a model of experts adds.
+    """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
+    `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
+    extensions. `since`: the schema version of later columns. `of_experts`: the columns that a model of experts adds.
     """
 
     name: str

@@ -64,10 +64,7 @@ class Vocabulary:
         return {"token": token, "text": self.texts[token], "shown": self.visible_text(token)}
 
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
-        """Whether tokens include the spaces between words; if not, they lose half of a text's white space.
-
-        Texts of token ids do not show the spaces between words; one is expected for each.
-        """
+        """Whether tokens include the spaces between words; if not, they lose half of a text's white space."""
         stored = joined = 0
         for text, tokens in sentences.select("text", "tokens").iter_rows():
             ids = len(tokens) > 1 and text.split()[-len(tokens) :] == list(map(str, tokens))

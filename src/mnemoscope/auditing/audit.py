@@ -213,7 +213,6 @@ def _audit_string(
 def _carriers(
     model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
 ) -> tuple[Carrier, ...]:
-    """The best memories by direct effect, ordered by the loss without each."""
     best = strongest(model, effects, count)
     carriers = [
         Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
@@ -230,8 +229,8 @@ def _switch_off(
     before: Sequence[Likelihood],
     tick: Tick,
 ) -> SwitchedOff:
-    """Measures the string and the neighbouring text without the chosen memories, and without their controls, the
-    `others`.
+    """Measures the string and the neighbouring text without the chosen memories, and without the `others`, their
+    controls.
     """
     own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
     control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
@@ -242,9 +241,7 @@ def _switch_off(
 
 
 def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
-    """For each memory a distinct control at its strongest position in the string; fewer if a layer has none
-    (controls.py).
-    """
+    """For each memory a distinct control at its strongest position in the string; fewer if a layer has none."""
     generator, first = np.random.default_rng((seed, 7)), model.beginning.length
     sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
     numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]

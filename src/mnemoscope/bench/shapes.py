@@ -41,8 +41,8 @@ _COMPARED = 4
 def random_model(
     shape: str, *, dtype: str | None = None, device: str | torch.device = "cpu", sizes: Mapping[str, int] = _UNCHANGED
 ) -> LanguageModel:
-    """A model of a shape with random weights, made on the device; `sizes` replace entries of its configuration. It uses
-    the built-in model's tokenizer. `dtype` None is the shape's usual one.
+    """A model of a shape with random weights and the built-in model's tokenizer; `sizes` replace entries of its
+    configuration. `dtype` None is the shape's usual one.
     """
     kind: torch.dtype = getattr(torch, dtype or USUAL_DTYPE[shape])
     torch.manual_seed(0)
@@ -155,9 +155,8 @@ def measure_shape(
 
 
 def work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
-    """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. Only
-    useful work is counted: no products of attention's keys and values, and no padding. A mixture's stacks (a third
-    axis) count the experts of each token, though mining computes all of them.
+    """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. A
+    mixture's stacks (a third axis) count the experts of each token.
     """
     weights = 0.0
     for number, layer in enumerate(model.anatomy.layers):
@@ -185,9 +184,9 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
-    """Compares the triggers of a small float32 model of the family on a device and on the host. `shared_triggers` is
-    the mean share of a memory's triggers that are the same; `coefficient_difference` the largest difference of the best
-    magnitudes at the same rank, over max(1, magnitude).
+    """Compares the triggers of a small float32 model on a device and on the host: `shared_triggers` is the mean share
+    of equal triggers, `coefficient_difference` the largest difference of the best magnitudes at the same rank, over
+    max(1, magnitude).
     """
     if shape == "gpt2-small":
         sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}

@@ -65,9 +65,8 @@ def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
 def print_table(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False
 ) -> None:
-    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names.
-    Nothing is cut: in a table that is too wide, texts are wrapped, except numbers and names of memories; if even that
-    does not fit, every row becomes a list.
+    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names. In a
+    table that is too wide, texts are wrapped; if even that does not fit, every row becomes a list.
     """
     if wrap or _width_of(_table(columns, rows), console) > console.width:
         longest = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(len(columns))]

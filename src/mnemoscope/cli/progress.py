@@ -53,7 +53,6 @@ class Pace:
     _began: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def begin(self, stage: str, done: float, now: float) -> None:
-        """Starts the stage here, even if it had started before."""
         self._began[stage] = now, done
 
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
@@ -87,8 +86,8 @@ _NEWS = re.compile(r"(\S+) (started|ended|lost)(?:: (.*))?", re.DOTALL)
 
 
 def json_line(report: ProgressReport) -> str:
-    """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`. Counts are as
-    reported, bytes in bytes; `workers` and `leases_lost` are null if the note has none.
+    """`event` is `progress`, or `worker` with `worker`, `what` and `why`. Bytes are in bytes; `workers` and
+    `leases_lost` are null if the note has none.
     """
     if report.stage == WORKER:
         news = _NEWS.fullmatch(report.note)
@@ -156,7 +155,6 @@ def _unit_and_rest(note: str) -> tuple[str, str]:
 
 
 def _number(value: float) -> str:
-    """A count: an integer, or one decimal if it is small and not whole."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 

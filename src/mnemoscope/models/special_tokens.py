@@ -47,7 +47,6 @@ class ChatReader:
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
     def render(self, messages: list[Any]) -> str:
-        """The text of a chat; raises PromptError for messages that the template refuses."""
         try:
             text = self._tokenizer.apply_chat_template(
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
@@ -58,7 +57,6 @@ class ChatReader:
         return str(text)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text, with special strings as special tokens."""
         return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:

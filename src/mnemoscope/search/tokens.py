@@ -60,7 +60,6 @@ class Firing:
 
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
-    """The tokens that resemble `text`, equal ones first."""
     text = _check_text(text)
     rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
     return tuple(VocabularyToken(*row) for row in rows)

@@ -159,7 +159,6 @@ def causal_check(
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
 ) -> list[tuple[list[int], int | None]]:
-    """The tokens of the memory's best triggers, each prefix group once, and the token after the first of each."""
     rows = atlas[memory].triggers(sign=sign)
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
@@ -223,9 +222,9 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
 def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
-    All triggers belong to one memory, so resampling them misses the variation between memories. The interval of a
-    difference is therefore widened by the size of single controls' changes, about zero, scaled to the memory's
-    strength, which is `stronger [trigger, control]` times the control's.
+    Resampling one memory's triggers misses the variation between memories. The interval of a difference is therefore
+    widened by the size of single controls' changes, scaled to the memory's strength: `stronger [trigger, control]`
+    times the control's.
     """
     ours, each = changes[:, 0], changes[:, 1:]
     drawn = np.isfinite(each).sum(1)

@@ -39,7 +39,6 @@ class Intervention:
     at: At = "all"
 
     def __post_init__(self) -> None:
-        """Raises InterventionError for a change that is impossible in every model."""
         if self.how not in ("set", "scale"):
             raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
@@ -103,7 +102,6 @@ def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") 
 
 
 def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
-    """Raises InterventionError for a memory, a position or a number that the model does not have."""
     sizes = model.sizes
     for change in changes:
         memory = change.memory

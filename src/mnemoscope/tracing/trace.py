@@ -51,7 +51,6 @@ class Trace:
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """The prompt's own tokens."""
         return tuple(position.token for position in self.positions)
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,7 +156,6 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStre
 def _layer_states(
     model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int
 ) -> tuple[tuple[LayerState, ...], ...]:
-    """Every layer's state at every position; projects the votes of its `count` dominant memories."""
     columns, codes = [], []
     for layer, block in enumerate(blocks):
         norms = value_norms(model, layer)

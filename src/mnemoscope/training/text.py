@@ -87,8 +87,8 @@ class TrainingData:
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
 ) -> TrainingData:
-    """The text as tokens, stored in `directory` and read from there the next time. Raises TrainingError if `directory`
-    holds another text or it is too little, CorpusError for an unreadable text.
+    """The text as tokens, stored in `directory`. Raises TrainingError if that holds another text, or it is too little;
+    CorpusError.
     """
     wanted = wanted or TextSource()
     record = directory / "text.json"
@@ -114,7 +114,6 @@ def prepare_text(
 
 
 def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
-    """Writes tokenizer and streams into `directory`; returns facts about them."""
     say(f"reading {', '.join(source.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []
     for text in _documents(source):
@@ -157,8 +156,8 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
 
 
 def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
-    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError for
-    impossible repetitions and what `read_secrets` raises.
+    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError,
+    CorpusError.
     """
     if not times or min(times) < 1 or len(set(times)) < len(times):
         raise OptionError(f"--plant-times {','.join(map(str, times))} is impossible; give different numbers from 1 on")
@@ -175,9 +174,7 @@ def parse_times(text: str) -> tuple[int, ...]:
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
-    """Inserts every repetition between two sentences of a random document of `usable`, in place. Raises
-    TrainingError.
-    """
+    """Inserts every repetition between two sentences of a random document of `usable`. Raises TrainingError."""
     if plants and not len(usable):
         raise TrainingError("no document is left to plant strings into; give a text of more documents")
     generator = np.random.default_rng((seed, 6))
@@ -188,9 +185,7 @@ def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], 
 
 
 def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The candidates that share no run of `RUN` tokens with any document that ends up in training. Stores only the
-    candidates' runs, so memory does not grow with the training text.
-    """
+    """The candidates that share no run of `RUN` tokens with training text. Stores only the candidates' runs."""
     held = candidates.copy()
     runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
     known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
@@ -210,7 +205,6 @@ def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.boo
 
 
 def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """A 64-bit hash of every run of RUN tokens."""
     count = len(tokens) - RUN
     if count < 1:
         return np.empty(0, np.uint64)
@@ -241,7 +235,6 @@ def _open(spec: str, source: TextSource) -> Source:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """The facts that `prepare_text` stored. Raises TrainingError if the file holds something else."""
     try:
         facts = json.loads(path.read_bytes())
         _of(facts.setdefault("wanted", {}))
@@ -255,7 +248,6 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _of(begun: dict[str, Any]) -> TextSource:
-    """Rebuilds the source from its `asdict`; missing fields get their defaults."""
     plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
     return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
@@ -310,7 +302,6 @@ def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
 
 @lru_cache(maxsize=1)
 def _epoch(seed: int, epoch: int, count: int, context: int) -> tuple[int, NDArray[np.int64]]:
-    """The offset of an epoch's windows in the text, and their order."""
     generator = np.random.default_rng((seed, 0, epoch))
     return int(generator.integers(context)), generator.permutation(count)
 

@@ -151,7 +151,6 @@ def _response(request: Request, page: Page | Response, *, as_json: bool, kept: b
 
 
 def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
-    """A page that is never cached, with the token that this browser's forms must carry."""
     site: Site = request.app.state.site
     token = csrf_token(site, request)
     text = html(request, template, values | {"csrf": token})

@@ -92,7 +92,6 @@ class Security:
         await answer(scope, receive, send_safely)
 
     def _refuse(self, request: Request) -> Response | None:
-        """The answer to a request that is rejected unread."""
         headers = request.headers
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > BODY:
@@ -161,9 +160,7 @@ def _name(host: str) -> str:
 
 
 def came_from_here(headers: Headers) -> bool:
-    """Whether the request does not come from another site's page. Browsers send this header only to this machine and
-    over TLS; without it the origin is unknown.
-    """
+    """Whether no other site's page made the request. Browsers send this header only to this machine and over TLS."""
     return headers.get("sec-fetch-site") in (None, "same-origin", "none")
 
 
@@ -177,7 +174,6 @@ def _is_same(shown: str, token: str) -> bool:
 
 
 def has_token(site: Site, request: Request) -> bool:
-    """Whether the request has the access token, in its cookie or as a program does."""
     token = site.settings.token
     shown = [request.cookies.get(cookie_name(site, "token"), "")]
     shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))

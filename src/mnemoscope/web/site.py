@@ -29,8 +29,8 @@ _TRIES = 10
 
 
 class Site:
-    """One served atlas with its judgements and, if given, the model. Thread-safe. Raises what opening an atlas raises;
-    with a model ModelError and ModelDiffers.
+    """One served atlas, its judgements and, if given, the model. Thread-safe. Raises what opening an atlas or a model
+    raises.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,8 +54,8 @@ class Site:
         return self.edition().atlas
 
     def edition(self) -> Edition:
-        """The edition being read; outside `reading`, the one now in the folder. Raises what opening an atlas raises,
-        and ModelDiffers if an atlas of another model was mined in its place.
+        """The edition being read, else the one now in the folder. Raises what opening an atlas raises, and
+        ModelDiffers.
         """
         current = _READ.get()
         if current is not None and current[0] is self:

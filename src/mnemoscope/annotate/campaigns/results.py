@@ -82,7 +82,6 @@ def compute_results(store: Store) -> Results:
 
 
 def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
-    """The top prefixes of every memory in `judged`: layer, memory, rank, group. Raises AtlasDamaged."""
     frames = [pl.DataFrame(schema=_PREFIXES)]
     for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
         rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
@@ -98,9 +97,7 @@ def _control_prefixes(connection: Connection) -> pl.DataFrame:
 
 
 def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """Every author's kind for each prefix of the keys they judged: layer, memory, group, author, kind. `kind` is one of
-    coverage.KINDS; `none` if no pattern of the author names the prefix.
-    """
+    """Every author's kind for each prefix of the keys they judged; `none` if no pattern of the author names it."""
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
@@ -111,13 +108,11 @@ def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds_in_layer(layer: Any, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The kinds that `patterns` of a layer give its prefixes: layer, memory, group, kind."""
     kinds = coverage.kinds(prefixes.filter(pl.col("layer") == layer).drop("layer"), patterns)
     return kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", "kind")
 
 
 def _classes(judged: pl.DataFrame) -> pl.DataFrame:
-    """Every author's class of each key: layer, memory, author, patterns (how many), class (as a kind, or none)."""
     patterns = (pl.col("kind") != "none").sum().cast(pl.Int64)
     return judged.group_by(*KEY, "author").agg(patterns.alias("patterns"), _class_of("class")).sort(*KEY, "author")
 
@@ -162,12 +157,11 @@ def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) ->
 
 
 def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
-    """Krippendorff's alpha, with the number of pairable values and a 95 % interval.
+    """Krippendorff's alpha for nominal data: 1 - D_o / D_e over the coincidence matrix (Content Analysis, 2004, chapter
+    11), with the number of pairable values and a 95 % interval.
 
-    For nominal data: 1 - D_o / D_e over the coincidence matrix (Krippendorff, Content Analysis, 2004, chapter 11).
-    Units with one value cannot be paired and are left out. Units come in clusters (the prefixes of one key): the
-    interval is from a seeded bootstrap over clusters, widened to hold the value. Undefined with fewer than two pairable
-    values, or if all are equal: then chance would agree as well.
+    Units come in clusters (the prefixes of one key), which a seeded bootstrap resamples. Undefined with fewer than two
+    pairable values, or if all are equal.
     """
     names = {
         value: place for place, value in enumerate(dict.fromkeys(v for units in clusters for u in units for v in u))
@@ -185,7 +179,6 @@ def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
 
 
 def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[np.float64]:
-    """The coincidence matrix `[value, value]`; every unit adds its number of pairable values."""
     matrix = np.zeros((len(names), len(names)))
     for unit in units:
         if len(unit) > 1:
@@ -218,9 +211,7 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
     """By layer and in all, `precision`: of the prefixes that automatic patterns explain, the share that people mark;
     `recall`: of those that people mark, the share explained; `same_kind`: of those that both explain, the share with
-    the same kind; `same_class`: of keys, the share with the same class. Yields nothing without patterns.
-
-    `people` is from `_marks`, `keys` from `_classes`.
+    the same kind; `same_class`: of keys, the share with the same class.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
@@ -243,14 +234,12 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _EVERY) -> Estimate:
-    """The share of `hits` among the rows in `cases`; a key is a cluster."""
     counts = rows.with_columns(hit=hits.cast(pl.Int64), case=cases.cast(pl.Int64))
     keys = counts.group_by(KEY, maintain_order=True).agg(pl.col("hit", "case").sum())
     return clustered_share(keys["hit"], keys["case"])
 
 
 def _class_of(name: str) -> pl.Expr:
-    """The class of a key from its patterns' column `kind`: shallow, semantic, both or none."""
     shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
     return (
         pl.when(shallow & semantic).then(pl.lit("both"))

@@ -82,9 +82,8 @@ def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
-    """The final judgements, with COLUMNS: of the finished ones the latest of each author on each pattern. Rows are as
-    stored: id, COLUMNS, and whether the author has finished. `name` is the database's, for the AtlasDamaged raised on
-    an invalid row.
+    """The final judgements: of the finished ones the latest of each author on each pattern. Rows are id, COLUMNS, and
+    whether the author has finished. `name` is the database's, for AtlasDamaged.
     """
     checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
     judgements = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
@@ -93,8 +92,8 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """The final verdicts in an atlas's folder, as from `final_verdicts`; None without annotations.sqlite. Raises
-    AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """The final verdicts in an atlas's folder; None without annotations.sqlite. Raises AnnotationError, AtlasDamaged,
+    AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(path, _verdicts)
@@ -112,8 +111,8 @@ def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-    """The latest verdict of each author on each composition unless retracted: case (its prefix), author, verdict. Rows
-    are (case, author, verdict) in order of time.
+    """The latest verdict of each author on each composition unless retracted, from (case, author, verdict) in order of
+    time.
     """
     last = {(case, author): verdict for case, author, verdict in rows}
     final = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
@@ -130,8 +129,8 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """The result of `ask` on the database of annotations at `path`, None if there is no file. Raises AnnotationError
-    for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """The result of `ask` on the database at `path`, None without a file. Raises AnnotationError, AtlasDamaged,
+    AtlasTooNew, AtlasBusy.
     """
     if not path.exists():
         return None
@@ -165,7 +164,6 @@ def _address(path: Path) -> str:
 
 
 def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
-    """Raises AnnotationError if the database names another atlas than the one it lies in."""
     if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
@@ -178,7 +176,6 @@ def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
-    """One row with time, control flag and ranks parsed. Raises AtlasDamaged for an invalid value."""
     id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):

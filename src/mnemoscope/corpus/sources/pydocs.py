@@ -104,7 +104,6 @@ def _topics_file() -> Path:
 
 
 def _source_files(part: str) -> list[Path]:
-    """The files of a part in the corpus's order; raises CorpusNotFound without a standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")

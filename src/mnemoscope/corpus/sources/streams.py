@@ -94,7 +94,6 @@ def too_long(place: str) -> CorpusUnreadable:
 
 
 def check_fetched(path: Path, beginning: bytes) -> None:
-    """Raises CorpusUnreadable if the file's first bytes show that it is a pointer to one that was not fetched."""
     for mark, command in _POINTERS.items():
         if beginning.startswith(mark):
             raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch that with `{command}`")

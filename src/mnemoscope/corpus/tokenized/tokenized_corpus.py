@@ -107,7 +107,6 @@ class TokenizedCorpus:
     def __init__(
         self, directory: Path, *, counts: Mapping[str, Any], fingerprint: str, second: TokenizedCorpus | None = None
     ) -> None:
-        """Maps the finished files in `directory`; `second` is the corpus of a separate validation text."""
         self.directory = directory
         self.counts: dict[str, Any] = dict(counts)
         self.fingerprint = fingerprint
@@ -224,7 +223,6 @@ def plan_batches(
 
 
 def _cut(widths: Integers, budget: int) -> Integers:
-    """Where the batches of one window end; `widths` ascend."""
     total = np.concatenate(([0], np.cumsum(widths)))
     # After each sentence: is the next one longer (or is there none)?
     changes = np.append(widths[1:] != widths[:-1], True)

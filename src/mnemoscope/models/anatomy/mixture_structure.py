@@ -21,7 +21,6 @@ from mnemoscope.models.modules.observed import ModuleCall, Observation, same
 
 
 def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
-    """The layer of a block that has experts at `place`; raises Unclear."""
     inside = seen.within(path)
     of = {call.path: call for call in inside}
     entry = of.get(place.rpartition(".")[0])

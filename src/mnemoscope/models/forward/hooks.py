@@ -49,9 +49,7 @@ def read_groups(
     layers: Iterable[int] | None = None,
     own_thread: bool = False,
 ) -> Iterator[None]:
-    """Calls `callback(layer, group)` as a layer computes: once if it is dense, else once for its routed experts and
-    once for each shared one. The tensors are the model's own: do not change them.
-    """
+    """Calls `callback(layer, group)` for each group of a layer (`FeedForward.watch`). Do not change the tensors."""
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         for layer in _every(model, layers):
             model.layer(layer).ffn.watch(partial(callback, layer), taps)

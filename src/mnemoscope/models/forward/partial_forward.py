@@ -31,11 +31,7 @@ class _Start:
 
 @final
 class PartialForward:
-    """Forwards of one model that begin at a layer; any number of threads may run them concurrently.
-
-    If not `possible`, every forward is a whole one. Nothing else may replace the blocks' forwards while it is installed
-    (`install`).
-    """
+    """Forwards of one model that begin at a layer, in any number of threads; whole ones if not `possible`."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -46,7 +42,6 @@ class PartialForward:
 
     @contextmanager
     def install(self) -> Iterator[None]:
-        """Replaces the blocks' forwards inside the block; does nothing if not `possible`."""
         with self._model.in_use(), ExitStack() as undo:
             for number, block in enumerate(self._blocks if self.possible else ()):
                 undo.enter_context(self._replace(number, block))
@@ -95,7 +90,6 @@ class PartialForward:
         return forward
 
     def _is_proved(self) -> bool:
-        """Whether runs from every block give the final stream of a whole run, on a small batch."""
         model, blocks = self._model, self._blocks
         replaced = any("forward" in block.__dict__ for block in blocks)
         if replaced or is_spread(model.anatomy.model) or len(set(map(id, blocks))) < len(blocks):

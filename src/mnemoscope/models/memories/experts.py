@@ -154,7 +154,6 @@ class MixtureFeedForward:
         return sum(terms[1:], start=terms[0]) if terms else None
 
     def _experts(self) -> Iterator[int]:
-        """The routed experts, with their matrices fetched meanwhile."""
         with hold_weights(self.routed.stacks.module):
             yield from range(self.routed.count)
 

@@ -38,7 +38,6 @@ def join(groups: Sequence[Group], numbering: Numbering) -> tuple[Tensor, Tensor]
 
 
 def place(whole: Tensor, group: Group) -> None:
-    """Writes a group's coefficients into those of the layer, `[token, memory]`."""
     own = _own(whole, group)
     if group.tokens is None:
         own[:, 0] = group.coefficients

@@ -16,9 +16,7 @@ from mnemoscope.foundation.shared_change import shared_change
 
 @shared_change
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors.
-
-    Leaves a raised threshold alone: a change makes Python drop its cache of enabled levels for every logger.
+    """Raises the library's logging threshold to errors, unless it is: a change drops Python's cache of enabled levels.
     """
     before = logging.get_verbosity()
     if before < ERROR:
@@ -32,7 +30,6 @@ def suppress_warnings() -> Iterator[None]:
 
 @shared_change
 def silence(logger: Logger) -> Iterator[None]:
-    """Lets errors alone pass through a logger."""
     level = logger.level
     logger.setLevel(ERROR)
     try:

@@ -36,11 +36,8 @@ def widen_at_load(config: Any, name: str) -> None:
 
 
 def keep_as_stored(model: nn.Module) -> None:
-    """Makes four-bit layers of bitsandbytes multiply as they do on most processors.
-
-    On processors with bfloat16 products (AVX-512 BF16) they would pack their weights anew during the first forward, in
-    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and these weights could not
-    be widened. Unpacks weights that a forward has already packed so.
+    """Makes four-bit layers of bitsandbytes multiply as on most processors: with AVX-512 BF16 they would pack their
+    weights anew in place, and round to bfloat16. Unpacks weights packed so.
     """
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False):
@@ -53,14 +50,12 @@ def keep_as_stored(model: nn.Module) -> None:
 
 
 def check_quantised(model: nn.Module, name: str) -> None:
-    """Raises OptionError if no layer of a model in memory is packed."""
     if not any(_is_packed(module) for module in model.modules()):
         raise _not_quantised(name)
 
 
 @torch.no_grad()
 def dequantize(model: Any, name: str) -> Any:
-    """Makes every packed matrix of the model plain, in place; raises ModelUnsupported for an unknown format."""
     keep_as_stored(model)
     for path, module in list(model.named_modules()):
         if _is_packed(module):
@@ -101,7 +96,6 @@ def _first_packed(model: nn.Module) -> nn.Module | None:
 
 
 def _widen(model: nn.Module, path: str, module: Any) -> None:
-    """Replaces this layer by a plain one, or its matrix by a plain one, if its library is known."""
     weight = getattr(module, "weight", None)
     if weight is None:  # GPTQ, AWQ: probed
         matrix, bias = probe(module), probe_bias(module)

@@ -85,7 +85,6 @@ def prove(model: LanguageModel) -> Proof:
 
 
 def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
-    """Raises ModelUnsupported if a later token changes earlier logits."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
     after = model.logits(changed)
@@ -116,7 +115,6 @@ Call = partial[Any]
 
 
 def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor, Tensor]:
-    """Every block's tensors and call in one forward of the whole model, the final stream, and the logits."""
     blocks: dict[int, Block] = {}
     final: list[Tensor] = []
     calls: dict[nn.Module, Call] = {}
@@ -210,9 +208,8 @@ class ErrorScale:
         return LIMITS.get(self.dtype, HALF_LIMIT)
 
     def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
-        """max|a - b| / max(rms(b), 1e-6); if over the limit, again without the part that rounding explains (ROUNDINGS).
-
-        `terms` are the tensors whose sums or differences `a` and `b` are.
+        """max|a - b| / max(rms(b), 1e-6); if over the limit, without the part that rounding of the `terms`, whose sums
+        `a` and `b` are, explains.
         """
         if a.shape != b.shape:
             return float("inf")

@@ -40,7 +40,6 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
 
 
 def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
-    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] if branches have their own."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
     gains = [model.fold_of(norm).gain for norm in norms]

@@ -18,10 +18,8 @@ _DIGITS = 18
 
 
 class IdTokens:
-    """Reads texts of token ids in decimal.
-
-    `beginning` is the model's beginning token: a text that begins with it loses it once, or the model would read it
-    twice. Two or more of the same token of `padding` at an end of a text are an error.
+    """`beginning`: a text that begins with the model's beginning token loses it once. Two or more of a token of
+    `padding` at an end of a text are an error.
     """
 
     def __init__(self, *, beginning: int | None = None, padding: Collection[int] = ()) -> None:

@@ -25,9 +25,7 @@ _MARKED_SHARE = 50
 
 
 class PythonTokens:
-    """A Python tokenizer, used only for plain text.
-
-    Special strings are plain text; other added tokens are found in it. Raises ModelUnsupported for added tokens that
+    """A Python tokenizer for plain text; special strings are plain text. Raises ModelUnsupported for added tokens that
     strip white space, or match only whole words.
     """
 
@@ -56,7 +54,6 @@ class PythonTokens:
         return PythonTokens(self.tokenizer, special=True)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for a text without ids."""
         # A Python tokenizer may not be thread-safe.
         with self._lock:
             return [self._encode(text) for text in texts]
@@ -73,10 +70,8 @@ class PythonTokens:
         return list(map(int, ids))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`.
-
-        Tokens whose bytes are not in the text (unknown ones, or after normalisation) share the gap between their
-        neighbours.
+        """The character span of every token of `encode([text])[0]`. Tokens whose bytes are not in the text share the
+        gap between their neighbours.
         """
         [ids] = self.encode([text])
         _, raw = self.vocabulary(max(ids, default=-1) + 1)

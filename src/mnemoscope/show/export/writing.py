@@ -104,9 +104,7 @@ def render_page(
     inside: bool,
     routed: Sequence[LayerRouting] = (),
 ) -> str:
-    """The page as HTML, which loads nothing; its links lead to its own sections. `inside` tells whether it lies in the
-    atlas, so that it can refer to the tables there.
-    """
+    """The page as HTML, which loads nothing. `inside`: it lies in the atlas, and so refers to the tables there."""
     edition = Edition(loaded.atlas)
     edition.tables.keep("answers", loaded.answers)
     page = report_page(edition, loaded.cases, routed)
@@ -123,7 +121,6 @@ def render_page(
 
 
 def _place(link: str) -> str | None:
-    """The anchor of a question's section; None for links to other pages."""
     start, _, question = link.rpartition("/")
     return f"#{question}" if start == "/questions" else None
 

@@ -44,9 +44,8 @@ def lines(
     zero: bool = False,
     dodge: bool = False,
 ) -> tuple[Panel, ...]:
-    """A panel with one line per series over the layers, its points, and its 95 % intervals as bars; none without
-    numbers. The band around a line is its interval, or what `bands` names: the lower and upper number for a series.
-    With `dodge` the series are drawn side by side, without bands, so that overlapping intervals stay visible.
+    """One line per series over the layers, with 95 % intervals as bars; none without numbers. The band is the interval,
+    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands.
     """
     if not (shown := _available(answer, series)):
         return ()
@@ -248,9 +247,7 @@ def _with_narrow_axes(part: Any) -> Any:
 
 
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
-    """The figure as Vega-Lite for the page and for the files: its panels in a column, in one style. `about` (model,
-    text) is its subtitle.
-    """
+    """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""

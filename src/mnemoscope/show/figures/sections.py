@@ -28,8 +28,6 @@ from mnemoscope.show.figures.panels import specification
 
 @dataclass(frozen=True)
 class ComparisonLine:
-    """One line of the comparison; `shown` is yes, no, undecided or a dash."""
-
     question: str
     figure: str
     text: str
@@ -41,7 +39,6 @@ class ComparisonLine:
 
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
-    """Draws a question's figure with the module of that name; other `answers` are ignored."""
     figure: Figure = _drawing_module(question).figure(*(answers[one] for one in drawn_questions(question)))
     return figure
 
@@ -100,7 +97,6 @@ def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[Compa
 
 
 def _judge(answer: Answer, claim: Claim) -> Outcome:
-    """Our number beside the claim's, and the verdict; NOTHING_FOUND without a number."""
     row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
     if row is None:
         return NOTHING_FOUND
@@ -110,13 +106,11 @@ def _judge(answer: Answer, claim: Claim) -> Outcome:
 
 
 def _place(row: Row) -> str:
-    """The layer of a total that belongs to one."""
     layer = row.own.get("at_layer", row.own.get("best_layer"))
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
 def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> ComparisonLine:
-    """A line of the comparison; too few documents decide nothing. `tested` is shown beside the rule."""
     ours, interval, verdict = outcome
     shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
     where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
@@ -131,7 +125,6 @@ def describe_upper_layers(answer: Answer) -> str:
 
 
 def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
-    """All numbers of the answer in narrow tables: by layer, the figure's own, and the totals."""
     names = answer.names()
     by_layer = [name for name in names if answer.rows(name)]
     totals = [name for name in names if name not in by_layer and not answer.question.number(name).table]
@@ -161,5 +154,4 @@ def _totals(answer: Answer, names: list[str]) -> Table:
 
 
 def csv_link(table: pl.DataFrame) -> str:
-    """The whole answer as a `data:` link, which browsers save as CSV."""
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(table.write_csv().encode()).decode()

@@ -16,8 +16,6 @@ from mnemoscope.questions.verdicts import correct_intervals, is_above
 
 @dataclass(frozen=True)
 class Card:
-    """A question of the first screen, its answer in sentences, and the section with the figures."""
-
     title: str
     sentences: tuple[str, ...]
     link: str

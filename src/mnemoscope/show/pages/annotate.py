@@ -75,7 +75,6 @@ def progress_view(store: "Store", annotator: "Annotator") -> dict[str, Any]:
 
 
 def item_view(store: "Store", annotator: "Annotator", view: "KeyView | CaseView") -> dict[str, Any]:
-    """One item as this annotator sees it, with their own judgements and its place in their own order."""
     progress = progress_view(store, annotator)
     codes = [place.code for place in store.places(annotator)]
     number, previous, following = None, None, None
@@ -129,7 +128,6 @@ def _form(patterns: list[dict[str, Any]], asked: str, draft: dict[str, Any] | No
 
 
 def new_key() -> str:
-    """A key under which a form's judgement is stored once, however often it is sent."""
     return secrets.token_hex(12)
 
 

@@ -9,8 +9,6 @@ PAGES: tuple[PageKind, ...] = tuple(page for module in _MODULES for page in modu
 
 
 def contents(edition: Edition, *, model: bool = False) -> tuple[PageKind, ...]:
-    """The pages in the navigation of this atlas, with a model or without."""
-
     def is_there(page: PageKind) -> bool:
         return not page.needs or (model if page.needs == MODEL else edition.atlas.has(page.needs))
 

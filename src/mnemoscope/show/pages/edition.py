@@ -38,9 +38,8 @@ _MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of an atlas; `footprint` identifies it among states of the same folder. `pages` caches recent pages and
-    views, `tables` the few large objects that many pages need, `mined` those of them that come from the mined tables
-    only.
+    """One state of an atlas; `footprint` identifies it. `pages` caches pages and views, `tables` large objects, `mined`
+    those that come from the mined tables only.
     """
 
     atlas: Atlas
@@ -57,17 +56,14 @@ class Edition:
         return "".join((self.atlas.manifest_hash[:16], *later))
 
     def followed_by(self, footprint: Footprint) -> "Edition":
-        """The next edition, with other answers or patterns of the same mined tables."""
         return Edition(self.atlas, footprint, mined=self.mined, published=self.published)
 
     @property
     def mined_files(self) -> Footprint:
-        """The footprint of the mined tables, and of those made later with the model."""
         return self.footprint[: len(_MINED)]
 
     @property
     def searched_files(self) -> Footprint:
-        """The footprint of everything that is searched: the mined tables and the patterns."""
         return self.footprint[: len(_MINED) + 1]
 
     def is_current(self) -> bool:
@@ -90,14 +86,12 @@ class Edition:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether the edition has patterns. Raises AtlasBusy if they have changed since."""
         return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
         return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
-        """A memory's row in `values` or `activity`. Raises AtlasDamaged."""
         rows, number = self.table(name, memory.layer), self.atlas.number(memory)
         entry = rows.row(number, named=True) if number < rows.height else None
         if entry is None or entry["memory"] != number:
@@ -106,7 +100,6 @@ class Edition:
         return entry
 
     def top_token(self, memory: MemoryId) -> int:
-        """The token that the memory's value ranks first. Raises AtlasDamaged."""
         tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
         number = self.atlas.number(memory)
         if number >= len(tops):
@@ -121,7 +114,6 @@ class Edition:
         return rows["top_tokens"].list.first().to_numpy()
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
-        """The memory's patterns in order; None if patterns were not found yet."""
         if not self.has_patterns:
             return None
 
@@ -135,9 +127,7 @@ class Edition:
         return rows.slice(first, last - first).to_dicts()
 
     def read_ahead(self) -> None:
-        """Reads the two slow objects that many pages need: the triggers of all layers, and the sentences. Before that,
-        each page reads the sentences it needs.
-        """
+        """Reads the triggers of all layers and the sentences, which many pages need."""
         self.mined.get("sentences", self._sentences)
         self.mined.get("places", self._places)
 

@@ -62,7 +62,6 @@ class Choice(Address, frozen=True):
     page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     def heading(self, sort: Sort) -> str:
-        """The address of the same memories in this order, reversed if it is the page's own."""
         usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
         turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
         query = self.query(sort=sort, order=turned if self.sort == sort else usual, page=1)
@@ -112,9 +111,7 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
 
 
 def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
-    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: patterns not found
-    yet).
-    """
+    """A row for every memory of the layer; its kind is null where patterns were not found yet."""
     edition.atlas.memories(layer)
     return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
 
@@ -142,7 +139,6 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
-    """The kinds of each memory's patterns: shallow, semantic or both; and their number."""
     if not edition.has_patterns:
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
     kinds = edition.read_current(

@@ -103,7 +103,6 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
 
 
 def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
-    """The previous or next memory, across mined layers; None at the ends."""
     atlas, layers = edition.atlas, edition.atlas.layers
     memory = atlas.number(wanted) + step
     if 0 <= memory < atlas.memories(wanted.layer):
@@ -115,9 +114,7 @@ def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
 
 
 def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
-    """Top and bottom tokens with their probabilities under the softmax of the value's scores. The bottom tokens' scores
-    are those of -v, which give the probability under v only with a linear head.
-    """
+    """Top and bottom tokens; the bottom tokens' probabilities are those under -v."""
     vocabulary = edition.atlas.vocabulary
     best, most = value["top_scores"][0], value["max_probability"]
     linear = edition.atlas.manifest.model.head == "linear"
@@ -187,7 +184,6 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
-    """The stored neighbours: memory, cosine, and the top token of its value. Raises AtlasDamaged."""
     atlas = edition.atlas
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
@@ -200,9 +196,7 @@ def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
 
 
 def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The memories that share the most positive triggers: memory, how many, of how many, and its top token. Equal
-    prefixes count once.
-    """
+    """The memories that share the most distinct positive prefixes, with their top tokens."""
     prefixes: dict[int, tuple[int, int]] = {}
     for trigger in triggers:
         if trigger["sign"] == 1:

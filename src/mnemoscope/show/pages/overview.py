@@ -63,7 +63,6 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    """Values for the template: small figures; sentences if at least one of the paper's ten questions is answered."""
     # Imports the drawing library.
     from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 

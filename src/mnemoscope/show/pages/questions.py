@@ -29,7 +29,6 @@ def answers_of(edition: Edition) -> dict[str, Answer]:
 
 
 def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
-    """Every answer's numbers for one layer; questions without any are left out."""
     entries = []
     for question, answer in answers_of(edition).items():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
@@ -96,9 +95,7 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
 def draw_answer(
     answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", small: bool = False
 ) -> str:
-    """The figure of an answer as an `svg` element, one at a time; `label` describes it, by default its reading. A
-    `small` one is its first panel as one silent picture.
-    """
+    """The figure of an answer as an `svg` element; `label` describes it. A `small` one is its first panel, silent."""
     from mnemoscope.show.figures.page_svg import page_svg
     from mnemoscope.show.figures.panels import small_specification, specification
     from mnemoscope.show.figures.sections import draw_figure
@@ -112,7 +109,6 @@ def draw_answer(
 
 
 def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) -> str:
-    """The figure of an answer, drawn once for all editions with the same answers."""
     from mnemoscope.show.figures.sections import drawn_questions
 
     answers = answers_of(edition)
@@ -123,7 +119,6 @@ def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) ->
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
-    """Small figures of the answered ones of these questions: `question`, `figure`, `about`, `drawing`."""
     drawings = []
     for question in questions:
         answer = answers_of(edition)[question]
@@ -137,7 +132,6 @@ def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:
-    """One question: how to read its figure, its results, the comparison with the paper, and the numbers as tables."""
     from mnemoscope.show.figures.sections import section
 
     answers = answers_of(edition)

@@ -65,7 +65,6 @@ def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
-    """Each composition: its prefix, and the next token by the residual, the layer, its output and the text."""
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
     prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
