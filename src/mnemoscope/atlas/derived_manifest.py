@@ -2,8 +2,7 @@
 
 The atlas's own manifest never changes after mining, so a manifest in each folder covers its files: the hash of every
 file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`, which can be made again; that of
-`extensions/` covers optional tables made later, and fitted lenses. Verification reads these manifests; nothing here
-judges them.
+`extensions/` covers optional tables made later, and fitted lenses.
 """
 
 from collections.abc import Callable, Iterable, Iterator

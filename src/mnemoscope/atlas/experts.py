@@ -41,9 +41,7 @@ def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int 
     return stored
 
 
-def _name_all(
-    numbers: NDArray[Any], layers: NDArray[Any], numberings: Numberings
-) -> tuple[Any, NDArray[np.int32]]:
+def _name_all(numbers: NDArray[Any], layers: NDArray[Any], numberings: Numberings) -> tuple[Any, NDArray[np.int32]]:
     experts, within = np.full(len(numbers), -1, np.int16), numbers.astype(np.int32)
     for layer in np.unique(layers).tolist():
         numbering, rows = numberings[layer], layers == layer

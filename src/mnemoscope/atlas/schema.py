@@ -1,8 +1,7 @@
 """The tables of an atlas: names, places, columns, and the origin that every file states.
 
 One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
-came later (`TableKind.since`) and stay readable. Holds no rows and touches no disk. Readers ignore unknown columns;
-writers never drop one.
+came later (`TableKind.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
 """
 
 import re

@@ -1,8 +1,7 @@
 """The progress of a long command on stderr: a bar on a terminal, lines elsewhere, or JSON for programs.
 
 A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`;
-text after the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown unchanged. A report of the stage
-`worker` is an event of a worker, described in its note (`mnemoscope.foundation.progress.worker_note`).
+text after the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown unchanged.
 
 Rate and remaining time count from the first report of the stage, since a resumed run starts in the middle.
 """

@@ -1,12 +1,11 @@
 """A network that its owner may change: what is compared before each use, and what follows from a difference.
 
-`ObjectInUse` is the only seam. Code that runs a model or reads its weights holds it (`LanguageModel.in_use`); the first
-holder compares the network with its state when it was proved. If weights, adapters, configuration, modules' classes or
-forwards differ, all caches are dropped and the model is read and proved again, with a new fingerprint. For a network
-that this package opened or copied this is refused, since its name would refer to another one, and so is such a change
-while the model is in use. Hooks that the owner set since then must not change the results of a verb (mine, trace,
-intervene and such): no fingerprint covers them. They are tested once, and see two more short forwards. Training flags
-are off during a use; each module's own is restored after it.
+Code that runs a model or reads its weights holds it (`LanguageModel.in_use`); the first holder compares the network
+with its state when it was proved. If weights, adapters, configuration, modules' classes or forwards differ, all caches
+are dropped and the model is read and proved again, with a new fingerprint. For a network that this package opened or
+copied this is refused, since its name would refer to another one, and so is such a change while the model is in use.
+Hooks that the owner set since then must not change the results of a verb (mine, trace, intervene and such): no
+fingerprint covers them. Training flags are off during a use; each module's own is restored after it.
 
 Not detected: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward whose
 behaviour varies, or that acts on other tokens than those tested; numbers that are no tensor of the network's

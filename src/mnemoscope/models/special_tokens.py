@@ -1,8 +1,7 @@
 """Special tokens: which they are, and chats through the model's template.
 
-Elsewhere special strings are plain text. In a chat's rendered text they are special tokens, also those inside a
-message, as in the model's own library. A beginning token that the template writes is left out of the tokens, since it
-comes before every sentence anyway.
+In a chat's rendered text they are special tokens, also those inside a message, as in the model's own library. A
+beginning token that the template writes is left out of the tokens, since it comes before every sentence anyway.
 """
 
 import hashlib

@@ -1,10 +1,9 @@
 """The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
-A memory is one number, counted over all layers. Words of the triggers' prefixes are in `words` and `arrays`
-(trigger_words.py); the full-text tables of the other fields hold no text (contentless). Displayed text is rebuilt from
-`vocabulary` and `sentences`: of each sentence the tokens of its prefixes, from the position `first` on. The rows of a
-token in `fires`, `promotes` and `demotes` are one blob, a third of the size of SQLite's rows; their types are in
-`about`.
+Words of the triggers' prefixes are in `words` and `arrays` (trigger_words.py); the full-text tables of the other fields
+hold no text (contentless). Displayed text is rebuilt from `vocabulary` and `sentences`: of each sentence the tokens of
+its prefixes, from the position `first` on. The rows of a token in `fires`, `promotes` and `demotes` are one blob, a
+third of the size of SQLite's rows; their types are in `about`.
 """
 
 import os

@@ -206,8 +206,7 @@ class Patterns:
 
 
 class Annotations:
-    """The patterns that people described in the final `judgements`, without controls and kind `none`; without authors.
-    """
+    """The patterns that people described in the final `judgements`, without controls, kind `none` and authors."""
 
     def __init__(self, judgements: pl.DataFrame | None, numbering: MemoryNumbering) -> None:
         self._memories: list[int | None] = []

@@ -1,7 +1,6 @@
 """Finds the prefixes that contain a query's words, from the positions of words and prefixes (stretches.py).
 
-The index file holds them as arrays, which are read once for all threads. Returns whole prefixes; their displayed text
-is made in fields.py.
+The index file holds them as arrays, which are read once for all threads.
 """
 
 import sqlite3
@@ -53,8 +52,8 @@ class TriggerWords:
     def read(database: sqlite3.Connection) -> "TriggerWords":
         arrays = read_arrays(database)
         if not arrays:
-            none, packed = np.empty(0, np.uint32), np.empty(0, np.uint8)
-            return TriggerWords(none, none, none, none, none, none, none, packed, np.empty(0, np.int64))
+            none = [np.empty(0, np.uint32)] * 7
+            return TriggerWords(*none, np.empty(0, np.uint8), np.empty(0, np.int64))
         try:
             last, words = arrays["last"].astype(np.uint32), arrays["words"].astype(np.uint32)
             return TriggerWords(

@@ -237,9 +237,8 @@ def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.Dat
             alone = name == "difference" and len(known) > 0
             size = math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger))) if alone else 0.0
             rows.append({"measure": measure, "of": name, **_mean(known, seed=seed, spread=Z * size)})
-    types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
-             "count": pl.Int64}  # fmt: skip
-    return pl.DataFrame(rows, schema=types)
+    numbers = dict.fromkeys(("mean", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, schema={"measure": pl.String, "of": pl.String, **numbers, "count": pl.Int64})
 
 
 def _mean(values: Floats, *, seed: int, spread: float = 0.0) -> dict[str, float | int | None]:

@@ -1,8 +1,7 @@
 """The numbers of a layer at a position: contributions, votes, activity.
 
 The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
-(definitions.md sections 2 and 4). Serves mining, which has every vote from the value pass, and tracing, which projects
-only the memories that it shows.
+(definitions.md sections 2 and 4).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """One prompt, once through the model: what every layer predicts at every position, and which memories dominate.
 
 Streams are read with the model's own readout, values and votes under the values' projection; the numbers are those of
-mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; only the memories shown are
-projected.
+mining's predictions, for one text (paper, section 5 and Figures 7-11).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The training loop: resumable at any step, on a CPU or a GPU, in bfloat16 where that is faster.
 
-Windows depend only on the seed and the step, so a killed run continues as if undisturbed. The loss is in step.py, the
-terms added to it in terms.py.
+Windows depend only on the seed and the step, so a killed run continues as if undisturbed.
 """
 
 import json

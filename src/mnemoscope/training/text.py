@@ -8,7 +8,6 @@ with training text. Such a document returns to training, and so do those that sh
 
 Planted (the ground truth of `mnemoscope audit`; Carlini et al. 2019, The Secret Sharer): strings, each repeated as
 often as its group. A repetition is a sentence of its own, at a seeded position of a document that cannot be held out.
-The groups follow from the seed and the order of the file only.
 """
 
 import json
@@ -57,6 +56,9 @@ class TextSource:
     """The unit of a sentence, and with `line` of a document, as in mining."""
     part: str = "all"
     plants: Plants = ()
+
+    def open(self, spec: str) -> Source:
+        return open_source(spec, text_field=self.text_field, split=self.split)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
     for name, chosen in (("training", ~held), ("held_out", held)):
         _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
     if source.validation is not None:
-        validation = (split_sentences(text, source.split) for text in _open(source.validation, source).documents())
+        validation = (split_sentences(text, source.split) for text in source.open(source.validation).documents())
         _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in validation if sentences])
     return {
         "documents": len(streams),
@@ -222,16 +224,12 @@ def _documents(wanted: TextSource) -> Iterator[str]:
         return
     read = 0
     # All are opened before any is read, so that a wrong name fails at once.
-    for source in [_open(spec, wanted) for spec in wanted.corpora]:
+    for source in [wanted.open(spec) for spec in wanted.corpora]:
         for text in source.documents():
             before, read = read, read + len(text.encode())
             if wanted.max_bytes is not None and before and read > wanted.max_bytes:
                 return
             yield text
-
-
-def _open(spec: str, source: TextSource) -> Source:
-    return open_source(spec, text_field=source.text_field, split=source.split)
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -115,10 +115,10 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
 
 
 def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
-    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
-        return causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict()
-
-    return worker.answer(("causal", hash, memory, sign), make)
+    return worker.answer(
+        ("causal", hash, memory, sign),
+        lambda model, _: causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict(),
+    )
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,9 @@ class Security:
             return _refusal(request, 414, f"The address is longer than {ADDRESS:,} characters.")
         if self._site.settings.local and not self._is_own(headers.get("host", "")):
             return _refusal(request, 403, "This server answers to 127.0.0.1 and localhost only.")
-        if not came_from_here(headers) and not _is_followed_link(headers):
+        # A link that was followed is neither embedded in another page nor prefetched.
+        followed = headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
+        if not came_from_here(headers) and not followed:
             return _refusal(request, 403, "Another site's page loads this; open it by a link or by its address.")
         if request.method not in ("GET", "HEAD", "OPTIONS") and not self._is_same_site(headers):
             return _refusal(request, 403, "This was sent from another site; use the form of this one.")
@@ -162,11 +164,6 @@ def _name(host: str) -> str:
 def came_from_here(headers: Headers) -> bool:
     """Whether no other site's page made the request. Browsers send this header only to this machine and over TLS."""
     return headers.get("sec-fetch-site") in (None, "same-origin", "none")
-
-
-def _is_followed_link(headers: Headers) -> bool:
-    """Whether a user followed a link to a page, neither embedded in another one nor prefetched."""
-    return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
 
 
 def _is_same(shown: str, token: str) -> bool:

@@ -1,9 +1,7 @@
 """What all pages share: the present atlas with its caches, the judgements and, if given, the model.
 
-A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again.
-Each such state of the folder is an `Edition` with its own caches. A page is read from one edition throughout: files it
-reads are checked to belong to that edition, and if they no longer do, the page is made from the next one. Imports torch
-only if a model is named.
+A page is read from one edition throughout: files it reads are checked to belong to that edition, and if they no longer
+do, the page is made from the next one. Imports torch only if a model is named.
 """
 
 import threading
@@ -114,8 +112,8 @@ class Site:
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
         opened = Edition(atlas, footprint, published=self.judgements.published_for)
-        if before is not None and before.mined_files == opened.mined_files:
-            return before.followed_by(footprint)
+        if before is not None and before.mined_files == opened.mined_files:  # other answers or patterns
+            return Edition(before.atlas, footprint, mined=before.mined, published=before.published)
         return opened
 
 

@@ -1,7 +1,6 @@
 """Opens the database of annotations and turns its errors into one plain line.
 
-A SQLite file inside the atlas by default, or `postgresql://...` for a team. Knows the names of the tables, not their
-meaning.
+A SQLite file inside the atlas by default, or `postgresql://...` for a team.
 """
 
 import re

@@ -19,7 +19,7 @@ from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
 from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.errors import AnnotationError, MemoryIdError
-from mnemoscope.foundation.files import replacing
+from mnemoscope.foundation.files import write_bytes
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
@@ -30,10 +30,7 @@ _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 def export(store: Store, path: str | Path) -> int:
     """Writes every row to `path` (.csv or .jsonl) and returns their number. Raises AnnotationError, StoreFailed."""
     where = Path(path)
-    form = _form(where)
-    text = as_text(store, form)
-    with replacing(where) as file:
-        file.write(text.encode("utf-8"))
+    write_bytes(where, as_text(store, _form(where)).encode())
     return len(rows(store))
 
 

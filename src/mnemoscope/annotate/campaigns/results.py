@@ -1,9 +1,8 @@
 """Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
 
 Counts only finished items of the campaign. Tables have the form of every answer (layer, name, value, count, low, high);
-the numbers of Figure 2 are those of the question key_patterns. Agreement with patterns.parquet: which prefixes of the
-judged keys both explain, and whether they give them the same kind. Each author's judgement of a key is one comparison;
-for intervals, a key with all its prefixes and authors is a cluster.
+the numbers of Figure 2 are those of the question key_patterns. Each author's judgement of a key is one comparison; for
+intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -61,7 +60,7 @@ def compute_results(store: Store) -> Results:
         judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
         cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
         shown = _control_prefixes(connection)
-    keys, controls = (judged.filter(pl.col("control") == flag) for flag in (False, True))
+    keys, controls = (judged.filter(control=flag) for flag in (False, True))
     prefixes = _key_prefixes(store.atlas, keys)
     campaign = store.campaign()
     seed = 0 if campaign is None else campaign.seed
@@ -108,7 +107,7 @@ def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds_in_layer(layer: Any, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    kinds = coverage.kinds(prefixes.filter(pl.col("layer") == layer).drop("layer"), patterns)
+    kinds = coverage.kinds(prefixes.filter(layer=layer).drop("layer"), patterns)
     return kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", "kind")
 
 
@@ -125,8 +124,8 @@ def _table(rows: Numbers) -> pl.DataFrame:
 def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
     counted: dict[int | None, pl.DataFrame] = {}
     for layer in sorted(keys["layer"].unique().to_list()):
-        here = prefixes.filter(pl.col("layer") == layer).drop("layer")
-        counted[layer] = coverage.count_by_author(here, keys.filter(pl.col("layer") == layer))
+        here = prefixes.filter(layer=layer).drop("layer")
+        counted[layer] = coverage.count_by_author(here, keys.filter(layer=layer))
     if counted:
         counted[None] = pl.concat(list(counted.values()))
     for layer, counts in counted.items():
@@ -146,7 +145,7 @@ def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame,
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
-        own, blind, verdicts = (frame.filter(pl.col("author") == author) for frame in (keys, controls, cases))
+        own, blind, verdicts = (frame.filter(author=author) for frame in (keys, controls, cases))
         alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
         rows.append((author, own.height, blind.height, verdicts.height, own["patterns"].mean(), alarms))
     schema = {
@@ -217,7 +216,7 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
         return
     patterns = atlas.table("patterns")
     layers = sorted(keys["layer"].unique().to_list())
-    kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(pl.col("layer") == layer)) for layer in layers]
+    kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(layer=layer)) for layer in layers]
     explaining = pl.concat(kinds).rename({"kind": "automatic"})
     both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
     called = patterns.group_by(KEY).agg(_class_of("automatic"))
@@ -226,7 +225,7 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
     alike = pl.col("kind") == pl.col("automatic")
     same = pl.col("class") == pl.col("automatic").fill_null("none")
     for layer in [*layers, None]:
-        rows, own = (frame if layer is None else frame.filter(pl.col("layer") == layer) for frame in (both, classes))
+        rows, own = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
         yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)

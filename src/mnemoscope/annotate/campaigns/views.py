@@ -1,8 +1,7 @@
 """What annotators and pages read: people, their items with their own judgements, and the judgements of others.
 
 Values, and functions that read them over a connection; writes nothing. A campaign's judgements stay unpublished until
-all invited annotators have handed in, since pages of memories are open to all. The rules of a judgement are in
-annotate/judgements/rules.py.
+all invited annotators have handed in, since pages of memories are open to all.
 """
 
 import hashlib
@@ -222,9 +221,8 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
 def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
     """The final judgements, of all memories or one (layer, number). `name` is the database's, for AtlasDamaged."""
     statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
-    place = {} if memory is None else {"layer": memory[0], "memory": memory[1]}
-    rows = [tuple(row) for row in connection.execute(text(f"{statement} {BY_ID}"), place)]
-    return final_judgements(rows, name)
+    place = dict(zip(("layer", "memory"), memory or (), strict=False))
+    return final_judgements(connection.execute(text(f"{statement} {BY_ID}"), place), name)
 
 
 def is_over(connection: Connection) -> bool:

@@ -72,13 +72,15 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
     row is invalid, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    rows = query(path, _judgements)
+    rows = query(
+        path, lambda one: one.execute(f"{WITH_ITEMS if 'item' in _columns(one, 'judgements') else _PLAIN} {BY_ID}")
+    )
     return None if rows is None else final_judgements(rows, path)
 
 
-def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
-    return database.execute(f"{WITH_ITEMS if 'item' in columns else _PLAIN} {BY_ID}").fetchall()
+def _columns(database: sqlite3.Connection, table: str) -> set[str]:
+    """Empty without such a table."""
+    return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
@@ -96,18 +98,15 @@ def read_verdicts(atlas: Path) -> pl.DataFrame | None:
     AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    rows = query(path, _verdicts)
+    rows = query(
+        path, lambda one: one.execute(ALL_VERDICTS) if _columns(one, "verdicts") and _columns(one, "items") else ()
+    )
     if rows is None:
         return None
     for case, author, verdict in rows:
         if type(case) is not int or not isinstance(author, str) or verdict not in VERDICTS:
             raise AtlasDamaged(f"{path}: {author!r} calls composition {case!r} {verdict!r}; restore it from a copy")
     return final_verdicts(rows)
-
-
-def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    return database.execute(ALL_VERDICTS).fetchall() if {"verdicts", "items"} <= tables else []
 
 
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
@@ -128,7 +127,7 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
     return {name: share(calls[name], calls.total()) for name in ("related", "distant", "split")}
 
 
-def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
     """The result of `ask` on the database at `path`, None without a file. Raises AnnotationError, AtlasDamaged,
     AtlasTooNew, AtlasBusy.
     """
@@ -137,7 +136,10 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
-        with closing(sqlite3.connect(_address(path), uri=True, timeout=WAIT_SECONDS)) as database:
+        # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
+        alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+        with closing(sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
@@ -150,21 +152,15 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
             if found != VERSION:
                 raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
             _refuse_another_atlas(database, path)
-            return ask(database)
+            return list(ask(database))
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
         raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
-def _address(path: Path) -> str:
-    # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
-    alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-    return f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
-
-
 def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
-    if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
+    if "atlas" not in _columns(database, "annotations_version"):
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
     here = file_hash(path.parent / MANIFEST)

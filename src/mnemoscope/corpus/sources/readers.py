@@ -1,8 +1,7 @@
 """Documents of one file (runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`) or of a hub data set.
 
 Every reader yields `(piece, ends)`: a document's pieces, joined, are its text, and `ends` is True on the last. Only a
-very long run of lines comes in several pieces, so that a text without blank lines is read in bounded memory. The choice
-of files and the cutting into sentences happen elsewhere.
+very long run of lines comes in several pieces, so that a text without blank lines is read in bounded memory.
 
 A data set of the hub is streamed through `datasets`, which is imported only then: nothing is downloaded whole, and any
 failure of `datasets` becomes one line.
@@ -166,8 +165,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
-    """How many rows may be unpacked at once: a dictionary can repeat its longest text in each. Raises CorpusUnreadable.
-    """
+    """How many rows may be unpacked at once: a dictionary can repeat its longest text. Raises CorpusUnreadable."""
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     # A list's numbers and the parts of messages are columns below it.
     places = [n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}.")]
@@ -203,8 +201,7 @@ def read_hub(
 
 
 def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
-    """The data set's present commit (None: a local folder), and a description of its contents. Raises CorpusNotFound.
-    """
+    """The data set's commit (None: a local folder), and a description of its contents. Raises CorpusNotFound."""
     folder = Path(name)
     local = folder.exists()
     revision = None if local else _commit(name)

@@ -1,8 +1,7 @@
 """Cuts a document into sentences or lines, or leaves it whole; cuts a sentence longer than the context into windows.
 
 The punctuation rules of English (and most other languages) are sentencex's, which is compiled, keeps every character
-and stays linear on text without a period (figures in LOG.md). It receives whole paragraphs with single spaces. Reads no
-files.
+and stays linear on text without a period (figures in LOG.md). It receives whole paragraphs with single spaces.
 """
 
 import re

@@ -82,7 +82,10 @@ class DocumentSample:
             if not isinstance(last, int) or number > last:
                 break
             tell()
-            held = self._is_held_out(text)
+            held = False
+            if self.listed is not None or self.threshold:
+                class_ = document_class(text, self.listed)
+                held = class_ < self.threshold if self.listed is None else class_ == LISTED
             kept, most = drawn[held], self.held_out if held else self.mined
             order = -int.from_bytes(hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest())
             if most == 0 or (len(kept) == most and order <= kept[0][0]):
@@ -95,12 +98,6 @@ class DocumentSample:
                     heapq.heappop(kept)
         for kept in drawn.values():
             yield from (head for _, _, head in kept)
-
-    def _is_held_out(self, text: str) -> bool:
-        if self.listed is None and self.threshold == 0:
-            return False
-        class_ = document_class(text, self.listed)
-        return class_ == LISTED if self.listed is not None else class_ < self.threshold
 
     def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
         if not sentences:

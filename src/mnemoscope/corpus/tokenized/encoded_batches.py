@@ -1,7 +1,6 @@
 """A batch of sentences in its stored form: tokenised, over-long ones cut into windows, all packed into arrays.
 
-Pure: reads and writes no files, so several threads may each make a batch. Only a batch's bytes remain; the tokens'
-objects, a hundred times as large, are freed.
+Pure: reads and writes no files, so several threads may each make a batch.
 """
 
 from collections.abc import Iterator, Sequence

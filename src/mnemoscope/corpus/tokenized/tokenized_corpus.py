@@ -1,13 +1,12 @@
 """The text as mining reads it: distinct sentences with ids, tokens, documents, memory-mapped from one folder.
 
-Made by `preparation`, only read here. Columns are files of numbers with one entry per distinct sentence; text and
-tokens are looked up through them. Pages are released after a while, so a walk over any number of sentences stays within
-a few megabytes of resident memory: pages of a mapped file count as the process's own.
+Columns are files of numbers with one entry per distinct sentence; text and tokens are looked up through them. Pages are
+released after a while, so a walk over any number of sentences stays within a few megabytes of resident memory: pages of
+a mapped file count as the process's own.
 
 A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
 corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but at most one
-position in twenty is padding, and no boundary of the model lies inside it. Once half full it is preferably cut at a
-change of length: a batch of one single length has no padding and needs no mask.
+position in twenty is padding, and no boundary of the model lies inside it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,12 @@ from mnemoscope.models.modules.linear_maps import LinearMap, rows_of
 from mnemoscope.models.modules.projections import AdaptiveSoftmax
 
 _ACTIVATION_ENTRIES = (
-    "hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn",
+    "hidden_act",
+    "activation_function",
+    "hidden_activation",
+    "activation",
+    "ffn_activation",
+    "afn",
     "mlp_hidden_act",
 )
 _CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")

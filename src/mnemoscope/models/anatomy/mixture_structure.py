@@ -117,9 +117,7 @@ def _factors(
     return solved
 
 
-def _find_shared(
-    inside: list[ModuleCall], routed: str, block: nn.Module
-) -> list[tuple[tuple[str, str], SharedExpert]]:
+def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> list[tuple[tuple[str, str], SharedExpert]]:
     """The shared experts among these calls, each with the paths of its down-projection and of its keys."""
     own = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
     maps = find_maps(own)

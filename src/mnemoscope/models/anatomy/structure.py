@@ -97,13 +97,13 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
         towers = {
             path: list(module)
             for path, module in model.named_modules()
-            if isinstance(module, kind) and len(module) and count in (None, len(module))
+            if isinstance(module, kind)
+            and len(module)
+            and count in (None, len(module))
             and any(True for _ in module.parameters())
         }
         outer = {path for path in towers if not any(path.startswith(f"{other}.") for other in towers)}
-        lists = [
-            path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))
-        ]
+        lists = [path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))]
         if len(lists) == 1:
             return lists[0], towers[lists[0]]
         if lists:

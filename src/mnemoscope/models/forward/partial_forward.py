@@ -1,9 +1,8 @@
 """Runs a model from one of its blocks on, starting with a stream that was kept as that block began.
 
-Repeated changes of one layer then need not recompute the layers below it. The blocks below are skipped, and the block
-receives the kept stream; embeddings, masks and rotary positions are computed as usual. A model supports this if, for
-every block, the run from the middle equals a whole one; a model that passes anything but the stream between blocks (or
-whose blocks are spread over devices) is run whole.
+The blocks below are skipped, and the block receives the kept stream; embeddings, masks and rotary positions are
+computed as usual. A model supports this if, for every block, the run from the middle equals a whole one; a model that
+passes anything but the stream between blocks (or whose blocks are spread over devices) is run whole.
 """
 
 from collections.abc import Callable, Iterator

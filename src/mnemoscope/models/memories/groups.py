@@ -54,9 +54,7 @@ def _own(whole: Tensor, group: Group) -> Tensor:
     """The group's part of a layer, as a view `[token, expert, memory]`."""
     width = group.coefficients.shape[-1]
     own = whole[:, group.first : group.first + group.count * width]
-    return own.as_strided(
-        (len(whole), group.count, width), (whole.stride(0), width, 1), own.storage_offset()
-    )
+    return own.as_strided((len(whole), group.count, width), (whole.stride(0), width, 1), own.storage_offset())
 
 
 def weights_of(group: Group, experts: int) -> Tensor:

@@ -36,8 +36,7 @@ _EXACT = 1e-5
 
 @dataclass(frozen=True)
 class LinearMap:
-    """Rows `first .. first + count` of a linear module's outputs. `transposed`: stored [in, out], as by GPT-2's Conv1D.
-    """
+    """Rows `first .. first + count` of a linear module's outputs. `transposed`: stored [in, out] (GPT-2's Conv1D)."""
 
     module: nn.Module
     transposed: bool

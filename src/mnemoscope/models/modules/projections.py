@@ -2,12 +2,11 @@
 
 Of the three named projections (definitions.md section 2) `raw` is the head's matrix only, `gain` folds in centring and
 gain of the norms (never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and
-soft-cap. A norm's function is found by calling it, not by its class's name. `LanguageModel.scores` combines them;
-softmax, ranks and top lists are made elsewhere.
+soft-cap. A norm's function is found by calling it, not by its class's name.
 
 A head is one matrix or an adaptive softmax (paper, section 2), whose vocabulary is divided into bands: band 0 holds the
 most frequent words at full width, each later band is narrower by a factor and has its own projection. Its two levels:
-band 0 and one class per later band compete, then the words within a band. Parts have fairseq's names.
+band 0 and one class per later band compete, then the words within a band.
 """
 
 from dataclasses import dataclass

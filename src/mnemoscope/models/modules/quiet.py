@@ -16,8 +16,7 @@ from mnemoscope.foundation.shared_change import shared_change
 
 @shared_change
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors, unless it is: a change drops Python's cache of enabled levels.
-    """
+    """Raises the library's logging threshold to errors, unless it is: a change drops a cache of Python's."""
     before = logging.get_verbosity()
     if before < ERROR:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]

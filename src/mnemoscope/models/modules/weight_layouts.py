@@ -186,4 +186,3 @@ def _without_wrappers(name: str) -> str:
 def _without_old_norms(name: str) -> str:
     before, dot, last = name.rpartition(".")
     return f"{before}{dot}{_OLD_NORMS.get(last, last)}"
-

@@ -1,8 +1,7 @@
 """Makes quantised weights plain: for formats that quantise a layer's input, too, and for users who want a plain model.
 
 Each packed matrix is widened by its own library to its nominal dtype, in a plain layer that replaces the packed one.
-Some formats can only be widened while transformers reads them, by an option. Weights that are only packed need none of
-this: linear_maps.py probes their layers.
+Some formats can only be widened while transformers reads them, by an option.
 """
 
 import inspect
@@ -84,11 +83,8 @@ def _is_packed(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
     if weight is None:
         return is_packed_in_buffers(module)
-    return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and _is_matrix(module)
-
-
-def _is_matrix(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "in_features", None), int) or isinstance(module, nn.Embedding)
+    has_matrix = isinstance(getattr(module, "in_features", None), int) or isinstance(module, nn.Embedding)
+    return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and has_matrix
 
 
 def _first_packed(model: nn.Module) -> nn.Module | None:
@@ -99,20 +95,17 @@ def _widen(model: nn.Module, path: str, module: Any) -> None:
     weight = getattr(module, "weight", None)
     if weight is None:  # GPTQ, AWQ: probed
         matrix, bias = probe(module), probe_bias(module)
-        outside, inside = matrix.shape
-        plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
-        plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
-        if bias is not None:
-            plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
-        model.set_submodule(path, plain)
     elif type(module).__module__.partition(".")[0] == "bitsandbytes":
         from transformers.integrations.bitsandbytes import dequantize_bnb_weight
 
-        plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
-        matrix = dequantize_bnb_weight(weight, getattr(module, "state", None))
-        plain.weight = nn.Parameter(matrix, requires_grad=False)
-        if module.bias is not None:
-            plain.bias = module.bias
-        model.set_submodule(path, plain)
-    elif getattr(weight, "__tensor_flatten__", None) is not None:
-        module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)
+        matrix, bias = dequantize_bnb_weight(weight, getattr(module, "state", None)), module.bias
+    else:
+        if getattr(weight, "__tensor_flatten__", None) is not None:
+            module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)
+        return
+    outside, inside = matrix.shape
+    plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
+    plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+    if bias is not None:
+        plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
+    model.set_submodule(path, plain)

@@ -2,8 +2,7 @@
 
 In some models the longest row of an input decides how all of it is computed: LongRoPE, `dynamic` NTK. Their lengths are
 `boundaries`, which no batch may straddle (`sides`). Other dependencies are found by running rows alone and together,
-also on a copy of one layer with every boundary of its configuration at 8; such a model is refused. Rows beyond a
-boundary are tested on the model itself if a text has them.
+also on a copy of one layer with every boundary of its configuration at 8; such a model is refused.
 """
 
 import copy

@@ -4,8 +4,7 @@ One short batch of four sentences of unequal length, padded on the right as in m
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in every
 layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that output by
 `coefficients @ values`; (c) the keys reproduce the coefficients from `ffn_input`; and once (d) the last layer's scores
-equal the model's own logits; (e) a row's logits are those of the row alone (company.py). It never warns and repairs
-nothing.
+equal the model's own logits; (e) a row's logits are those of the row alone (company.py).
 """
 
 import math

@@ -72,9 +72,7 @@ class SharedReadout:
         products = self.products(both, out=out[: 2 * rows])
         return products[:rows], products[rows:], weights
 
-    def add_up(
-        self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor
-    ) -> Tensor:
+    def add_up(self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor) -> Tensor:
         """The output's products `[row, vocab]` from those of residual and update. `weights [2, row, 1]` are the two's
         own scales divided by that of the normed `outputs [row, hidden]`.
         """

@@ -1,7 +1,6 @@
 """Token ids in place of a tokenizer: a text is its ids in decimal, joined by spaces.
 
-So a model without a tokenizer is mined, traced and shown like any other, on texts such as `12 5 7`. Its tokens are
-shown as their ids, with a space before each.
+So a model without a tokenizer is mined, traced and shown like any other, on texts such as `12 5 7`.
 """
 
 import re

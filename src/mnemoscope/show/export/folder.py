@@ -57,8 +57,7 @@ def replacing_files(directory: Path) -> Iterator[Write]:
 
 
 def is_beside(directory: Path, home: Path, side: str) -> bool:
-    """Whether `directory` is the folder `side` of the atlas in `home`. Raises OptionError for others in or around it.
-    """
+    """Whether `directory` is the folder `side` of the atlas in `home`. Raises OptionError for others in it."""
     place, home = directory.resolve(), home.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / side):
         where = f"{directory} holds the atlas or lies inside the atlas"

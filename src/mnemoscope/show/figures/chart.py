@@ -106,16 +106,9 @@ class Series:
 
 
 def record(row: Row, series: str) -> dict[str, Any]:
-    return {
-        "layer": row.layer,
-        "series": series,
-        "value": round_significant(row.value),
-        "low": round_significant(row.low),
-        "high": round_significant(row.high),
-        "said": row.text,
-        "interval": row.interval or DASH,
-        "count": f"{row.count:,}",
-    }
+    numbers = {name: round_significant(getattr(row, name)) for name in ("value", "low", "high")}
+    said = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
+    return {"layer": row.layer, "series": series, **numbers, **said}
 
 
 def round_significant(value: float | None) -> float | None:

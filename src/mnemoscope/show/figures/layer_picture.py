@@ -2,8 +2,7 @@
 
 The drawing library takes a second to load and draw, and a layer's page is often the first one opened. So axes, legend
 and the thousands of points are written directly, placed as the library would place them; tests compare them. All layers
-of an atlas share the axes, so that their pictures can be compared. Widths of letters are Arial's; a page's own font may
-be slightly wider.
+of an atlas share the axes, so that their pictures can be compared.
 """
 
 import math

@@ -62,13 +62,14 @@ def lines(
         picked = _selection(name)
         faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
         place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
+        dashes = alt.StrokeDash("series:N", **_scale(shown, [list(one.dash) for one in shown], stroke=True))
         if dodge:
             place = place.encode(xOffset=_beside(shown, len(answer.layers)))
         bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
         line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
         points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
         layers = [
-            line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
+            line.encode(y=vertical("value"), strokeDash=dashes, opacity=clear).add_params(picked),
             points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
         ]
         # A mark without data would break the shared scale.
@@ -92,10 +93,6 @@ def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
 
 def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
     return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
-
-
-def _dashes(series: Sequence[Series]) -> alt.StrokeDash:
-    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
 
 
 def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:

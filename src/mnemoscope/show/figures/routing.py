@@ -124,8 +124,7 @@ def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer:
 
 
 def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
-    """Shares of tokens by layer and expert, over an even share, as Vega-Lite; with `about` it has a title and a legend.
-    """
+    """Shares of tokens by layer and expert, over an even share, as Vega-Lite; `about`: with title and legend."""
     legend = None if about is None else _LEGEND
     rows = [
         {"layer": one.layer, "expert": row["name"], "order": row["expert"], "share": row["share"], "against": against}

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 ITEM, MEMORY = "annotate_item.html", "annotate_memory.html"
 PAGES = (
-    PageKind(
-        "annotate", "/annotate", label="Annotate", about="say what keys detect, as the paper's annotators did."
-    ),
+    PageKind("annotate", "/annotate", label="Annotate", about="say what keys detect, as the paper's annotators did."),
 )
 NUMBERS = ("patterns_per_key", "key_class", "trigger_marked", "trigger_class", "composition")
 """Numbers that are not shares."""
@@ -143,10 +141,7 @@ def campaign_view(store: "Store | None") -> dict[str, Any]:
     people = [] if store is None else list(store.annotators())
     return {
         "campaign": None if campaign is None else asdict(campaign),
-        "people": [
-            {"name": one.name, "role": one.role, "progress": progress_view(store, one) if store else {}}
-            for one in people
-        ],
+        "people": [asdict(one) | {"progress": progress_view(store, one) if store else {}} for one in people],
     }
 
 

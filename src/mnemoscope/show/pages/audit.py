@@ -1,7 +1,6 @@
 """The page of an audit: its address, which is its whole state, with limits; and the audit in words and bars.
 
-Torch-free, and pure functions of the audit and its address: computes only differences and bar lengths. Answers the
-question of docs/beyond.md, B4.
+Torch-free, and pure functions of the audit and its address: computes only differences and bar lengths.
 """
 
 import math

@@ -2,8 +2,7 @@
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again:
 each such state is an edition with its own caches. Results of the mined tables only, the large part, pass to the next
-edition if only answers or patterns are new. For a model of GPT-2's size they take about 100 MB; triggers, and more than
-1.5 million sentences, are larger and read for each page.
+edition if only answers or patterns are new.
 """
 
 import sys
@@ -54,9 +53,6 @@ class Edition:
     def state(self) -> str:
         later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
         return "".join((self.atlas.manifest_hash[:16], *later))
-
-    def followed_by(self, footprint: Footprint) -> "Edition":
-        return Edition(self.atlas, footprint, mined=self.mined, published=self.published)
 
     @property
     def mined_files(self) -> Footprint:

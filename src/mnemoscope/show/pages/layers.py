@@ -70,10 +70,6 @@ class Choice(Address, frozen=True):
     def at_page(self, number: int) -> str:
         return f"?{self.query(page=number) or 'page=1'}"
 
-    @property
-    def is_narrowed(self) -> bool:
-        return self.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
-
     def numbers(self) -> list[int] | None:
         """The listed memories, None without a list. Raises OptionError for anything but numbers."""
         if not self.memories.strip():
@@ -157,17 +153,9 @@ def layers_page(edition: Edition) -> Page:
     layers = []
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
-        layers.append(
-            {
-                "layer": layer,
-                **_counts(rows),
-                "rate": rows["rate"].mean(),
-                "max_probability": rows["max_probability"].mean(),
-                "working_probability": rows["working_probability"].mean(),
-                "shallow": _share(rows, ("shallow", "both")),
-                "semantic": _share(rows, ("semantic", "both")),
-            }
-        )
+        means = {name: rows[name].mean() for name in ("rate", "max_probability", "working_probability")}
+        shares = {kind: _share(rows, (kind, "both")) for kind in ("shallow", "semantic")}
+        layers.append({"layer": layer, **_counts(rows), **means, **shares})
     return Page("layers.html", "Layers", {"layers": layers})
 
 
@@ -227,7 +215,8 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
         links = [f"/{name}" for name in _names(edition, layer)]
         return picture(whole, rows, shown=shown, titles=titles, links=links)
 
-    return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
+    narrowed = choice.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
+    return draw() if narrowed else edition.pages.get(("picture", layer), draw)
 
 
 def _names(edition: Edition, layer: int) -> list[str]:
@@ -246,9 +235,7 @@ def _titles(edition: Edition, layer: int) -> list[str]:
     return edition.pages.get(("titles", layer), make)
 
 
-def _layer_instances(
-    edition: Edition, chosen: Sequence[MemoryId] | None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every layer, with the chosen memories only, in several pages if needed; in advance with all, its first page."""
     for layer in edition.atlas.layers:
         own = [edition.atlas.number(one) for one in chosen or () if one.layer == layer]

@@ -39,10 +39,9 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     answers = answers_of(edition)
     # A stored answer may be empty.
     there = {question: found for question, found in answers.items() if not found.table.is_empty()}
+    facts = ("spec", "revision", "fingerprint", "family", "block", "activation")
     return {
-        "model": {
-            name: getattr(mined, name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
-        }
+        "model": {name: getattr(mined, name) for name in facts}
         | {"sizes": manifest["model"]["sizes"], "blocks": blocks},
         "text": {"spec": manifest.corpus.spec}
         | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
@@ -67,12 +66,6 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 
     manifest = edition.atlas.manifest
-    values = {
-        "warnings": warnings(edition.atlas),
-        "glance": draw_small(edition, *GLANCE),
-        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
-        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
-    }
     mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
@@ -82,8 +75,16 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     shown = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
     left_out = {question: answers[question].question.title for question in not_mined}
     return {
-        **values, "mined": mined, "cards": shown, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
-    }  # fmt: skip
+        "warnings": warnings(edition.atlas),
+        "glance": draw_small(edition, *GLANCE),
+        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
+        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
+        "mined": mined,
+        "cards": shown,
+        "waiting": waiting,
+        "left_out": left_out,
+        "asked": len(THE_PAPERS),
+    }
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:

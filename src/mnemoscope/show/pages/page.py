@@ -28,8 +28,7 @@ DEAD = "This page is not among those that were written"
 
 @dataclass(frozen=True)
 class Page:
-    """A template, its title, the data that the JSON returns, and values only for the template, made when it is drawn.
-    """
+    """A template, its title, the data that the JSON returns, and values for the template, made when it is drawn."""
 
     template: str
     title: str

@@ -40,16 +40,8 @@ def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
 
 
 def _number(answer: Answer, row: Row) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "label": _label(answer, row.name),
-        "value": row.value,
-        "low": row.low,
-        "high": row.high,
-        "count": row.count,
-        "said": row.text,
-        "between": row.interval,
-    }
+    own = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
+    return {"name": row.name, "label": _label(answer, row.name), **own, "said": row.text, "between": row.interval}
 
 
 def _label(answer: Answer, name: str) -> str:
@@ -85,9 +77,8 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
 
     def extra() -> dict[str, Any]:
-        if answers[question].missing:
-            return {"drawing": ""}
-        return {"drawing": _keep_drawing(edition, question, name=question, small=False)}
+        missing = answers[question].missing
+        return {"drawing": "" if missing else _keep_drawing(edition, question, name=question, small=False)}
 
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
@@ -119,16 +110,16 @@ def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) ->
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
-    drawings = []
-    for question in questions:
-        answer = answers_of(edition)[question]
-        if not answer.missing:
-            declared = answer.question
-            drawing = _keep_drawing(edition, question, name=f"small-{question}", small=True)
-            drawings.append(
-                {"question": question, "figure": declared.paper.figure, "about": declared.title, "drawing": drawing}
-            )
-    return drawings
+    return [
+        {
+            "question": question,
+            "figure": answer.question.paper.figure,
+            "about": answer.question.title,
+            "drawing": _keep_drawing(edition, question, name=f"small-{question}", small=True),
+        }
+        for question in questions
+        if not (answer := answers_of(edition)[question]).missing
+    ]
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The report's page: the overview's cards, every question's section, and striking memories with their triggers.
-
-Shared parts come from the views of other pages; the rest is what a reader without a server needs in addition.
-"""
+"""The report's page: the overview's cards, every question's section, and striking memories with their triggers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -2,7 +2,6 @@
 beside the data: a check's table in words, with intervals as marks on a common scale.
 
 Torch-free, and pure functions of the trace and its address: numbers are selected, shaded and linked, not computed.
-Changes and memories are validated by the model's side.
 """
 
 import math

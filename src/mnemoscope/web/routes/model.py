@@ -142,11 +142,8 @@ def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page
 
     given = {"alternatives": wanted.alternatives, "vary": wanted.vary, "neighbours": NEIGHBOURS}
     audited = audit_string(worker, site.atlas, site.edition().state, wanted.text, given)
-    data |= {
-        "linear_head": worker.model.linear_head,
-        "audit": audited,
-        "python": audit_script(worker, site.atlas, wanted.text, given),
-    }
+    script = audit_script(worker, site.atlas, wanted.text, given)
+    data |= {"linear_head": worker.model.linear_head, "audit": audited, "python": script}
     look = AuditView(audited["secrets"][0], audited["neighbours"])
     return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
 
