@@ -21,7 +21,11 @@ from mnemoscope.foundation.files import file_entry, file_hash, is_hash, make_fol
 def write_beside(atlas: Atlas) -> Iterator[None]:
     """Locks an opened atlas's folder; raises AtlasBusy if another process writes it, or the atlas was replaced."""
     with lock_folder(atlas.path):
-        if not _is_there(atlas):
+        try:
+            there = file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
+        except OSError:
+            there = False
+        if not there:
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
         yield
 
@@ -63,10 +67,3 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
     """The files in the manifest of `side`, relative to the atlas; empty if it belongs to another atlas."""
     return files_beside(atlas.path, side, atlas.manifest_hash)
-
-
-def _is_there(atlas: Atlas) -> bool:
-    try:
-        return file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
-    except OSError:
-        return False

@@ -52,7 +52,9 @@ def _take(path: Path, directory: Path) -> int:
             continue
         handle, made = opened
         try:
-            _lock(handle)
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS and made:
                 _sign(handle, path, f"{os.getpid()} on {platform.node()}")
@@ -75,13 +77,6 @@ def _take(path: Path, directory: Path) -> int:
                 _sign(handle, path, str(os.getpid()))
                 return handle
         os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    """Takes the system's lock; OSError if another process has it, or the file system has no locks."""
-    if fcntl is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _open(path: Path) -> tuple[int, bool] | None:

@@ -132,17 +132,14 @@ def as_python(
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
-    return "\n".join(
-        [
-            "import mnemoscope as ms",
-            "from mnemoscope.auditing import AuditOptions, audit",
-            "",
-            opening.python_line(model),
-            f"text = {text!r}",
-            f"print(audit(model, [text], AuditOptions({arguments}){beside}))",
-            "",
-        ]
-    )
+    return f"""\
+import mnemoscope as ms
+from mnemoscope.auditing import AuditOptions, audit
+
+{opening.python_line(model)}
+text = {text!r}
+print(audit(model, [text], AuditOptions({arguments}){beside}))
+"""
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:

@@ -123,17 +123,11 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
         pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         return [
             vocabulary.token(token)
-            | {
-                "score": score,
-                "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None,
-            }
+            | {"score": score, "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None}
             for token, score in pairs
         ]
 
-    names = (
-        *("max_probability", "entropy", "value_norm", "key_norm", "up_norm"),
-        *("working_logit", "working_probability"),
-    )
+    names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 
@@ -227,12 +221,7 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory",
-        "/{name}",
-        memory_page,
-        exported=True,
-        slow=True,
-        instances=_memory_instances,
-        mark=_published_judgements,
+        "memory", "/{name}", memory_page, exported=True, slow=True,
+        instances=_memory_instances, mark=_published_judgements,
     ),
-)
+)  # fmt: skip
