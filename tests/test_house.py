@@ -183,7 +183,7 @@ def test_what_is_imported_is_asked_for() -> None:
 def test_every_file_of_the_package_is_shipped() -> None:
     shipped = PROJECT["tool"]["setuptools"]["package-data"]["mnemoscope"]
     for path in PACKAGE.rglob("*"):
-        kept = path.parent.name == "__pycache__"  # what Python and Jinja have compiled, beside what was installed
+        kept = path.parent.name == "__pycache__"  # what Python has compiled, beside what was installed
         if path.is_file() and not kept and path.suffix not in (".py", ".so"):  # .so: what the installation compiled
             name = path.relative_to(PACKAGE).as_posix()
             assert any(fnmatch(name, pattern) for pattern in shipped), f"{name} is in no package-data pattern"

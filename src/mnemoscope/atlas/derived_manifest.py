@@ -2,8 +2,7 @@
 
 The atlas's own manifest never changes after mining, so a manifest in each folder covers its files: the hash of every
 file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`, which can be made again; that of
-`extensions/` covers optional tables made later, and fitted lenses. Verification reads these manifests; nothing here
-judges them.
+`extensions/` covers optional tables made later, and fitted lenses.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,11 @@ from mnemoscope.foundation.files import file_entry, file_hash, is_hash, make_fol
 def write_beside(atlas: Atlas) -> Iterator[None]:
     """Locks an opened atlas's folder; raises AtlasBusy if another process writes it, or the atlas was replaced."""
     with lock_folder(atlas.path):
-        if not _is_there(atlas):
+        try:
+            there = file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
+        except OSError:
+            there = False
+        if not there:
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
         yield
 
@@ -64,10 +67,3 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:
     """The files in the manifest of `side`, relative to the atlas; empty if it belongs to another atlas."""
     return files_beside(atlas.path, side, atlas.manifest_hash)
-
-
-def _is_there(atlas: Atlas) -> bool:
-    try:
-        return file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
-    except OSError:
-        return False

@@ -41,9 +41,7 @@ def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int 
     return stored
 
 
-def _name_all(
-    numbers: NDArray[Any], layers: NDArray[Any], numberings: Numberings
-) -> tuple[Any, NDArray[np.int32]]:
+def _name_all(numbers: NDArray[Any], layers: NDArray[Any], numberings: Numberings) -> tuple[Any, NDArray[np.int32]]:
     experts, within = np.full(len(numbers), -1, np.int16), numbers.astype(np.int32)
     for layer in np.unique(layers).tolist():
         numbering, rows = numberings[layer], layers == layer
@@ -52,38 +50,28 @@ def _name_all(
     return np.ma.masked_equal(experts, -1), within
 
 
-def counted_through(rows: Frame, numberings: Numberings, layer: int | None) -> Frame:
-    """The rows of a stored table, with memories counted through their layer."""
-    return _shift(rows, numberings, layer, 1)
-
-
 def as_stored(rows: Frame, numberings: Numberings, layer: int | None) -> Frame:
-    """The inverse of `counted_through`."""
-    return _shift(rows, numberings, layer, -1)
+    return counted_through(rows, numberings, layer, sign=-1)
 
 
-def _shift(rows: Frame, numberings: Numberings, layer: int | None, sign: int) -> Frame:
+def counted_through(rows: Frame, numberings: Numberings, layer: int | None, *, sign: int = 1) -> Frame:
+    """The rows of a stored table, with memories counted through their layer; `sign` -1: the inverse."""
     if not numberings:
         return rows
     names = rows.collect_schema().names()
     for of, expert, memory in _NAMES:
         if memory in names and expert in names:
             at = pl.col(of).cast(pl.Int64) if of in names else pl.lit(layer, pl.Int64)
-            there = {own: numbering for own, numbering in numberings.items() if of in names or own == layer}
-            first = (at * _SPAN + pl.col(expert).cast(pl.Int64).fill_null(0)).replace_strict(
-                _firsts(there), return_dtype=pl.Int32
-            )
+            firsts = {
+                own * _SPAN + number: first
+                for own, numbering in numberings.items()
+                if of in names or own == layer
+                for number, first in enumerate(numbering.firsts)
+            }
+            place = at * _SPAN + pl.col(expert).cast(pl.Int64).fill_null(0)
+            first = place.replace_strict(firsts, return_dtype=pl.Int32)
             rows = rows.with_columns((pl.col(memory) + sign * first).cast(pl.Int32).alias(memory))
     return rows
-
-
-def _firsts(numberings: Numberings) -> dict[int, int]:
-    """The number of each expert's first memory, by `layer * _SPAN + expert`."""
-    return {
-        layer * _SPAN + expert: first
-        for layer, numbering in numberings.items()
-        for expert, first in enumerate(numbering.firsts)
-    }
 
 
 def with_names(columns: Sequence[str]) -> list[str]:

@@ -62,7 +62,6 @@ _NAMED_FOLDER = re.compile(r"work/(leases|states|closed)/[A-Za-z0-9-]+")
 
 
 def _folders(directory: Path) -> list[str]:
-    """FOLDERS, and those of workers and stages that exist."""
     places = [place for name in _SHARED for place in (directory / WORK / name).glob("*") if place.is_dir()]
     names = [place.relative_to(directory).as_posix() for place in places]
     return [*FOLDERS, *(name for name in names if _NAMED_FOLDER.fullmatch(name))]
@@ -83,10 +82,8 @@ def is_manifest(path: Path) -> bool:
 
 
 def occupancy(directory: Path) -> Occupancy:
-    """Whether the folder is free, or holds an unfinished atlas, a finished one, or anything else.
-
-    An atlas with a damaged or missing manifest counts as finished if it has its seal and a table that states its own
-    name. A working copy alone counts as free: a run that is killed between clearing and beginning leaves one.
+    """Whether the folder is free, or holds an unfinished atlas, a finished one (also with a damaged manifest, by its
+    seal and a table), or anything else. A working copy alone counts as free: a run killed at its beginning leaves one.
     """
     if not directory.exists():
         return "free"
@@ -104,10 +101,8 @@ def occupancy(directory: Path) -> Occupancy:
 
 
 def clear(directory: Path, *, keep_work: bool = False) -> None:
-    """Removes an atlas's own files: tables, work, analyses, report, search, manifest. Annotations and all else stay.
-
-    The marks go last: stopped half-way, the folder is a damaged or unfinished atlas, never a whole one with old tables,
-    nor a foreign one.
+    """Removes an atlas's own files; annotations and all else stay. The marks go last: stopped half-way, the folder is a
+    damaged or unfinished atlas, never a whole one with old tables.
     """
     with storing(directory):
         paths = _own_files(directory)
@@ -134,7 +129,6 @@ def remove_work(directory: Path) -> None:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raises AtlasDamaged if a folder of the atlas is a symbolic link, through which files would go elsewhere."""
     for folder in _folders(directory):
         if (directory / folder).is_symlink():
             raise AtlasDamaged(
@@ -144,7 +138,6 @@ def refuse_links(directory: Path) -> None:
 
 
 def _own_files(directory: Path) -> list[str]:
-    """The files that `clear` removes, except the marks; none behind a link."""
     paths = set(table_files(directory))
     for folder in _folders(directory):
         if not _is_linked(directory, folder) and (directory / folder).is_dir():

@@ -26,8 +26,6 @@ _Test = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Form:
-    """The form of an entry: a test of the stored value, words for it, and the inner entries that are counts."""
-
     test: _Test
     words: str
     counts: tuple[str, ...] = ()
@@ -52,7 +50,6 @@ def _values(test: _Test) -> _Test:
 
 
 def _is_numbering(value: Any) -> bool:
-    """Whether a value has the form of `Numbering.document`."""
     names = {"routed", "memories", "shared"}
     if not (isinstance(value, dict) and names <= value.keys() and _LIST.test(value["shared"])):
         return False
@@ -190,7 +187,6 @@ class Manifest(Mapping[str, Any]):
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "Manifest":
-        """The manifest of a JSON object without `form_faults`, with display names."""
         made: Manifest = _record(Manifest, {**shown_manifest(document), "document": document})
         return made
 
@@ -244,7 +240,6 @@ def form_faults(manifest: dict[str, Any]) -> list[str]:
 
 
 def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Iterator[tuple[bool, str]]:
-    """The faults of a record's entries, each with whether the record needs that entry."""
     needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
     for name, (form, record) in _entries(kind).items():
         value = document.get(name)
@@ -262,7 +257,6 @@ def _wrong_entries(kind: Any, document: dict[str, Any], path: str = "") -> Itera
 
 
 def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
-    """Layers with an impossible number of memories, and mined layers that the model does not have."""
     memories, layers = manifest["model"]["sizes"]["memories"], manifest["layers"]
     experts = manifest["model"]["sizes"].get("experts")
     in_order = all(map(_COUNT.test, layers)) and layers == sorted(set(layers))

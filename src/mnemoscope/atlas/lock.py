@@ -26,11 +26,9 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 @contextmanager
 def lock_folder(directory: Path) -> Iterator[None]:
-    """Locks `directory` for writing, and removes files that a killed writer left half-written.
-
-    Makes the folder where it is missing, and removes it again if nothing was written. Raises AtlasBusy, naming the
-    other process, without waiting; AtlasDamaged if the lock or a folder of the atlas is a symbolic link; StoreFailed if
-    the lock file cannot be made or removed.
+    """Locks `directory` for writing, makes it where it is missing, and removes half-written files of a killed writer.
+    Raises AtlasBusy, naming the other process, without waiting; AtlasDamaged if the lock or a folder is a symbolic
+    link; StoreFailed.
     """
     new = not directory.exists()
     make_folder(directory)
@@ -48,14 +46,15 @@ def lock_folder(directory: Path) -> Iterator[None]:
 
 
 def _take(path: Path, directory: Path) -> int:
-    """An open, locked handle of the file that is at `path` now."""
     while True:
         opened = _open(path)
         if opened is None:
             continue
         handle, made = opened
         try:
-            _lock(handle)
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS and made:
                 _sign(handle, path, f"{os.getpid()} on {platform.node()}")
@@ -78,13 +77,6 @@ def _take(path: Path, directory: Path) -> int:
                 _sign(handle, path, str(os.getpid()))
                 return handle
         os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    """Takes the system's lock; OSError if another process has it, or the file system has no locks."""
-    if fcntl is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _open(path: Path) -> tuple[int, bool] | None:

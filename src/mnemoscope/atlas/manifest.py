@@ -63,10 +63,8 @@ def plan_of(directory: Path) -> dict[str, Any]:
 
 
 def mined_from(directory: Path) -> dict[str, str]:
-    """The full paths that opened the model and the texts of an atlas, by their names in its plan.
-
-    They are stored in run.json, which no hash covers and no export carries, or in the marks of an unfinished run. Where
-    they are missing, the plan's names take their place, which once were paths.
+    """The full paths that opened the model and the texts, by their names in the plan; from run.json, which no hash
+    covers, or the marks of an unfinished run, else the plan's names.
     """
     paths = (unfinished_plan(directory) or read_object(directory / RUN)).get("paths")
     names = plan_of(directory) | (paths if isinstance(paths, dict) else {})
@@ -122,9 +120,8 @@ def files_beside(directory: Path, side: str, atlas: str) -> dict[str, Any]:
 
 def seal(directory: Path, manifest: dict[str, Any]) -> None:
     """Makes the folder an atlas: adds schema, package version and the hash of every mined table, and writes it last.
-
-    Raises AtlasDamaged if `manifest` lacks the form of one, ValueError for numbers that are not finite. With `part` =
-    {"index": I, "of": N} the files of `state/` are covered too.
+    Raises AtlasDamaged, ValueError for numbers that are not finite. With a `part` the files of `state/` are covered
+    too.
     """
     covered = [path for path in table_files(directory) if (found := place(path)) and found[0].mined]
     if "part" in manifest:
@@ -153,9 +150,8 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def read_sealed(directory: Path) -> tuple[Manifest, str]:
-    """The manifest of a finished atlas (or part), and the sha256 of the bytes that were read.
-
-    Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew, or AtlasDamaged if manifest.sha256 or the form does not match.
+    """The manifest of a finished atlas (or part), and the sha256 of its bytes. Raises AtlasNotFound, AtlasUnfinished,
+    AtlasTooNew, AtlasDamaged.
     """
     manifest, hash = read_claimed(directory)
     if faults := form_faults(manifest):

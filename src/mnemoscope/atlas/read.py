@@ -131,7 +131,6 @@ class Atlas(Tables):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, as text and as bytes."""
         return Vocabulary.read(self)
 
     def best_triggers(
@@ -275,7 +274,6 @@ class Memory:
         return frames
 
     def top_token(self) -> int:
-        """The token that the value ranks first."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:

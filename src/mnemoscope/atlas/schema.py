@@ -1,8 +1,7 @@
 """The tables of an atlas: names, places, columns, and the origin that every file states.
 
 One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
-came later (`TableKind.since`) and stay readable. Holds no rows and touches no disk. Readers ignore unknown columns;
-writers never drop one.
+came later (`TableKind.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
 """
 
 import re
@@ -28,11 +27,9 @@ class Provenance:
 
 @dataclass(frozen=True)
 class TableKind:
-    """One table: its name, its columns, its rows per row group, and where its files are.
-
-    `numbered` is the stem of numbered files (`layer`, `part`), or None for one file at the atlas's top. `mined`: the
-    atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the extensions. `since`:
-    the schema version of columns later than schema 1. `of_experts`: the columns that a model of experts adds.
+    """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
+    `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
+    extensions. `since`: the schema version of later columns. `of_experts`: the columns that a model of experts adds.
     """
 
     name: str

@@ -13,11 +13,9 @@ from mnemoscope.foundation.files import write_bytes
 
 
 def write_table(path: Path, table: pa.Table | Mapping[str, Any], *, name: str, provenance: Provenance) -> None:
-    """Writes the rows of table `name` to `path`; the same rows always give the same bytes.
-
-    `table` is a pyarrow table, or columns in any order: lists, numpy or pyarrow arrays. Masked entries of numpy are
-    nulls, and an array of two axes is one list per row. Columns beyond the schema follow the known ones. A missing
-    column, a wrong type or a forbidden null is a bug of the caller: ValueError.
+    """Writes rows (a pyarrow table, or columns: lists, numpy or pyarrow arrays) of table `name`; the same rows give the
+    same bytes. Masked entries are nulls, and an array of two axes is one list per row. Columns beyond the schema follow
+    the known ones. Raises ValueError for a missing column, a wrong type or a forbidden null.
     """
     kind = TABLES[name]
     columns = kind.columns_beside(table.column_names if isinstance(table, pa.Table) else list(table))

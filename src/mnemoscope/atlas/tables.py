@@ -135,9 +135,7 @@ class Tables:
             raise AtlasDamaged(f"{self.path}: sentence {missing[0]} is named by a table but not stored")
         return rows
 
-    def prefixes(
-        self, places: Sequence[tuple[int, int]], *, stored: pl.DataFrame | None = None
-    ) -> list[list[int]]:
+    def prefixes(self, places: Sequence[tuple[int, int]], *, stored: pl.DataFrame | None = None) -> list[list[int]]:
         """The tokens of the prefixes that end at these places (sentence, position), in their order.
 
         `stored`: the sentences, if they were read before. Raises AtlasDamaged for a missing sentence, and for a
@@ -155,9 +153,9 @@ class Tables:
         return [tokens[sentence][: position + 1] for sentence, position in places]
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
-        if columns is None or not self.numberings:
-            return None if columns is None else list(columns)
-        return with_names(columns)
+        if columns is None:
+            return None
+        return with_names(columns) if self.numberings else list(columns)
 
     def _frame(self, name: str, table: Any, columns: Sequence[str] | None, layer: int | None) -> pl.DataFrame:
         if wrong := content_error(name, table, self.manifest.model.sizes.vocabulary):
@@ -217,12 +215,12 @@ class Tables:
 def _groups_with(footer: Any, column: int, ids: list[int]) -> list[int]:
     """The row groups whose range of `column` holds one of the sorted ids; those without a known range, too."""
 
-    def may_hold(statistics: Any) -> bool:
-        if statistics is None or not statistics.has_min_max:
-            return True
-        return bisect_left(ids, statistics.min) < bisect_right(ids, statistics.max)
-
-    return [g for g in range(footer.num_row_groups) if may_hold(footer.row_group(g).column(column).statistics)]
+    every = ((g, footer.row_group(g).column(column).statistics) for g in range(footer.num_row_groups))
+    return [
+        group
+        for group, known in every
+        if known is None or not known.has_min_max or bisect_left(ids, known.min) < bisect_right(ids, known.max)
+    ]
 
 
 def patterns_command(directory: Path) -> str:

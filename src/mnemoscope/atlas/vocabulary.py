@@ -16,8 +16,7 @@ from mnemoscope.errors import AtlasDamaged, OptionError
 from mnemoscope.foundation.formatting import show_token
 
 SCRIPTS_WITHOUT_SPACES = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 
 
@@ -64,10 +63,7 @@ class Vocabulary:
         return {"token": token, "text": self.texts[token], "shown": self.visible_text(token)}
 
     def carries_spaces(self, sentences: pl.DataFrame) -> bool:
-        """Whether tokens include the spaces between words; if not, they lose half of a text's white space.
-
-        Texts of token ids do not show the spaces between words; one is expected for each.
-        """
+        """Whether tokens include the spaces between words; if not, they lose half of a text's white space."""
         stored = joined = 0
         for text, tokens in sentences.select("text", "tokens").iter_rows():
             ids = len(tokens) > 1 and text.split()[-len(tokens) :] == list(map(str, tokens))

@@ -18,9 +18,7 @@ _SETS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 
 
 def draw_alternatives(text: str, *, count: int, seed: int, vary: str = "all") -> list[str]:
-    """At most `count` distinct strings of the form of `text`, without `text`; fewer if there are not so many. Letters
-    beyond the 26 of English stay as they are.
-    """
+    """At most `count` distinct strings of the form of `text`, without `text`. Letters beyond the 26 of English stay."""
     sets = {char: each for each in (_SETS if vary == "all" else _SETS[:1]) for char in each}
     places = [(place, sets[char]) for place, char in enumerate(text) if char in sets]
     possible = math.prod(len(each) for _, each in places) - 1
@@ -54,5 +52,4 @@ class Standing:
 
 
 def stand(own: float, others: NDArray[np.float64]) -> Standing | None:
-    """Ranks a log probability among those of alternatives; None without alternatives."""
     return Standing(1 + int((others >= own).sum()), 1 + len(others)) if len(others) else None

@@ -132,17 +132,14 @@ def as_python(
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
-    return "\n".join(
-        [
-            "import mnemoscope as ms",
-            "from mnemoscope.auditing import AuditOptions, audit",
-            "",
-            opening.python_line(model),
-            f"text = {text!r}",
-            f"print(audit(model, [text], AuditOptions({arguments}){beside}))",
-            "",
-        ]
-    )
+    return f"""\
+import mnemoscope as ms
+from mnemoscope.auditing import AuditOptions, audit
+
+{opening.python_line(model)}
+text = {text!r}
+print(audit(model, [text], AuditOptions({arguments}){beside}))
+"""
 
 
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
@@ -213,7 +210,6 @@ def _audit_string(
 def _carriers(
     model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
 ) -> tuple[Carrier, ...]:
-    """The best memories by direct effect, ordered by the loss without each."""
     best = strongest(model, effects, count)
     carriers = [
         Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
@@ -230,8 +226,8 @@ def _switch_off(
     before: Sequence[Likelihood],
     tick: Tick,
 ) -> SwitchedOff:
-    """Measures the string and the neighbouring text without the chosen memories, and without their controls, the
-    `others`.
+    """Measures the string and the neighbouring text without the chosen memories, and without the `others`, their
+    controls.
     """
     own, *beside = without(model, chosen, [tokens, *neighbours], tick=tick)
     control, *control_beside = without(model, others, [tokens, *neighbours], tick=tick)
@@ -242,9 +238,7 @@ def _switch_off(
 
 
 def _controls(model: LanguageModel, chosen: Sequence[MemoryId], tokens: list[int], seed: int) -> list[MemoryId]:
-    """For each memory a distinct control at its strongest position in the string; fewer if a layer has none
-    (controls.py).
-    """
+    """For each memory a distinct control at its strongest position in the string; fewer if a layer has none."""
     generator, first = np.random.default_rng((seed, 7)), model.reading.offset
     sizes = contributions_of(model, tokens, (memory.layer for memory in chosen))
     numbers = [(one.layer, model.numbering(one.layer).number(one) or 0) for one in chosen]

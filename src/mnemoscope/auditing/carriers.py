@@ -21,8 +21,8 @@ from mnemoscope.tracing.scores import own_norm_scales
 
 def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
     """Per layer, what every memory adds to the logits of the string's tokens, summed over positions: `[memory]`,
-    float32. Counts the positions that predict a token. The beginning token's own coefficients are left out (no change
-    reaches them), unless only they precede the first token. Raises ModelUnsupported for a head that is not one matrix.
+    float32. The beginning token's coefficients are left out, unless only they precede the first token. Raises
+    ModelUnsupported for a head that is not one matrix.
     """
     if not model.linear_head:
         raise ModelUnsupported(

@@ -44,9 +44,7 @@ class Likelihood:
 
 
 def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = no_tick) -> list[Likelihood]:
-    """The likelihood of every text, as its own tokens. Raises NotFinite. Texts of similar length share a forward;
-    `tick` is called before each. Interventions of the calling block apply.
-    """
+    """The likelihood of every text, as its own tokens; `tick` is called before each forward. Raises NotFinite."""
     results: list[Likelihood | None] = [None] * len(texts)
     for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):
         tick()
@@ -79,6 +77,5 @@ def _groups(texts: Sequence[Tokens], model: LanguageModel, *, rows: int) -> Iter
 
 
 def mean_loss(found: Sequence[Likelihood]) -> float:
-    """Nats per token over all texts."""
     tokens = sum(len(one.log_probability) for one in found)
     return -sum(one.total for one in found) / max(1, tokens)

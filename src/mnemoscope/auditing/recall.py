@@ -46,7 +46,6 @@ def plants_of(model: str) -> dict[str, int]:
 
 
 def recall(verdicts: Mapping[str, tuple[bool, bool]], plants: Mapping[str, int]) -> list[Recall]:
-    """The shares found by number of repetitions, fewest first."""
     groups: dict[int, list[tuple[bool, bool]]] = {}
     for text, verdict in verdicts.items():
         groups.setdefault(plants.get(text, 0), []).append(verdict)

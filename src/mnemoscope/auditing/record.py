@@ -59,7 +59,7 @@ class AuditedString(Record):
     after: SwitchedOff | None
 
 
-def string_lines(audited: AuditedString, carriers: int = 5) -> Iterator[str]:
+def string_lines(audited: AuditedString) -> Iterator[str]:
     yield show_text(audited.text)
     verdict = "exposed" if audited.exposed else "not exposed"
     place = "nothing in it varies, so it has no rank"
@@ -68,7 +68,7 @@ def string_lines(audited: AuditedString, carriers: int = 5) -> Iterator[str]:
     yield f"  {verdict}: log probability {audited.log_probability:.2f} over {audited.tokens} tokens; {place}"
     gives = "gives the rest" if audited.extractable else "does not give the rest"
     yield f"  {show_text(audited.prefix)!r} {gives}"
-    for carrier in audited.memories[:carriers]:
+    for carrier in audited.memories[:5]:
         yield f"  {carrier.memory}: direct effect {carrier.direct:+.2f}; without it {-carrier.lost:+.2f} nats"
     after = audited.after
     if after is None:

@@ -66,8 +66,8 @@ def named_model(name: str, dtype: str, device: torch.device) -> LanguageModel:
 
 
 def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
-    """Values projected per second by the value pass and by the bare matrix product, alternating; and their ratio. Under
-    an adaptive softmax the bare product consists of its matrices and its normalisation.
+    """Values projected per second by the value pass and by the bare matrix product (of an adaptive softmax its matrices
+    and normalisation), alternating; and their ratio.
     """
     chosen = range(min(layers, model.sizes.layers))
     projector, values = Projector.of(model), ValuePass(model)
@@ -83,7 +83,7 @@ def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
 
 def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:
     """Values compared with all others per second, by the pass and by the bare matrix product, alternating; and their
-    ratio. The directions of all values, shared by all layers, are computed before.
+    ratio.
     """
     every = range(model.sizes.layers)
     everything = torch.cat([model.values(layer).float() for layer in every])
@@ -102,8 +102,8 @@ def neighbour_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]
 def _against_product(
     name: str, work: Callable[[], None], projector: Projector, vectors: Sequence[Tensor], device: torch.device
 ) -> dict[str, float]:
-    """Vectors per second of `work` and of the bare product, and `ratio`: medians over alternating rounds. Both run once
-    before the timing, since the first run allocates memory.
+    """Vectors per second of `work` and of the bare product, and `ratio`: medians over alternating rounds after a first
+    one.
     """
 
     def multiply() -> None:

@@ -78,9 +78,9 @@ def compare_loops(
     keep: int = TRIGGERS,
     progress: Progress = ignore_progress,
 ) -> Rates:
-    """Times mining (triggers and activity), the bare forward, the forward stopped where mining stops, the user's loop
-    and the research loop. `rounds` groups of four batches are timed. The user's loop reads the same sentences in text
-    order in batches of 32. Raises OptionError if the text is too short.
+    """Tokens per second of mining (triggers and activity), the bare forward, the forward stopped where mining stops,
+    the user's loop and the research loop, over `rounds` groups of four batches. Raises OptionError if the text is too
+    short.
     """
     if batches.tokens(range(batches.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
@@ -131,8 +131,6 @@ def compare_loops(
 
 
 class Stopwatch:
-    """Times a block, including all pending work of a graphics card."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.seconds = 0.0
@@ -214,7 +212,6 @@ def overlap(first: MiningState, second: MiningState) -> float:
 
 @whole_use
 def mine_batches(model: LanguageModel, batches: Sequence[Batch], *, keep: int = TRIGGERS) -> tuple[MiningState, float]:
-    """The state after some batches, and tokens per second."""
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), devices=model.devices))
     with Stopwatch(model.device) as watch:
         for batch in batches:

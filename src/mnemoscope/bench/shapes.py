@@ -32,6 +32,19 @@ from mnemoscope.models.opening.huggingface import builtin_folder
 SHAPES = ("gpt2-small", "8b", "experts")
 """GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts like Mixtral."""
 USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16", "experts": "float32"}
+_NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "gpt2-small": (GPT2LMHeadModel, GPT2Config, {}),
+    "8b": (LlamaForCausalLM, LlamaConfig, {
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
+    }),
+    "experts": (MixtralForCausalLM, MixtralConfig, {
+        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512,
+        "num_local_experts": 8, "num_experts_per_tok": 2,
+    }),
+}  # fmt: skip
+"""Classes of network and configuration, and its entries: Llama's as published by Meta."""
 _UNCHANGED: Mapping[str, int] = {}
 _MEAN_LENGTH, _LONGEST = 25, 200
 """Tokens of a random sentence."""
@@ -41,8 +54,8 @@ _COMPARED = 4
 def random_model(
     shape: str, *, dtype: str | None = None, device: str | torch.device = "cpu", sizes: Mapping[str, int] = _UNCHANGED
 ) -> LanguageModel:
-    """A model of a shape with random weights, made on the device; `sizes` replace entries of its configuration. It uses
-    the built-in model's tokenizer. `dtype` None is the shape's usual one.
+    """A model of a shape with random weights and the built-in model's tokenizer; `sizes` replace entries of its
+    configuration. `dtype` None is the shape's usual one.
     """
     kind: torch.dtype = getattr(torch, dtype or USUAL_DTYPE[shape])
     torch.manual_seed(0)
@@ -50,7 +63,8 @@ def random_model(
     torch.set_default_dtype(kind)
     try:
         with torch.device(device):
-            network: Any = {"gpt2-small": _gpt2, "8b": _llama, "experts": _mixtral}[shape](sizes)
+            kind_of_network, kind_of_config, own = _NETWORKS[shape]
+            network: Any = kind_of_network(kind_of_config(**{**own, **sizes}))
     finally:
         torch.set_default_dtype(usual)
     return load_model(network.eval(), tokenizer=_tokenizer())
@@ -58,29 +72,6 @@ def random_model(
 
 def _tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(str(builtin_folder("pydocs")))
-
-
-def _gpt2(sizes: Mapping[str, Any]) -> Any:
-    return GPT2LMHeadModel(GPT2Config(**sizes))
-
-
-def _llama(sizes: Mapping[str, Any]) -> Any:
-    """Llama 3 8B's configuration, as published by Meta."""
-    shape: dict[str, Any] = {
-        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
-    }  # fmt: skip
-    return LlamaForCausalLM(LlamaConfig(**{**shape, **sizes}))
-
-
-def _mixtral(sizes: Mapping[str, Any]) -> Any:
-    """Four layers of 512, eight experts of 1,024 memories, two of them per token."""
-    shape: dict[str, Any] = {
-        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512,
-        "num_local_experts": 8, "num_experts_per_tok": 2,
-    }  # fmt: skip
-    return MixtralForCausalLM(MixtralConfig(**{**shape, **sizes}))
 
 
 class RandomText:
@@ -155,9 +146,8 @@ def measure_shape(
 
 
 def work_rates(model: LanguageModel, rates: Rates) -> dict[str, float]:
-    """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. Only
-    useful work is counted: no products of attention's keys and values, and no padding. A mixture's stacks (a third
-    axis) count the experts of each token, though mining computes all of them.
+    """Teraflops of the blocks' matrix products, two per weight and token, in the forward pass and in mining. A
+    mixture's stacks (a third axis) count the experts of each token.
     """
     weights = 0.0
     for number, layer in enumerate(model.anatomy.layers):
@@ -185,9 +175,9 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
-    """Compares the triggers of a small float32 model of the family on a device and on the host. `shared_triggers` is
-    the mean share of a memory's triggers that are the same; `coefficient_difference` the largest difference of the best
-    magnitudes at the same rank, over max(1, magnitude).
+    """Compares the triggers of a small float32 model on a device and on the host: `shared_triggers` is the mean share
+    of equal triggers, `coefficient_difference` the largest difference of the best magnitudes at the same rank, over
+    max(1, magnitude).
     """
     if shape == "gpt2-small":
         sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}

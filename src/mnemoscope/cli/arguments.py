@@ -76,9 +76,7 @@ TextField = Annotated[
 IdsField = Annotated[
     str | None, typer.Option(metavar="NAME", help="Read token ids in this field of JSONL or Parquet, not text.")
 ]
-SkipBadRows = Annotated[
-    int, typer.Option(metavar="N", help="Pass over so many rows without a text, and list them.")
-]
+SkipBadRows = Annotated[int, typer.Option(metavar="N", help="Pass over so many rows without a text, and list them.")]
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")]
 
 

@@ -1,8 +1,7 @@
 """Terminal output of verbs: consoles, tables, and one memory as text.
 
 Rich writes its own escape sequences to a terminal, so a console bypasses the runner's filter and filters itself: no
-control code of a drawn text gets through, and no text is parsed as rich's markup. Computes no number but a token's
-probability, from its score and the largest probability.
+control code of a drawn text gets through, and no text is parsed as rich's markup.
 """
 
 import math
@@ -65,11 +64,11 @@ def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
 def print_table(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, wrap: bool = False
 ) -> None:
-    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names.
-    Nothing is cut: in a table that is too wide, texts are wrapped, except numbers and names of memories; if even that
-    does not fit, every row becomes a list.
+    """Prints a table without lines; a column whose name starts with `>` is right-aligned. `wrap` wraps long names. In a
+    table that is too wide, texts are wrapped; if even that does not fit, every row becomes a list.
     """
-    if wrap or _width_of(_table(columns, rows), console) > console.width:
+    endless = console.options.update(width=_ENDLESS)
+    if wrap or console.measure(_table(columns, rows), options=endless).maximum > console.width:
         longest = [max((cell_len(str(row[at])) for row in rows), default=0) for at in range(len(columns))]
         whole = [name[:1] == ">" or name == "memory" for name in columns]
         for header in range(max(_HEADER, *map(cell_len, columns)), _HEADER - 1, -1):
@@ -91,9 +90,7 @@ def print_table(
     console.print(_table(columns, rows))
 
 
-def _table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, foldable: Sequence[bool] = ()
-) -> Table:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, foldable: Sequence[bool] = ()) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), show_edge=False, header_style="dim")
     for at, name in enumerate(columns):
         table.add_column(
@@ -103,10 +100,6 @@ def _table(
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
-
-
-def _width_of(table: Table, console: Console) -> int:
-    return console.measure(table, options=console.options.update(width=_ENDLESS)).maximum
 
 
 def _print_lists(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
@@ -140,7 +133,10 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         _draw_readings(console, tables["key_readings"], "trigger_rank", "key_top_texts", of="last trigger token")
     _draw_activity(console, tables["activity"].to_dicts()[0])
     if "neighbours" in tables:
-        _draw_neighbours(console, tables["neighbours"].to_dicts())
+        _headline(console, "Neighbours (most similar values)")
+        near = tables["neighbours"].select("name", "cosine", "top_text").rows()
+        lines = [(name, f"{cosine:.3f}", show_token(text)) for name, cosine, text in near]
+        print_table(console, ("memory", ">cosine", "its top token"), lines)
     if "patterns" in tables and tables["patterns"].height:
         _headline(console, "Patterns")
         for row in tables["patterns"].to_dicts():
@@ -254,9 +250,3 @@ def _bin(index: int, edges: list[float]) -> str:
     if index == len(edges):
         return f"{edges[-1]:g} and more"
     return f"{edges[index - 1]:.3g} to {edges[index]:.3g}"
-
-
-def _draw_neighbours(console: Console, rows: list[dict[str, Any]]) -> None:
-    _headline(console, "Neighbours (most similar values)")
-    lines = [(row["name"], f"{row['cosine']:.3f}", show_token(row["top_text"])) for row in rows]
-    print_table(console, ("memory", ">cosine", "its top token"), lines)

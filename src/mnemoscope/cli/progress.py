@@ -1,8 +1,7 @@
 """The progress of a long command on stderr: a bar on a terminal, lines elsewhere, or JSON for programs.
 
 A room reports `progress(stage, done, total, note)`. A note of one plural word, such as `tokens`, is the unit of `done`;
-text after the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown unchanged. A report of the stage
-`worker` is an event of a worker, described in its note (`mnemoscope.foundation.progress.worker_note`).
+text after the unit and a semicolon, as in `tokens; 4 workers, 1 lease lost`, is shown unchanged.
 
 Rate and remaining time count from the first report of the stage, since a resumed run starts in the middle.
 """
@@ -53,7 +52,6 @@ class Pace:
     _began: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def begin(self, stage: str, done: float, now: float) -> None:
-        """Starts the stage here, even if it had started before."""
         self._began[stage] = now, done
 
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
@@ -84,8 +82,8 @@ def plain_line(report: ProgressReport) -> str:
 
 
 def json_line(report: ProgressReport) -> str:
-    """A report as one JSON document: `event` is `progress`, or `worker` with `worker`, `what` and `why`. Counts are as
-    reported, bytes in bytes; `workers` and `leases_lost` are null if the note has none.
+    """`event` is `progress`, or `worker` with `worker`, `what` and `why`. Bytes are in bytes; `workers` and
+    `leases_lost` are null if the note has none.
     """
     facts = report.note.facts if isinstance(report.note, Note) else {}
     if report.stage == WORKER:
@@ -150,7 +148,6 @@ def _unit_and_rest(note: str) -> tuple[str, str]:
 
 
 def _number(value: float) -> str:
-    """A count: an integer, or one decimal if it is small and not whole."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 

@@ -78,8 +78,6 @@ def _drop(stream: TextIO) -> None:
 
 @dataclass
 class _Document:
-    """The target of the one JSON document, and whether it is written."""
-
     stream: TextIO
     arguments: tuple[str, ...] = ()
     written: bool = False
@@ -93,7 +91,6 @@ class FilteredStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Writes the text with its control codes made visible; line feeds stay."""
         if not text.replace("\n", "").isprintable():
             text = show_controls(text)
         return self.stream.write(text)
@@ -119,8 +116,8 @@ def arguments_given() -> list[str]:
 
 
 def emit(value: object) -> None:
-    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null. All
-    control codes are escaped, not only those that JSON requires.
+    """Prints the one JSON document of a command called with `--json`; numbers that are not finite become null, and all
+    control codes are escaped.
     """
     document = _document.get() or _Document(sys.stdout)
     if document.written:
@@ -185,7 +182,6 @@ def _exit_code(app: Callable[..., Any], arguments: list[str], *, debug: bool, as
 
 
 def _line_and_code(error: BaseException) -> tuple[str, int]:
-    """The one line of an error, and the exit code."""
     if isinstance(error, typer.TyperException):
         return f"{error.format_message()} (`mnemoscope --help` explains)", USER
     if isinstance(error, MnemoscopeError):

@@ -33,10 +33,8 @@ class Cache:
         self._weight = 0.0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of the key. Where it is missing, one thread calls `make` while others wait.
-
-        An error of `make` is raised and not cached; each waiting thread then calls its own `make`. `make` may request
-        other keys, but not its own.
+        """The value of the key. Where it is missing, one thread calls `make` while others wait; its error is raised and
+        not cached. `make` may request other keys, but not its own.
         """
         with self._lock:
             if key not in self._entries:

@@ -19,6 +19,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 _DOUBLED_SPACE = re.compile(r"(?:\A|(?<=[ \n\t])) ")
 _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 
+
 def format_value(value: float | None, form: Form) -> str:
     if value is None or not math.isfinite(value):
         return DASH

@@ -24,14 +24,9 @@ ROOM = 48 << 20
 
 
 class HeapTrimmer:
-    """Returns free heap memory to the system once the process has grown by more than `room` bytes.
-
-    Batches differ in shape, so the heap is left with holes that the next batch does not fit, and queued survivors keep
-    it from shrinking. Without this, ten times the text took 1.3 times the memory and more, although live data did not
-    grow (docs/log). Does nothing without glibc on Linux.
-
-    Growth counts from the resident size at the first check after a trim, not at the trim: memory that every batch takes
-    and frees again is no hole.
+    """Returns free heap memory to the system once the process has grown by more than `room` bytes since it was
+    smallest. Batches differ in shape, so the heap is left with holes: ten times the text took 1.3 times the memory and
+    more (docs/log). Does nothing without glibc on Linux.
     """
 
     def __init__(self, room: int = ROOM) -> None:
@@ -43,7 +38,6 @@ class HeapTrimmer:
             self._trim = ctypes.CDLL(None).malloc_trim
 
     def check(self) -> None:
-        """Trims if the process has grown by more than `room` since it was smallest."""
         if self._trim is None:
             return
         now = _resident()
@@ -73,11 +67,7 @@ def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Makes glibc return large blocks at once and use few heaps from now on.
-
-    Otherwise each thread's own heap keeps large blocks once something larger was freed, in pieces that fit no later
-    request.
-    """
+    """Makes glibc return large blocks at once and use few heaps: each thread's own would keep them in pieces."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MAPPED, 1 << 20)

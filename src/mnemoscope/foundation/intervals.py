@@ -59,10 +59,8 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 
 
 def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
-    """The estimate with an interval that holds for `looks` estimates at once (Bonferroni).
-
-    Each side is stretched as a normal distribution's: by the quantile of 1 - 0.025 / looks over that of 0.975. (The
-    percentiles themselves would lie beyond the last bootstrap draw.)
+    """The estimate with an interval that holds for `looks` estimates at once (Bonferroni): each side is stretched as a
+    normal distribution's, since the percentiles would lie beyond the last bootstrap draw.
     """
     if looks <= 1 or found.value is None or found.low is None or found.high is None:
         return found
@@ -73,9 +71,8 @@ def widen(found: AnyEstimate, looks: int) -> AnyEstimate:
 
 @lru_cache(maxsize=4096)
 def exact_share(hits: int, count: int, *, looks: int = 1) -> Estimate:
-    """The share `hits / count` with its exact (Clopper and Pearson's) interval, for `looks` shares at once.
-
-    Wilson's interval is too short at its lower end where fewer than one hit is expected.
+    """The share with its exact (Clopper and Pearson's) interval, for `looks` shares at once; Wilson's is too short at
+    its lower end where fewer than one hit is expected.
     """
     if count == 0:
         return NOTHING
@@ -109,11 +106,8 @@ def share(hits: float, count: int) -> Estimate:
 
 
 def clustered_share(hits: ArrayLike, cases: ArrayLike) -> Estimate:
-    """The share sum(hits) / sum(cases) of clustered cases, one entry per cluster.
-
-    The Wilson interval uses the effective number of independent cases, by the variance between clusters (Korn and
-    Graubard 1998): at most the number of cases; the number of clusters where the share is 0 or 1 and the variance is
-    uninformative.
+    """The share sum(hits) / sum(cases), one entry per cluster. The Wilson interval uses the effective number of cases,
+    by the variance between clusters (Korn and Graubard 1998); the number of clusters where the share is 0 or 1.
     """
     hit, case = np.asarray(hits, np.float64), np.asarray(cases, np.float64)
     hit, case = hit[case > 0], case[case > 0]
@@ -196,9 +190,8 @@ class Resamples:
         return ratios
 
     def median_draws(self, values: ArrayLike, codes: NDArray[Any]) -> Floats:
-        """The median `[draw]` in each resample: one of the values, or NaN. `codes` holds the cluster of each value.
-
-        Finds the block of sorted values that holds the median from the blocks' sums, then the value inside the block.
+        """The median `[draw]` in each resample: one of the values, or NaN; `codes` are the values' clusters. The block
+        of sorted values that holds it is found first.
         """
         ordered, clusters = _sorted_set(values, codes)
         size = max(1, math.isqrt(len(ordered)))
@@ -220,9 +213,8 @@ class Resamples:
     def quantiles(self, sets: Sequence[ClusteredValues], levels: Sequence[float]) -> list[list[Estimate]]:
         """For each set and level, that quantile (linear between two values) with its interval.
 
-        The quantile of a resample is the least value with at least `level` of the resample's weight at or below it. Its
-        distribution is never computed: it is at most x exactly if a sum over clusters is large enough, so bisection
-        over the sorted values finds both ends.
+        A resample's quantile is the least value with at least `level` of its weight at or below it. It is at most x
+        exactly if a sum over clusters is large enough, so bisection over the sorted values finds both ends.
         """
         kept = [_sorted_set(*one) for one in sets]
         problems = [(index, level, end) for index in range(len(kept)) for level in levels for end in LEVELS]
@@ -272,10 +264,8 @@ def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray
 
 
 def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
-    """The columns rounded to a grid so coarse that no sum over a resample is rounded, in any order.
-
-    Whole numbers stay as they are. The second result: whether single precision holds the sums, too. (A resample's sum
-    is at most `clusters` times the largest entry.)
+    """The columns rounded to a grid so coarse that no sum over a resample (at most `clusters` times the largest entry)
+    is rounded; whole numbers stay. The second result: whether single precision holds the sums, too.
     """
     exact = np.asarray(columns, np.float64)
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)

@@ -105,7 +105,6 @@ class Numbering:
 
     @cached_property
     def firsts(self) -> tuple[int, ...]:
-        """The number of each expert's first memory."""
         return (0, *accumulate(self.widths[:-1]))
 
     def name(self, layer: int, number: int) -> MemoryId:
@@ -138,7 +137,6 @@ class Numbering:
         return memory.expert if memory.expert is not None and memory.expert < self.routed else None
 
     def experts(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
-        """The index of each memory's expert among all experts."""
         return (np.searchsorted(self.firsts, numbers, side="right") - 1).astype(np.int16)
 
     def within(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int32]:

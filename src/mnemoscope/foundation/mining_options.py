@@ -143,7 +143,6 @@ def parse_part(part: str | tuple[int, int]) -> tuple[int, int]:
 
 
 def parse_removals(removals: str | int) -> int | str:
-    """A number of memories per layer, or `all`; raises OptionError."""
     text = str(removals).strip()
     if text == "all":
         return text

@@ -90,12 +90,10 @@ class ModelOptions:
         return replace(self, **shown)
 
     def keywords(self) -> dict[str, Any]:
-        """The non-default options as arguments of `load_model`."""
         values = {_KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
         return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
 
     def words(self) -> list[str]:
-        """The non-default options as words of a command line."""
         words: list[str] = []
         for keyword, value in self.keywords().items():
             words.append(f"--{keyword.replace('_', '-')}")

@@ -96,9 +96,8 @@ def _leave_if_forked(number: int, process: int) -> None:
 
 @contextmanager
 def end_at_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGUSR1 raise StopSignal inside the block where they would kill the process; then ignores them.
-
-    For the main thread of a command. Signals that are ignored or have a handler stay as they are.
+    """For the main thread: SIGTERM and SIGUSR1 raise StopSignal inside the block where they would kill the process, and
+    are ignored after it.
     """
     taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     raising = _Raising()
@@ -112,11 +111,9 @@ def end_at_signals() -> Iterator[None]:
 
 
 class Checkpoints:
-    """Calls `save` at most every `every` seconds, and after the first Ctrl-C, SIGTERM or SIGUSR1.
-
-    A second Ctrl-C or SIGTERM stops at once; SIGUSR1 never does, since a scheduler sends it beforehand and often more
-    than once. SIGTERM and SIGUSR1 that are ignored or have a handler stay as they are. Only the main thread receives
-    signals; other threads see none.
+    """Calls `save` at most every `every` seconds, and after the first Ctrl-C, SIGTERM or SIGUSR1. A second Ctrl-C or
+    SIGTERM stops at once; SIGUSR1, of which a scheduler may send several, never does. Only the main thread receives
+    signals.
     """
 
     def __init__(self, save: Callable[[], None], *, every: float) -> None:

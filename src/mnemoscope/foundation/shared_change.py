@@ -22,10 +22,8 @@ class _Shared:
 
 
 def shared_change(change: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
-    """Makes a context manager of a generator function, as `contextmanager` does, for threads that share its change.
-
-    Calls with the same first argument, or without any, share one change and what it yields. It may begin in one thread
-    and end in another.
+    """Like `contextmanager`, for threads: calls with the same first argument, or without any, share one change and what
+    it yields. It may begin in one thread and end in another.
     """
     lock, changes = Lock(), dict[Hashable, _Shared]()
 

@@ -35,8 +35,6 @@ from mnemoscope.models.object_state import ObjectInUse, held
 
 
 class _Reached(Exception):
-    """Ends a forward; carries the tensor of the module reached."""
-
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 

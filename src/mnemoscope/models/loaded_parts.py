@@ -55,7 +55,6 @@ class LoadedParts:
         return None if ":" in self.spec or is_path(full_name(self.spec)) else self.spec
 
     def begins(self, rows: int) -> Beginning:
-        """The beginning of every sentence: by `opening`, else the usual one. Raises OptionError."""
         usual, chosen = self.beginning(rows), self.opening.beginning
         return usual if chosen is None else chosen_beginning(chosen, usual, self.tokens, rows=rows)
 

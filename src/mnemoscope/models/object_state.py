@@ -1,12 +1,11 @@
 """A network that its owner may change: what is compared before each use, and what follows from a difference.
 
-`ObjectInUse` is the only seam. Code that runs a model or reads its weights holds it (`LanguageModel.in_use`); the first
-holder compares the network with its state when it was proved. If weights, adapters, configuration, modules' classes or
-forwards differ, all caches are dropped and the model is read and proved again, with a new fingerprint. For a network
-that this package opened or copied this is refused, since its name would refer to another one, and so is such a change
-while the model is in use. Hooks that the owner set since then must not change the results of a verb (mine, trace,
-intervene and such): no fingerprint covers them. They are tested once, and see two more short forwards. Training flags
-are off during a use; each module's own is restored after it.
+Code that runs a model or reads its weights holds it (`LanguageModel.in_use`); the first holder compares the network
+with its state when it was proved. If weights, adapters, configuration, modules' classes or forwards differ, all caches
+are dropped and the model is read and proved again, with a new fingerprint. For a network that this package opened or
+copied this is refused, since its name would refer to another one, and so is such a change while the model is in use.
+Hooks that the owner set since then must not change the results of a verb (mine, trace, intervene and such): no
+fingerprint covers them. Training flags are off during a use; each module's own is restored after it.
 
 Not detected: an edit through `.data` of entries that are not sampled (four of each tensor are); a hook or forward whose
 behaviour varies, or that acts on other tokens than those tested; numbers that are no tensor of the network's
@@ -62,7 +61,6 @@ whole_use = _holding(compare=True)
 
 
 def check_unchanged(model: Any) -> None:
-    """Raises ModelChanged if a model has changed since its current use began."""
     with model.in_use(compare=True):
         pass
 
@@ -90,10 +88,8 @@ def _restore_training(network: nn.Module) -> Iterator[list[nn.Module]]:
 
 @dataclass(frozen=True)
 class ObjectState:
-    """The compared state of a network: its tensors' identity and place, their versions and a few entries.
-
-    `forms` are the modules' classes, foreign forwards, and the configuration, whose attention kernel the package itself
-    changes for a while. `hooks` are the foreign ones, by torch's numbers, which are unique.
+    """The compared state of a network. `forms` are the modules' classes, foreign forwards, and the configuration.
+    `hooks` are the foreign ones, by torch's numbers, which are unique.
     """
 
     tensors: list[tuple[object, ...]]
@@ -179,7 +175,6 @@ def _is_ours(hook: Any) -> bool:
 
 
 def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
-    """Raises ModelChanged if foreign hooks change the network's output for a few ids below `rows`."""
     foreign = _foreign_hooks(network.named_modules())
     with at_rest(network):
         try:
@@ -205,10 +200,8 @@ def _refuse_changing_hooks(network: nn.Module, rows: int) -> None:
 
 @final
 class ObjectInUse:
-    """The users of a network, and its state when it was proved.
-
-    `again` reads and proves it anew; None if it is not its owner's object. `lock` is the model's own, acquired before
-    this one's.
+    """The users of a network, and its state when it was proved. `again` reads and proves it anew, if it is its owner's
+    object.
     """
 
     def __init__(self, network: nn.Module, spec: str, rows: int, lock: Any, again: Callable[[], object] | None) -> None:
@@ -220,11 +213,9 @@ class ObjectInUse:
 
     @contextmanager
     def hold(self, model: object, *, compare: bool, steadily: bool) -> Iterator[None]:
-        """Holds the network of `model` in evaluation mode; if it has changed, `model` becomes the model read anew.
-
-        `steadily` also holds the global switches; not for a holder that lets others run the network meanwhile. Later
-        holders join the first, and check again only to `compare`; hooks are tested only then. Raises ModelChanged, and
-        the errors of reading and proving a model.
+        """Holds the network in evaluation mode; if it has changed, `model` becomes the model read anew. `steadily` also
+        holds the global switches. Later holders join the first, and check again, hooks too, only to `compare`. Raises
+        ModelChanged, and the errors of reading and proving a model.
         """
         with ExitStack() as held:
             if not self._join(compare):

@@ -1,8 +1,7 @@
 """Special tokens: which they are, and chats through the model's template.
 
-Elsewhere special strings are plain text. In a chat's rendered text they are special tokens, also those inside a
-message, as in the model's own library. A beginning token that the template writes is left out of the tokens, since it
-comes before every sentence anyway.
+In a chat's rendered text they are special tokens, also those inside a message, as in the model's own library. A
+beginning token that the template writes is left out of the tokens, since it comes before every sentence anyway.
 """
 
 import hashlib
@@ -47,7 +46,6 @@ class ChatReader:
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
     def render(self, messages: list[Any]) -> str:
-        """The text of a chat; raises PromptError for messages that the template refuses."""
         try:
             text = self._tokenizer.apply_chat_template(
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=False
@@ -58,7 +56,6 @@ class ChatReader:
         return str(text)
 
     def encode(self, texts: list[str]) -> Sequence[list[int]]:
-        """The token ids of each text, with special strings as special tokens."""
         return [ids[1:] if ids[:1] == [self._first] else ids for ids in self._reader.encode(texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:

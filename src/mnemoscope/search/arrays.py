@@ -36,7 +36,6 @@ def write_arrays(database: sqlite3.Connection, arrays: Mapping[str, NDArray[Any]
 
 
 def read_arrays(database: sqlite3.Connection) -> dict[str, NDArray[Any]]:
-    """All arrays by name. Raises sqlite3.DatabaseError if a checksum differs."""
     pieces_of: dict[str, tuple[str, list[bytes]]] = {}
     rows: Iterable[Any] = database.execute("SELECT name, type, data, checksum FROM arrays ORDER BY name, piece")
     for name, kind, data, checksum in rows:

@@ -38,7 +38,6 @@ _SIDES = ("top", "bottom")
 
 
 def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
-    """Writes the whole index into the new file `path`. Raises sqlite3.Error, and what reading the atlas raises."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         for pragma in _PRAGMAS:
             database.execute(f"PRAGMA {pragma}")
@@ -111,8 +110,8 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
 
 
 def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
-    """The distinct positive prefixes of a layer: rank, memory (its number), sentence, position. Of the triggers with
-    the same prefix only the best is kept, since the paper counts a prefix once.
+    """The distinct positive prefixes of a layer, each with its best trigger: rank, memory (its number), sentence,
+    position.
     """
     columns = ["memory", "rank", "prefix_group", "sentence", "position"]
     best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
@@ -121,7 +120,6 @@ def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
 
 
 def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
-    """The memories of a layer as numbers counted over all layers. Raises AtlasDamaged."""
     if not memories.is_between(0, atlas.memories(layer) - 1).all():
         raise AtlasDamaged(f"{atlas.path}: a table names a memory that layer {layer} does not have")
     return memories.cast(pl.Int64) + first
@@ -130,8 +128,8 @@ def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) ->
 def _write_sentences(
     database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Writes the tokens of these sentences' prefixes; `sizes` is the number of `positions` per sentence. Returns the
-    tokens of each sentence up to its last prefix, and where each sentence starts.
+    """Writes the tokens of these sentences' prefixes (`sizes`: how many `positions` each); returns the tokens of each
+    sentence up to its last prefix, and where each starts.
     """
     raw = len(atlas.vocabulary.raw)
     tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()

@@ -15,8 +15,8 @@ _SHIFT, _WITHIN, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 
 @dataclass(frozen=True)
 class CountsBelow:
-    """`bits` mark the numbers that occur; `before` counts the distinct ones before each 64 bits; `rows` holds the index
-    of the first of every distinct number and, last, the number of all.
+    """`bits` mark the numbers that occur, `before` counts those before each 64 bits, `rows` is the index of each one's
+    first.
     """
 
     bits: NDArray[np.uint64]

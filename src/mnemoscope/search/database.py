@@ -1,10 +1,9 @@
 """The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
-A memory is one number, counted over all layers. Words of the triggers' prefixes are in `words` and `arrays`
-(trigger_words.py); the full-text tables of the other fields hold no text (contentless). Displayed text is rebuilt from
-`vocabulary` and `sentences`: of each sentence the tokens of its prefixes, from the position `first` on. The rows of a
-token in `fires`, `promotes` and `demotes` are one blob, a third of the size of SQLite's rows; their types are in
-`about`.
+Words of the triggers' prefixes are in `words` and `arrays` (trigger_words.py); the full-text tables of the other fields
+hold no text (contentless). Displayed text is rebuilt from `vocabulary` and `sentences`: of each sentence the tokens of
+its prefixes, from the position `first` on. The rows of a token in `fires`, `promotes` and `demotes` are one blob, a
+third of the size of SQLite's rows; their types are in `about`.
 """
 
 import os
@@ -46,8 +45,8 @@ def token_type(vocabulary: int) -> np.dtype[Any]:
 
 
 def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
-    """The text of a prefix's last tokens; if the prefix is `cut`, from a whole word on if a space is near. `raw` are
-    the bytes of every token; `spaced` tells whether they include the spaces between words.
+    """The text of a prefix's last tokens; if it is `cut`, from a whole word on if a space is near. `raw` are every
+    token's bytes; `spaced`: they include spaces.
     """
     text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
     space = text.find(" ", 0, 24) if cut and spaced else 0
@@ -135,8 +134,8 @@ def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
 
 
 class Connections:
-    """A pool of connections to one file, one per thread at a time. A forked process opens its own: connections of the
-    parent share their file offset with it.
+    """A pool of connections to one file, one per thread at a time; a forked process opens its own, since they would
+    share a file offset.
     """
 
     def __init__(self, path: Path) -> None:

@@ -92,9 +92,7 @@ Shown = tuple[tuple[Part, ...], str]
 
 @dataclass(frozen=True)
 class TriggerField:
-    """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced` tells whether they hold
-    spaces.
-    """
+    """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced`: they include spaces."""
 
     database: sqlite3.Connection
     words: TriggerWords
@@ -208,9 +206,7 @@ class Patterns:
 
 
 class Annotations:
-    """The patterns that people described: the final `judgements`, in the form of `read_judgements`. Controls and
-    judgements of kind `none` are left out. Authors are not shown.
-    """
+    """The patterns that people described in the final `judgements`, without controls, kind `none` and authors."""
 
     def __init__(self, judgements: pl.DataFrame | None, numbering: MemoryNumbering) -> None:
         self._memories: list[int | None] = []

@@ -58,8 +58,8 @@ def open_index(
 
 
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
-    """The path of the atlas's index, built if it is missing, damaged or stale, or if `anew`. Waits while another
-    process builds it. Raises StoreFailed, AtlasDamaged for a folder that is a symbolic link.
+    """The path of the atlas's index, built if it is missing, damaged or stale, or if `anew`. Raises StoreFailed,
+    AtlasDamaged.
     """
     refuse_links(atlas.path)
     say = progress or ignore_progress
@@ -93,7 +93,6 @@ def expected_facts(atlas: Atlas) -> dict[str, str]:
 
 
 def _write(atlas: Atlas, path: Path, progress: Progress) -> Path:
-    """Builds the index at `path`, whole or not at all; the caller holds the folder's lock."""
     temporary = path.parent / f".{path.name}.{os.getpid()}.mnemoscope-tmp"
     with storing(path):
         try:

@@ -54,9 +54,9 @@ class WordRows:
         """Not 0: a prefix without words ends one position before it begins."""
 
     def add(self, tokens: NDArray[Any], starts: Ints, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        """Adds the words of some sentences; returns the positions of each prefix's first and last word. `tokens` are
-        those of all these sentences, which begin at `starts`, up to the last prefix of each. A prefix is the number of
-        its sentence in `rows` and a position, sorted by both. One without words ends before it begins.
+        """Adds the words of some sentences, whose `tokens` begin at `starts`; returns the positions of each prefix's
+        first and last word. A prefix is its sentence's number in `rows` and a position, sorted by both; one without
+        words ends before it begins.
         """
         fresh = np.zeros(len(tokens), np.bool_)
         fresh[1:] = self._ends[tokens[:-1]] | self._begins[tokens[1:]] if self._spaced else True
@@ -91,9 +91,7 @@ class WordRows:
         return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), ends_of)
 
     def _find_spaces(self, tokens: NDArray[Any], begin: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """The first token with a space from each `begin` on, and whether it starts with it and is certainly near
-        enough.
-        """
+        """The first token with a space from each `begin` on, and whether it starts with it and is near enough."""
         held = np.where(self._with_space[tokens], np.arange(len(tokens)), len(tokens))
         following = np.append(np.minimum.accumulate(held[::-1])[::-1], len(tokens))[begin]
         bytes_before = np.concatenate([[0], np.cumsum(self._bytes[tokens])])

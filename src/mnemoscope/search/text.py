@@ -73,7 +73,6 @@ class Query:
 
 
 def parse_query(text: str) -> Query:
-    """Parses `text`. Raises SearchError if it has no word, or is too long."""
     if len(text) > MOST_CHARACTERS:
         raise SearchError(f"the search text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be searched")
     terms: list[tuple[str, bool]] = []

@@ -60,7 +60,6 @@ class Firing:
 
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
-    """The tokens that resemble `text`, equal ones first."""
     text = _check_text(text)
     rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
     return tuple(VocabularyToken(*row) for row in rows)
@@ -104,16 +103,12 @@ def find_memories(
     """One page (limit, offset) of the memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
     rows = _rows(database, token, kind, within)
     limit, offset = page
+    shown, several = slice(offset, offset + limit), len(rows.tokens) > 1
     if kind == FIRES:
-        fires = _join(rows) if len(rows.tokens) > 1 else rows.found
-        return tuple(
-            Firing(numbering.id(memory), triggers, rank)
-            for memory, triggers, rank in fires[offset : offset + limit][["memory", "triggers", "rank"]].tolist()
-        )
-    order = np.arange(len(rows.found))
-    if len(rows.tokens) > 1:
-        order = np.lexsort((rows.token_of, *sort_keys(kind, rows.found)))
-    order = order[offset : offset + limit]
+        fires = (_join(rows) if several else rows.found)[shown][["memory", "triggers", "rank"]].tolist()
+        return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in fires)
+    order = np.lexsort((rows.token_of, *sort_keys(kind, rows.found))) if several else np.arange(len(rows.found))
+    order = order[shown]
     columns = ["memory", "rank", "probability", "score"] if kind == PROMOTES else ["memory", "rank", "score"]
     return tuple(
         Promotion(numbering.id(memory), token, rank, None if not said[:-1] or isnan(said[0]) else said[0], said[-1])
@@ -140,9 +135,7 @@ def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ran
     tokens = sorted(found.id for found in exactly(database, token))
     pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
-    if within == EVERYWHERE:
-        return _TokenRows(tokens, found, token_of)
-    kept = lie_within(found["memory"], within)
+    kept = slice(None) if within == EVERYWHERE else lie_within(found["memory"], within)
     return _TokenRows(tokens, found[kept], token_of[kept])
 
 

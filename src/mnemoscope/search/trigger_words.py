@@ -1,7 +1,6 @@
 """Finds the prefixes that contain a query's words, from the positions of words and prefixes (stretches.py).
 
-The index file holds them as arrays, which are read once for all threads. Returns whole prefixes; their displayed text
-is made in fields.py.
+The index file holds them as arrays, which are read once for all threads.
 """
 
 import sqlite3
@@ -34,9 +33,9 @@ class Matches:
 
 @dataclass(frozen=True)
 class TriggerWords:
-    """The arrays of one index. `first`, `last` and `trigger` are per prefix: the positions of its words and its
-    trigger, sorted by `last`. `memory`, `rank`, `sentence` and `position` are per trigger, sorted by rank and then by
-    memory. `packed` and `ends` hold every word's positions.
+    """The arrays of one index. `first` and `last` (positions of words) and `trigger` are per prefix, sorted by `last`;
+    `memory`, `rank`, `sentence` and `position` per trigger, sorted by rank and memory. `packed` and `ends` hold every
+    word's positions.
     """
 
     first: Places
@@ -51,11 +50,10 @@ class TriggerWords:
 
     @staticmethod
     def read(database: sqlite3.Connection) -> "TriggerWords":
-        """Raises sqlite3.DatabaseError if the arrays are damaged."""
         arrays = read_arrays(database)
         if not arrays:
-            none, packed = np.empty(0, np.uint32), np.empty(0, np.uint8)
-            return TriggerWords(none, none, none, none, none, none, none, packed, np.empty(0, np.int64))
+            none = [np.empty(0, np.uint32)] * 7
+            return TriggerWords(*none, np.empty(0, np.uint8), np.empty(0, np.int64))
         try:
             last, words = arrays["last"].astype(np.uint32), arrays["words"].astype(np.uint32)
             return TriggerWords(
@@ -70,12 +68,10 @@ class TriggerWords:
 
     @cached_property
     def _before_first(self) -> CountsBelow:
-        """How many prefixes begin before each position."""
         return CountsBelow.of(self.first)
 
     @cached_property
     def _before_last(self) -> CountsBelow:
-        """How many prefixes end before each position."""
         return CountsBelow.of(self.last)
 
     def find(self, database: sqlite3.Connection, query: Query, within: Ranges) -> Matches:
@@ -127,8 +123,8 @@ class TriggerWords:
         return places
 
     def _around(self, starts: Places, length: int) -> NDArray[Any]:
-        """The rows of the prefixes that contain one of these terms whole: they end after it and begin before it. Both
-        ends ascend with the rows, so these are contiguous rows, whose bounds ascend with the positions.
+        """The rows of the prefixes that contain one of these terms whole. Both ends of prefixes ascend with the rows,
+        so these are contiguous rows, whose bounds ascend with the positions.
         """
         low = self._before_last.below(starts + np.uint32(length - 1))
         high = self._before_first.below(starts + np.uint32(1))

@@ -159,7 +159,6 @@ def causal_check(
 def _prefixes(
     model: LanguageModel, atlas: Atlas, memory: MemoryId, *, sign: int, count: int
 ) -> list[tuple[list[int], int | None]]:
-    """The tokens of the memory's best triggers, each prefix group once, and the token after the first of each."""
     rows = atlas[memory].triggers(sign=sign)
     if rows.height == 0:
         kind = "above" if sign > 0 else "below"
@@ -223,9 +222,9 @@ def _measures(log_p: Tensor, own: Tensor, following: int | None) -> Floats:
 def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.DataFrame:
     """The table of a check from `changes [trigger, run, measure]`, NaN where unknown; the first run is the memory's.
 
-    All triggers belong to one memory, so resampling them misses the variation between memories. The interval of a
-    difference is therefore widened by the size of single controls' changes, about zero, scaled to the memory's
-    strength, which is `stronger [trigger, control]` times the control's.
+    Resampling one memory's triggers misses the variation between memories. The interval of a difference is therefore
+    widened by the size of single controls' changes, scaled to the memory's strength: `stronger [trigger, control]`
+    times the control's.
     """
     ours, each = changes[:, 0], changes[:, 1:]
     drawn = np.isfinite(each).sum(1)
@@ -238,9 +237,8 @@ def summarise_changes(changes: Floats, stronger: Floats, *, seed: int) -> pl.Dat
             alone = name == "difference" and len(known) > 0
             size = math.sqrt(np.nanmean(np.square(each[:, :, index] * stronger))) if alone else 0.0
             rows.append({"measure": measure, "of": name, **_mean(known, seed=seed, spread=Z * size)})
-    types = {"measure": pl.String, "of": pl.String, "mean": pl.Float64, "low": pl.Float64, "high": pl.Float64,
-             "count": pl.Int64}  # fmt: skip
-    return pl.DataFrame(rows, schema=types)
+    numbers = dict.fromkeys(("mean", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, schema={"measure": pl.String, "of": pl.String, **numbers, "count": pl.Int64})
 
 
 def _mean(values: Floats, *, seed: int, spread: float = 0.0) -> dict[str, float | int | None]:

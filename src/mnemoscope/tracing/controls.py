@@ -35,10 +35,8 @@ def contributions_of(model: LanguageModel, words: list[int], layers: Iterable[in
 def draw_control(
     contributions: ArrayLike, memory: int, *, barred: Collection[int], generator: np.random.Generator
 ) -> int | None:
-    """A control of a memory of one layer and position, where `contributions [memory]` are |m_i| norm(v_i).
-
-    A random one within a factor of `WITHIN`, else the nearest; neither the memory itself, nor `barred`, nor silent.
-    None where none is left.
+    """A random memory with a contribution within a factor of `WITHIN`, else the nearest; neither the memory itself, nor
+    `barred`, nor silent; None where none is left. `contributions [memory]` are |m_i| norm(v_i).
     """
     sizes = np.asarray(contributions, np.float64)
     free = sizes > 0

@@ -1,8 +1,7 @@
 """Changes coefficients while a model runs: sets, scales or zeroes memories at all positions, the last, or from one on.
 
-An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`. Hooks change the forward,
-never the model. They are removed when the block ends, also after an exception, and act only in the thread that entered
-the block.
+An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`. They are removed when the
+block ends, also after an exception, and act only in the thread that entered the block.
 """
 
 import math
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, MemoryIdError
-from mnemoscope.foundation.memory_names import MemoryId, Numbering
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 
@@ -39,7 +38,6 @@ class Intervention:
     at: At = "all"
 
     def __post_init__(self) -> None:
-        """Raises InterventionError for a change that is impossible in every model."""
         if self.how not in ("set", "scale"):
             raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
@@ -103,7 +101,6 @@ def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") 
 
 
 def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
-    """Raises InterventionError for a memory, a position or a number that the model does not have."""
     sizes = model.sizes
     for change in changes:
         memory = change.memory
@@ -115,9 +112,9 @@ def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
             )
         numbering = model.numbering(memory.layer)
         if numbering.number(memory) is None:
+            has = f"memories 0 to {numbering.count - 1}" if numbering.routed is None else numbering.range_text()
             raise InterventionError(
-                f"{memory} is outside the model: its layer {memory.layer} has {_range_text(numbering)}; "
-                "name one of them"
+                f"{memory} is outside the model: its layer {memory.layer} has {has}; name one of them"
             )
         if isinstance(change.at, int) and change.at >= model.longest:
             raise InterventionError(
@@ -125,10 +122,6 @@ def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
             )
         if abs(change.value) > torch.finfo(model.dtype).max:
             raise InterventionError(f"{change} is beyond what {model.dtype} can hold; choose a smaller number")
-
-
-def _range_text(numbering: Numbering) -> str:
-    return numbering.range_text() if numbering.routed is not None else f"memories 0 to {numbering.count - 1}"
 
 
 @contextmanager
@@ -170,10 +163,7 @@ def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: i
         out = coefficients.clone()
         for number, change in changes:
             place = out[:, _columns(change.at, first=first, length=out.shape[1]), number]
-            if change.how == "set":
-                place.fill_(change.value)
-            else:
-                place.mul_(change.value)
+            (place.fill_ if change.how == "set" else place.mul_)(change.value)
         return out
 
     return change_coefficients

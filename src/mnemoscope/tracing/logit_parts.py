@@ -20,12 +20,9 @@ from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections
 
 @dataclass(frozen=True)
 class LayerStreams:
-    """The stream around one block at some places, each `[row, hidden]`.
-
-    `before` enters the block, `summed` is that plus the attention's output. The feed-forward layer reads `residual`:
-    `summed`, or in a post-norm block its norm. `output` leaves the block. `added` is the feed-forward layer's update,
-    or in a post-norm block its output before the norm. `attended [row]` is the effective number of attended positions,
-    if weights are available.
+    """The stream around one block, each `[row, hidden]`: `before` the block, `summed` with the attention's output,
+    `residual` (what the feed-forward layer reads: `summed`, or its norm), `output` behind it. `added` is the update, or
+    in a post-norm block its output before the norm. `attended [row]` is the effective number of attended positions.
     """
 
     before: Tensor
@@ -58,9 +55,8 @@ def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor,
 
 
 def attended_positions(weights: Tensor) -> Tensor:
-    """The effective number of attended positions `[row]`: exp of the entropy of each head's row, mean over heads.
-
-    `weights [row, head, position]` are normalised first: they sum to less than 1 where a sink takes the rest.
+    """The effective number `[row]` of attended positions: exp of the mean entropy over heads of `weights [row, head,
+    position]`, which are normalised first.
     """
     shares = weights.double()
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -70,9 +66,8 @@ def attended_positions(weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LogitParts:
-    """The parts of logits, each `[..., row]`, of the layers `[layer, ..., row]`; float64.
-
-    `other` is the addition of blocks without such a layer, or with inseparable attention; `attention` is 0 there.
+    """The parts of logits, each `[..., row]`, float64. `other` is the addition of blocks without such a layer, or with
+    inseparable attention; `attention` is 0 there.
     """
 
     embedding: Tensor
@@ -97,9 +92,8 @@ class LogitSplitter:
     def split(
         self, directions: LogitDirections, embedding: Tensor, layers: Mapping[int, LayerStreams], final: Tensor
     ) -> LogitParts:
-        """The parts of the logits of `directions [..., row, hidden]`, at the same rows.
-
-        `embedding` enters the first block, `final` leaves the last one; changes between the given `layers` are `other`.
+        """The parts of the logits of `directions [..., row, hidden]`. `embedding` enters the first block, `final`
+        leaves the last; changes between the given `layers` are `other`.
         """
         direction, bias = directions.direction, directions.bias
         other = torch.zeros_like(bias)

@@ -28,9 +28,8 @@ class Ranking:
 
 
 def rank_tokens(scores: Tensor, *, best: int = 0, worst: int = 0, of: Sequence[Tensor] = ()) -> Ranking:
-    """The `best` and `worst` tokens of every row of `scores [row, vocab]`, and the ranks of tokens `of [row]`.
-
-    Returns fewer columns if there are fewer.
+    """The `best` and `worst` tokens of every row of `scores [row, vocab]`, fewer if there are fewer, and the ranks of
+    tokens `of [row]`.
     """
     ranks = [_rank(scores, tokens) for tokens in of]
     return Ranking(

@@ -145,7 +145,6 @@ def trace_html(about: str, positions: Sequence[Position], places: Sequence[Seque
 
 
 def _cell(state: LayerState, final: int) -> str:
-    """A layer's output at one position, coloured by the probability of the token `final` among its best."""
     share = next((one.probability for one in state.output if one.token.id == final), 0.0)
     streams = "\n".join(
         f"{name}: " + ", ".join(map(prediction_text, best[:_SHOWN]))

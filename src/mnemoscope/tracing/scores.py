@@ -1,8 +1,7 @@
 """The numbers of a layer at a position: contributions, votes, activity.
 
 The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
-(definitions.md sections 2 and 4). Serves mining, which has every vote from the value pass, and tracing, which projects
-only the memories that it shows.
+(definitions.md sections 2 and 4).
 """
 
 from collections.abc import Sequence
@@ -59,11 +58,9 @@ def norms_of(vectors: Tensor) -> Tensor:
 
 
 def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
-    """How many memories are active, effective and major in each row of `coefficients [row, memory]`.
-
-    `norm [memory]` are the values' lengths. `active` counts m_i > 0; `effective` is (sum c)^2 / sum c^2, `top_share`
-    the largest c over their sum, `major` the size of the smallest set with 90 % of it; all 0 where nothing is active.
-    `is_major [row, memory]` marks that set; ties go to the lower memory.
+    """How many memories are active (m_i > 0), `effective` ((sum c)^2 / sum c^2) and `major` (the smallest set with 90 %
+    of the sum; `is_major [row, memory]`) in each row of `coefficients [row, memory]`; `top_share` is the largest c over
+    their sum; 0 where nothing is active. `norm [memory]` are the values' lengths.
     """
     weight = contributions(coefficients, norm)
     total = weight.sum(1)
@@ -94,10 +91,8 @@ def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
 def own_norm_scales(
     model: LanguageModel, layer: int, residual: Tensor, ffn_output: Tensor, branches: Sequence[Tensor]
 ) -> Tensor:
-    """The divisors `[row, branch]` of the norms of its own that a layer's value passes, at its `[row, hidden]`.
-
-    1 without such norms; one column in a layer without branches. The final norm's scale times this is the divisor
-    between a value and the head (definitions.md section 2, a value at work).
+    """The divisors `[row, branch]` of a layer's own norms that its values pass; 1 without such norms, one column
+    without branches. With the final norm's scale they lead to the head (definitions.md section 2, a value at work).
     """
     read = residual + ffn_output if model.block == "post-norm" else ffn_output
     own = model.norm_scale(read, layer=layer)[:, None]
@@ -117,7 +112,6 @@ def tops_of_folded(model: LanguageModel, folded: Sequence[Tensor]) -> Tensor:
 
 
 def split_rows(model: LanguageModel, rows: Tensor) -> tuple[Tensor, ...]:
-    """The rows in parts whose scores fit in memory."""
     return torch.split(rows, rows_within(BUDGET.prompt_scores, model.sizes.vocabulary))
 
 
@@ -160,10 +154,8 @@ def require_model_of(model: LanguageModel, atlas: Atlas) -> None:
 
 
 def adopt_votes(model: LanguageModel, atlas: Atlas) -> bool:
-    """Copies the votes that mining projected, so that tracing need not; returns whether it could.
-
-    They apply if the atlas is the model's, mined in the model's number format. Layers that were not mined stay open.
-    Raises AtlasDamaged.
+    """Copies the votes that mining projected; returns whether it could: the atlas must be the model's, in its number
+    format. Raises AtlasDamaged.
     """
     mined = str(atlas.manifest.plan.get("dtype"))
     if not model.is_model_of(atlas.manifest["model"]) or str(model.dtype) != f"torch.{mined}":

@@ -1,8 +1,7 @@
 """One prompt, once through the model: what every layer predicts at every position, and which memories dominate.
 
 Streams are read with the model's own readout, values and votes under the values' projection; the numbers are those of
-mining's predictions, for one text (paper, section 5 and Figures 7-11). One forward; only the memories shown are
-projected.
+mining's predictions, for one text (paper, section 5 and Figures 7-11).
 """
 
 from dataclasses import dataclass
@@ -51,7 +50,6 @@ class Trace:
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """The prompt's own tokens."""
         return tuple(position.token for position in self.positions)
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,7 +155,6 @@ def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStre
 def _layer_states(
     model: LanguageModel, blocks: list[PromptStreams], read: BlockPredictions, count: int
 ) -> tuple[tuple[LayerState, ...], ...]:
-    """Every layer's state at every position; projects the votes of its `count` dominant memories."""
     columns, codes = [], []
     for layer, block in enumerate(blocks):
         norms = value_norms(model, layer)

@@ -24,8 +24,6 @@ Counts = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Loss:
-    """Negative log-likelihood over `tokens` targets."""
-
     nats: float
     tokens: int
     text_bytes: int
@@ -41,9 +39,8 @@ class Loss:
 
 @torch.inference_mode()
 def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = None, batch: int = 32) -> Loss:
-    """The loss over the documents of `text`, each in windows of `context` tokens without overlap. A window starts with
-    the beginning token and has no earlier context. `most` limits it to the first documents, whose bytes are then taken
-    in proportion to their tokens.
+    """The loss over the documents, each in windows of `context` tokens after a beginning token. `most` limits it to the
+    first documents, whose bytes are taken in proportion to their tokens.
     """
     ends = np.append(text.documents[1:], len(text.tokens))
     windows = [
@@ -64,9 +61,7 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
 
 @torch.inference_mode()
 def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> list[float]:
-    """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone. A
-    mixture's coefficients include the router's weight.
-    """
+    """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone."""
 
     def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...]) -> None:
         fired |= (inputs[0] > 0)[own].any(0)
@@ -95,9 +90,7 @@ def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> l
 
 
 def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches `[batch, 1 + position]` of pieces by length, each after the beginning token; and a mask of their own
-    tokens.
-    """
+    """Batches `[batch, 1 + position]` by length, each row after the beginning token; and a mask of own tokens."""
     ordered = sorted(pieces, key=len)
     for start in range(0, len(ordered), batch):
         group = [torch.from_numpy(piece) for piece in ordered[start : start + batch]]
@@ -107,15 +100,12 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class NgramModel:
-    """An n-gram model over the same tokens: the baseline of counting on the held-out text.
+    """Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6):
+    the highest order uses counts, the lower ones the number of distinct preceding tokens.
 
-    Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6): the
-    highest order uses counts, the lower ones the number of distinct preceding tokens. An n-gram's number is looked up
-    from the number of its first n-1 tokens.
-
-    Of each order it keeps `keys` (the (n-1)-gram times the vocabulary plus the last token, ascending), the n-grams'
-    `counts`, the `totals` and `kinds` of the (n-1)-grams' continuations, and the discount. The last entry of every
-    array but `keys` is 0: an unseen n-gram has the number -1.
+    Of each order it keeps `keys` (the number of the (n-1)-gram times the vocabulary plus the last token, ascending),
+    the n-grams' `counts`, the `totals` and `kinds` of the (n-1)-grams' continuations, and the discount. The last entry
+    of every array but `keys` is 0: an unseen n-gram has the number -1.
     """
 
     def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:

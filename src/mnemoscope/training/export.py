@@ -16,8 +16,8 @@ from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 
 
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
-    """Writes `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card. The card's figures are
-    measured on the weights as stored.
+    """Writes `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card with figures of these
+    weights.
     """
     folder = directory / "model"
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,9 +35,7 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
 
 
 def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
-    """The figures of the model card: losses, the 5-gram model's on the same text, dead memories on sentences read
-    alone.
-    """
+    """Losses, the 5-gram model's on the same text, dead memories on sentences read alone."""
     baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
 
     def losses(of: Text) -> dict[str, Any]:
@@ -136,7 +134,6 @@ def _data(source: TextSource) -> str:
 
 
 def _terms(recipe: Recipe) -> str:
-    """The terms added to the loss; on the card because they shape the memories."""
     text = ""
     if recipe.experts:
         text += f"""\

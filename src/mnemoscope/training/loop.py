@@ -1,7 +1,6 @@
 """The training loop: resumable at any step, on a CPU or a GPU, in bfloat16 where that is faster.
 
-Windows depend only on the seed and the step, so a killed run continues as if undisturbed. The loss is in step.py, the
-terms added to it in terms.py.
+Windows depend only on the seed and the step, so a killed run continues as if undisturbed.
 """
 
 import json
@@ -102,7 +101,6 @@ class TrainingState:
         self.step = 0
 
     def advance(self, text: TrainingData) -> float:
-        """One step; returns the mean loss of its batch in nats per token."""
         recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
         batch = torch.from_numpy(windows(text.training, recipe, self.step)).to(self.device)
         between = torch.tensor(text.between_sentences, device=self.device)
@@ -128,7 +126,6 @@ class TrainingState:
         return value
 
     def save(self, path: Path) -> None:
-        """Writes the checkpoint atomically. Raises StoreFailed."""
         state = {
             "recipe": asdict(self.recipe),
             "step": self.step,
@@ -139,7 +136,6 @@ class TrainingState:
             torch.save(state, file)
 
     def load(self, path: Path) -> None:
-        """Loads the checkpoint at `path` if there is one. Raises TrainingError for a damaged one or another recipe."""
         if not path.is_file():
             return
         try:

@@ -100,7 +100,6 @@ class Recipe:
         return {**asdict(self), "steps": 0} == {**asdict(other), "steps": 0}
 
     def model(self) -> torch.nn.Module:
-        """The untrained float32 model; deterministic in the seed."""
         torch.manual_seed(self.seed)
         sizes: dict[str, Any] = {
             "vocab_size": self.vocabulary,

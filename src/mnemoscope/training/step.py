@@ -24,9 +24,8 @@ CHUNK = 256
 
 
 class Workers:
-    """Equal parts of a batch, each on its own thread and replica; the replicas share the model's weights. On few cores
-    this is faster than several threads per product, which at these sizes wait for one another (docs/log). A GPU has one
-    worker. Gradients are averaged in the order of the parts, so the result is deterministic.
+    """Equal parts of a batch, each on its own thread and replica, which share the model's weights: on few cores faster
+    than several threads per product (docs/log). Gradients are averaged in order, so the result is deterministic.
     """
 
     def __init__(self, model: Any, batch: int, *, balance: float = 0.0) -> None:
@@ -42,7 +41,6 @@ class Workers:
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) if count > 1 else None
 
     def share_out(self, take: Callable[[Any, Terms, Tensor], float], batch: Tensor) -> float:
-        """Runs `take` on each part of the batch, averages the gradients, and returns the mean of the results."""
         if self._pool is None:
             return take(self._models[0], self._terms[0], batch)
         parts = batch.chunk(len(self._models))
@@ -99,8 +97,8 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype
 
 
 def faster_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of matrix products: bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Decided by the
-    hardware, never by timing: a continued run must multiply as before.
+    """The dtype of products: bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Never decided by timing: a
+    continued run must multiply as before.
     """
     has_tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if device.type != "cpu" or has_tiles else torch.float32

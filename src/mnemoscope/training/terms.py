@@ -26,8 +26,6 @@ _TINY = 1e-9
 
 
 class MemoryTerms:
-    """Records, in every forward of `model` with gradients, the inputs of the two terms."""
-
     def __init__(self, model: Any) -> None:
         self._values: list[nn.Linear] = []
         self._coefficients: dict[int, Tensor] = {}
@@ -38,8 +36,8 @@ class MemoryTerms:
             block.mlp.dense_4h_to_h.register_forward_pre_hook(_keep(self._coefficients, layer))
 
     def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
-        """The terms of the last forward, whose recorded tensors are then released. `text [batch, position]` is True at
-        a sentence's own tokens. `sparsity` is the last layer's weight; an effective number up to `free` costs nothing.
+        """The terms of the last forward. `text [batch, position]` is True at a sentence's own tokens. `sparsity` is the
+        last layer's weight; an effective number up to `free` costs nothing.
         """
         total, text = torch.zeros((), device=self._values[0].weight.device), text.flatten()
         shares = torch.linspace(0, 1, len(self._values)).tolist() if len(self._values) > 1 else [1.0]
@@ -90,8 +88,6 @@ class _LogEffective(torch.autograd.Function):
 
 
 class BalanceTerm:
-    """Records the routers' outputs of every forward of `model` with gradients."""
-
     def __init__(self, model: Any, weight: float) -> None:
         self._weight = weight
         self._routed: list[tuple[Tensor, Tensor]] = []
@@ -104,7 +100,6 @@ class BalanceTerm:
             self._routed.append((scores, chosen))
 
     def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
-        """The term of the last forward. A mixture has no sparsity or revival."""
         total = torch.zeros((), device=text.device)
         for scores, chosen in self._routed:
             experts = scores.shape[-1]

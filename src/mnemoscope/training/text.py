@@ -8,7 +8,6 @@ with training text. Such a document returns to training, and so do those that sh
 
 Planted (the ground truth of `mnemoscope audit`; Carlini et al. 2019, The Secret Sharer): strings, each repeated as
 often as its group. A repetition is a sentence of its own, at a seeded position of a document that cannot be held out.
-The groups follow from the seed and the order of the file only.
 """
 
 import json
@@ -58,6 +57,9 @@ class TextSource:
     part: str = "all"
     plants: Plants = ()
 
+    def open(self, spec: str) -> Source:
+        return open_source(spec, text_field=self.text_field, split=self.split)
+
 
 @dataclass(frozen=True)
 class Text:
@@ -87,8 +89,8 @@ class TrainingData:
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
 ) -> TrainingData:
-    """The text as tokens, stored in `directory` and read from there the next time. Raises TrainingError if `directory`
-    holds another text or it is too little, CorpusError for an unreadable text.
+    """The text as tokens, stored in `directory`. Raises TrainingError if that holds another text, or it is too little;
+    CorpusError.
     """
     wanted = wanted or TextSource()
     record = directory / "text.json"
@@ -114,7 +116,6 @@ def prepare_text(
 
 
 def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
-    """Writes tokenizer and streams into `directory`; returns facts about them."""
     say(f"reading {', '.join(source.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []
     for text in _documents(source):
@@ -144,7 +145,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
     for name, chosen in (("training", ~held), ("held_out", held)):
         _save(directory / f"{name}.npz", [s for s, c in zip(streams, chosen, strict=True) if c])
     if source.validation is not None:
-        validation = (split_sentences(text, source.split) for text in _open(source.validation, source).documents())
+        validation = (split_sentences(text, source.split) for text in source.open(source.validation).documents())
         _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in validation if sentences])
     return {
         "documents": len(streams),
@@ -157,8 +158,8 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
 
 
 def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
-    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError for
-    impossible repetitions and what `read_secrets` raises.
+    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError,
+    CorpusError.
     """
     if not times or min(times) < 1 or len(set(times)) < len(times):
         raise OptionError(f"--plant-times {','.join(map(str, times))} is impossible; give different numbers from 1 on")
@@ -175,9 +176,7 @@ def parse_times(text: str) -> tuple[int, ...]:
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
-    """Inserts every repetition between two sentences of a random document of `usable`, in place. Raises
-    TrainingError.
-    """
+    """Inserts every repetition between two sentences of a random document of `usable`. Raises TrainingError."""
     if plants and not len(usable):
         raise TrainingError("no document is left to plant strings into; give a text of more documents")
     generator = np.random.default_rng((seed, 6))
@@ -188,9 +187,7 @@ def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], 
 
 
 def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The candidates that share no run of `RUN` tokens with any document that ends up in training. Stores only the
-    candidates' runs, so memory does not grow with the training text.
-    """
+    """The candidates that share no run of `RUN` tokens with training text. Stores only the candidates' runs."""
     held = candidates.copy()
     runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
     known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
@@ -210,7 +207,6 @@ def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.boo
 
 
 def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """A 64-bit hash of every run of RUN tokens."""
     count = len(tokens) - RUN
     if count < 1:
         return np.empty(0, np.uint64)
@@ -228,7 +224,7 @@ def _documents(wanted: TextSource) -> Iterator[str]:
         return
     read = 0
     # All are opened before any is read, so that a wrong name fails at once.
-    for source in [_open(spec, wanted) for spec in wanted.corpora]:
+    for source in [wanted.open(spec) for spec in wanted.corpora]:
         for text in source.documents():
             before, read = read, read + len(text.encode())
             if wanted.max_bytes is not None and before and read > wanted.max_bytes:
@@ -236,12 +232,7 @@ def _documents(wanted: TextSource) -> Iterator[str]:
             yield text
 
 
-def _open(spec: str, source: TextSource) -> Source:
-    return open_source(spec, text_field=source.text_field, split=source.split)
-
-
 def _read_record(path: Path) -> dict[str, Any]:
-    """The facts that `prepare_text` stored. Raises TrainingError if the file holds something else."""
     try:
         facts = json.loads(path.read_bytes())
         _of(facts.setdefault("wanted", {}))
@@ -255,7 +246,6 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _of(begun: dict[str, Any]) -> TextSource:
-    """Rebuilds the source from its `asdict`; missing fields get their defaults."""
     plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
     return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
@@ -310,7 +300,6 @@ def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
 
 @lru_cache(maxsize=1)
 def _epoch(seed: int, epoch: int, count: int, context: int) -> tuple[int, NDArray[np.int64]]:
-    """The offset of an epoch's windows in the text, and their order."""
     generator = np.random.default_rng((seed, 0, epoch))
     return int(generator.integers(context)), generator.permutation(count)
 

@@ -42,7 +42,6 @@ def _token_of(site: Site, request: Request) -> str:
 
 
 def known_annotator(site: OneSite, request: Request) -> "Annotator | None":
-    """The annotator of this browser, if any. Raises AnnotationError."""
     token = _token_of(site, request)
     store = site.judgements.existing_store() if token else None
     return None if store is None else store.annotator(token)
@@ -52,7 +51,6 @@ MaybeAnnotator = Annotated[Any, Depends(known_annotator)]
 
 
 def annotator_of(known: MaybeAnnotator) -> "Annotator":
-    """The annotator of this browser. Raises 401 if there is none."""
     if known is None:
         raise HTTPException(401, "Nobody judges in this browser yet; open the link of your invitation.")
     annotator: Annotator = known
@@ -72,7 +70,6 @@ def judging_annotator(site: Site, request: Request) -> "Annotator | None":
 
 
 def check_host(site: OneSite, request: Request) -> None:
-    """Raises 403 unless the request is a host's."""
     if not has_full_access(site, request):
         raise HTTPException(403, "Only a host can see this; an invitation opens the pages of your own work.")
     annotator = judging_annotator(site, request)

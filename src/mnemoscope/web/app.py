@@ -4,17 +4,24 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.web.annotator_session import admits
 from mnemoscope.web.error_pages import HANDLERS
-from mnemoscope.web.page_routes import REFUSALS, new_router
+from mnemoscope.web.page_routes import REFUSALS, both, new_router
 from mnemoscope.web.prefix import AddressPrefix
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
-from mnemoscope.web.routes import annotate_host, annotate_item, audit, browsing, search, trace, without_model
+from mnemoscope.web.routes import annotate_host, annotate_item, model, search
 from mnemoscope.web.security import Security
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 
-router = new_router()
+router, memories = new_router(), new_router()
+"""The pages made from the atlas alone. An address of a memory matches any name, and so is added last."""
+
+for _page in PAGES:
+    if _page.make is not None:
+        _router = memories if _page.path.startswith("/{") else router
+        both(_router, _page.path, name=_page.name, kind=_page)(_page.make)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -36,10 +43,9 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     app.state.site, app.state.index = site, search.BackgroundIndex(site)
-    with_model = (without_model.router,) if site.model is None else (trace.router, audit.router)
-    annotating = (annotate_host.router, annotate_item.router)
+    running = model.lacking if site.model is None else model.router
     # Routes of an included router would be built again for each application.
-    for one in (router, browsing.router, search.router, *annotating, *with_model, browsing.last_router):
+    for one in (router, search.router, annotate_host.router, annotate_item.router, running, memories):
         app.router.routes.extend(one.routes)
     app.add_middleware(Security, site=site, admits=admits)
     app.add_middleware(AddressPrefix, settings=settings)

@@ -55,10 +55,6 @@ def error_page(request: Request, status: int, sentence: str, *, bare: bool = Fal
     return Response(page, status, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
-def _refuse(request: Request, problem: errors.MnemoscopeError) -> Response:
-    return error_page(request, status_of(problem), str(problem))
-
-
 def _refuse_http(request: Request, problem: HTTPException) -> Response:
     sentence = str(problem.detail)
     if problem.status_code == 404 and sentence == "Not Found":
@@ -76,7 +72,7 @@ def _refuse_invalid(request: Request, problem: RequestValidationError) -> Respon
 
 
 HANDLERS: dict[int | type[Exception], Any] = {
-    errors.MnemoscopeError: _refuse,
+    errors.MnemoscopeError: lambda request, problem: error_page(request, status_of(problem), str(problem)),
     HTTPException: _refuse_http,
     RequestValidationError: _refuse_invalid,
 }

@@ -101,8 +101,6 @@ class SiteJudgements:
         return self._ask(read, None)
 
     def published_for(self, memory: MemoryId) -> list[dict[str, Any]]:
-        """The published judgements of a memory; empty if the database is out of reach."""
-
         def read(store: "Store") -> list[dict[str, Any]]:
             rows = store.read_published(memory).filter(pl.col("kind") != "none").sort("author", maintain_order=True)
             return rows.select("author", "kind", "description", "triggers", campaign="sampled").to_dicts()

@@ -86,9 +86,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
 
 
 def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: int) -> dict[str, Any]:
-    """A continuation of at most `tokens` tokens: its text, its steps, and the text joined to the prompt. `joined` is
-    None if the tokenizer would read prompt and text together as other tokens.
-    """
+    """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens."""
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
         own = _read_prompt(model, prompt)
@@ -117,16 +115,14 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
 
 
 def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId, sign: int) -> dict[str, Any]:
-    def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
-        return causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict()
-
-    return worker.answer(("causal", hash, memory, sign), make)
+    return worker.answer(
+        ("causal", hash, memory, sign),
+        lambda model, _: causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict(),
+    )
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """As `Audit.to_dict`; `given` are fields of AuditOptions. Raises PromptError for a string that cannot be audited,
-    ModelDiffers for an atlas of another model, NotFinite.
-    """
+    """As `Audit.to_dict`; `given` are fields of AuditOptions. Raises PromptError, ModelDiffers, NotFinite."""
     options = AuditOptions(**given)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
@@ -154,7 +150,6 @@ def _count_places(traced: dict[str, Any]) -> int:
 
 
 def _read_prompt(model: LanguageModel, prompt: str) -> list[int]:
-    """The prompt's tokens. Raises PromptError if there are too many for a page."""
     tokens = prompt_tokens(model, prompt)
     _refuse_long("prompt", len(tokens))
     return tokens

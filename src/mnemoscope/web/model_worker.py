@@ -135,9 +135,7 @@ class _Job:
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
-    """Loads the model of the settings, if it is the one that was mined, or forced and of the same shape. If it has the
-    mined model's name, options left open are as mined. Raises ModelError, and ModelDiffers.
-    """
+    """The model of the settings; options left open are as mined if it has the mined model's name. Raises ModelError."""
     assert settings.model is not None
     # One core is left for serving pages.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))

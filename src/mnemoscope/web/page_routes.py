@@ -70,6 +70,12 @@ def both(
 
     def decorate(function: PageFunction) -> PageFunction:
         own = [*inspect.signature(function).parameters.values()]
+        if kind is not None:  # made from an edition, and the query as `address`
+            own = [
+                one.replace(annotation=Annotated[one.annotation, Query()], default=one.empty)
+                if one.name == "address" else one
+                for one in own[1:]
+            ]  # fmt: skip
 
         def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
             @wraps(function)
@@ -82,8 +88,7 @@ def both(
 
                 return site.read(answer if kind is None else lambda: _revalidate(request, answer, kind, parameters))
 
-            taken = own if kind is None else [_from_query(one) for one in own[1:]]
-            endpoint.__signature__ = inspect.Signature([_REQUEST, *taken])  # type: ignore[attr-defined]
+            endpoint.__signature__ = inspect.Signature([_REQUEST, *own])  # type: ignore[attr-defined]
             router.add_api_route(
                 path,
                 endpoint,
@@ -100,12 +105,6 @@ def both(
         return function
 
     return decorate
-
-
-def _from_query(parameter: inspect.Parameter) -> inspect.Parameter:
-    if parameter.name != "address":
-        return parameter
-    return parameter.replace(annotation=Annotated[parameter.annotation, Query()], default=parameter.empty)
 
 
 def _revalidate(
@@ -151,7 +150,6 @@ def _response(request: Request, page: Page | Response, *, as_json: bool, kept: b
 
 
 def form_page(request: Request, template: str, values: dict[str, Any], *, status: int = 200) -> Response:
-    """A page that is never cached, with the token that this browser's forms must carry."""
     site: Site = request.app.state.site
     token = csrf_token(site, request)
     text = html(request, template, values | {"csrf": token})

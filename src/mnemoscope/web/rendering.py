@@ -40,12 +40,10 @@ def asset_address(name: str) -> str:
 
 
 def path_of(request: Request) -> str:
-    """The decoded path by which the request is routed."""
     return str(request.scope["path"])
 
 
 def query_of(request: Request) -> str:
-    """The raw query without the question mark."""
     return bytes(request.scope.get("query_string", b"")).decode("latin-1")
 
 
@@ -55,7 +53,6 @@ def link_to(path: str, query: str = "") -> str:
 
 
 def html(request: Request, template: str, values: dict[str, Any]) -> str:
-    """The page: the template's blocks inside the frame of this site."""
     site: Site = request.app.state.site
     differs = None if site.model is None else site.model.differs
     listed = contents(site.edition(), model=site.model is not None)
@@ -66,7 +63,6 @@ def html(request: Request, template: str, values: dict[str, Any]) -> str:
 
 
 def json_response(value: object, *, status: int = 200) -> Response:
-    """A JSON document; numbers that are not finite become null."""
     text = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
     # Lone surrogates of a damaged text have no UTF-8 encoding.
     body = text.encode("utf-8", "backslashreplace")
@@ -74,6 +70,5 @@ def json_response(value: object, *, status: int = 200) -> Response:
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the address ends in `.json`, or the client accepts JSON but not HTML."""
     accept = request.headers.get("accept", "")
     return path_of(request).endswith(".json") or ("application/json" in accept and "text/html" not in accept)

@@ -14,6 +14,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -45,6 +46,7 @@ NAMES = {"127.0.0.1", "localhost", "[::1]", "::1"}
 FIELD, HEADER = "csrf", "x-csrf-token"
 
 _log = logging.getLogger("mnemoscope.web")
+_refusal = partial(error_page, bare=True)
 
 
 class Security:
@@ -90,19 +92,20 @@ class Security:
         await answer(scope, receive, send_safely)
 
     def _refuse(self, request: Request) -> Response | None:
-        """The answer to a request that is rejected unread."""
         headers = request.headers
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > BODY:
-            return self._error(request, 413, f"What was sent is larger than {BODY:,} bytes.")
+            return _refusal(request, 413, f"What was sent is larger than {BODY:,} bytes.")
         if len(path_of(request)) + len(query_of(request)) > ADDRESS:
-            return self._error(request, 414, f"The address is longer than {ADDRESS:,} characters.")
+            return _refusal(request, 414, f"The address is longer than {ADDRESS:,} characters.")
         if self._site.settings.local and not self._is_own(headers.get("host", "")):
-            return self._error(request, 403, "This server answers to 127.0.0.1 and localhost only.")
-        if not came_from_here(headers) and not _is_followed_link(headers):
-            return self._error(request, 403, "Another site's page loads this; open it by a link or by its address.")
+            return _refusal(request, 403, "This server answers to 127.0.0.1 and localhost only.")
+        # A link that was followed is neither embedded in another page nor prefetched.
+        followed = headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
+        if not came_from_here(headers) and not followed:
+            return _refusal(request, 403, "Another site's page loads this; open it by a link or by its address.")
         if request.method not in ("GET", "HEAD", "OPTIONS") and not self._is_same_site(headers):
-            return self._error(request, 403, "This was sent from another site; use the form of this one.")
+            return _refusal(request, 403, "This was sent from another site; use the form of this one.")
         return None
 
     def _is_own(self, host: str) -> bool:
@@ -134,10 +137,7 @@ class Security:
         if self._admits(self._site, request):
             request.scope[ANNOTATOR_ONLY] = True
             return None
-        return self._error(request, 401, "This page needs the access token: open the address that the server printed.")
-
-    def _error(self, request: Request, status: int, sentence: str) -> Response:
-        return error_page(request, status, sentence, bare=True)
+        return _refusal(request, 401, "This page needs the access token: open the address that the server printed.")
 
 
 def _limit_body(receive: Receive) -> Receive:
@@ -162,15 +162,8 @@ def _name(host: str) -> str:
 
 
 def came_from_here(headers: Headers) -> bool:
-    """Whether the request does not come from another site's page. Browsers send this header only to this machine and
-    over TLS; without it the origin is unknown.
-    """
+    """Whether no other site's page made the request. Browsers send this header only to this machine and over TLS."""
     return headers.get("sec-fetch-site") in (None, "same-origin", "none")
-
-
-def _is_followed_link(headers: Headers) -> bool:
-    """Whether a user followed a link to a page, neither embedded in another one nor prefetched."""
-    return headers.get("sec-fetch-dest") in (None, "document") and "sec-purpose" not in headers
 
 
 def _is_same(shown: str, token: str) -> bool:
@@ -178,7 +171,6 @@ def _is_same(shown: str, token: str) -> bool:
 
 
 def has_token(site: Site, request: Request) -> bool:
-    """Whether the request has the access token, in its cookie or as a program does."""
     token = site.settings.token
     shown = [request.cookies.get(cookie_name(site, "token"), "")]
     shown.append(request.headers.get("authorization", "").removeprefix("Bearer "))

@@ -63,8 +63,8 @@ def serve(settings: Settings, *, ready: Callable[[Settings], None]) -> None:
 
 @contextmanager
 def _ended_by_sigusr1(server: "uvicorn.Server") -> Iterator[None]:
-    """Inside the block, SIGUSR1 ends the server like SIGTERM; its own handler runs afterwards. An exception of the
-    handler during a request would be taken for the request's own, and the server would continue.
+    """Inside the block, SIGUSR1 ends the server like SIGTERM; its own handler, whose exception would be taken for a
+    request's, runs afterwards.
     """
     own = None if EARLY is None else signal.getsignal(EARLY)
     if EARLY is None or not callable(own) or threading.current_thread() is not threading.main_thread():
@@ -91,8 +91,8 @@ _AFTER, _LOOK_AGAIN = 1.0, 0.05
 
 @contextmanager
 def prewarm(site: Site, begin_index: Callable[[], object], *, after: float = _AFTER) -> Iterator[None]:
-    """Inside the block, a thread builds the index and the slowest pages in advance. Drawing the first figure takes a
-    second or two. The thread waits a moment and yields to requests. A page's errors appear when it is requested.
+    """Inside the block, a thread builds the index and the slowest pages, and yields to requests. A page's errors appear
+    when it is requested.
     """
     stopped = threading.Event()
 
@@ -153,7 +153,6 @@ def with_token(settings: Settings) -> Settings:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket bound to the address. Raises ServeError."""
     elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
     try:
         family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]

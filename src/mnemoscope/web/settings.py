@@ -14,7 +14,6 @@ PORT = 8765
 
 
 def is_prefix(path: str) -> bool:
-    """Whether the path is a valid proxy prefix; empty for none."""
     dots = any(part in (".", "..") for part in path.split("/"))
     return re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path) is not None and not dots
 
@@ -57,17 +56,14 @@ class Settings:
 
     @property
     def public_host(self) -> str | None:
-        """The host and port in readers' addresses behind a proxy; None without `public_url`."""
         return None if self.public_url is None else urlsplit(self.public_url).netloc.lower()
 
     @property
     def secure(self) -> bool:
-        """Whether readers use https, so that cookies must not be sent otherwise."""
         return urlsplit(self.public_url or "").scheme == "https"
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the server, including a proxy on it."""
         return self.host in LOCAL
 
     @property

@@ -1,9 +1,7 @@
 """What all pages share: the present atlas with its caches, the judgements and, if given, the model.
 
-A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again.
-Each such state of the folder is an `Edition` with its own caches. A page is read from one edition throughout: files it
-reads are checked to belong to that edition, and if they no longer do, the page is made from the next one. Imports torch
-only if a model is named.
+A page is read from one edition throughout: files it reads are checked to belong to that edition, and if they no longer
+do, the page is made from the next one. Imports torch only if a model is named.
 """
 
 import threading
@@ -29,8 +27,8 @@ _TRIES = 10
 
 
 class Site:
-    """One served atlas with its judgements and, if given, the model. Thread-safe. Raises what opening an atlas raises;
-    with a model ModelError and ModelDiffers.
+    """One served atlas, its judgements and, if given, the model. Thread-safe. Raises what opening an atlas or a model
+    raises.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,8 +52,8 @@ class Site:
         return self.edition().atlas
 
     def edition(self) -> Edition:
-        """The edition being read; outside `reading`, the one now in the folder. Raises what opening an atlas raises,
-        and ModelDiffers if an atlas of another model was mined in its place.
+        """The edition being read, else the one now in the folder. Raises what opening an atlas raises, and
+        ModelDiffers.
         """
         current = _READ.get()
         if current is not None and current[0] is self:
@@ -114,8 +112,8 @@ class Site:
 
             self.model.differs = describe_difference(self.settings, self.model.model, atlas)
         opened = Edition(atlas, footprint, published=self.judgements.published_for)
-        if before is not None and before.mined_files == opened.mined_files:
-            return before.followed_by(footprint)
+        if before is not None and before.mined_files == opened.mined_files:  # other answers or patterns
+            return Edition(before.atlas, footprint, mined=before.mined, published=before.published)
         return opened
 
 

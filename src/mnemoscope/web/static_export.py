@@ -144,7 +144,6 @@ class _Writer:
         return files | {f"static/{name}": asset_bytes(name) for name in self._assets}
 
     def _page(self, address: str) -> str:
-        """The page as HTML. Raises AtlasDamaged for one that cannot be made."""
         name, kind, parameters = self._pages[address]
         path, root = address.partition("?")[0], "../" * name.count("/")
 
@@ -166,7 +165,6 @@ class _Writer:
         return text.replace(escape(str(self._edition.atlas.path)), "ATLAS")
 
     def _place(self, here: str, root: str, link: str) -> str | None:
-        """The target of a link, relative to the page's file; None if it was not written."""
         if link.startswith("#"):
             return link
         parts = urlsplit(urljoin(f"http://atlas{here}", link))

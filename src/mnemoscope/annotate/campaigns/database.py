@@ -1,7 +1,6 @@
 """Opens the database of annotations and turns its errors into one plain line.
 
-A SQLite file inside the atlas by default, or `postgresql://...` for a team. Knows the names of the tables, not their
-meaning.
+A SQLite file inside the atlas by default, or `postgresql://...` for a team.
 """
 
 import re
@@ -32,9 +31,7 @@ class Database:
     """A database of annotations: `reading()` and `writing()` yield a connection inside a transaction."""
 
     def __init__(self, url: URL, *, atlas: str) -> None:
-        """Creates the tables if there are none. `atlas` is the sha256 of its manifest. Raises AnnotationError if the
-        database cannot be reached, is damaged, or is of another version or another atlas.
-        """
+        """`atlas` is the sha256 of its manifest. Raises AnnotationError."""
         self.url = url
         self.atlas = atlas
         self.name = format_address(url)
@@ -55,15 +52,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database. Raises AnnotationError."""
         with self._plain_errors("read"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Iterator[Connection]:
-        """A connection whose changes are stored all or not at all; `alone`: no other like it runs meanwhile. Raises
-        AnnotationError.
-        """
+        """A connection whose changes are stored all or not at all; `alone`: no other like it runs meanwhile."""
         engine = self.engine.execution_options(writing=True)
         with self._plain_errors("stored"), self._turn, engine.begin() as connection:
             if alone and not self.sqlite:  # SQLite has one writer anyway
@@ -101,9 +95,9 @@ class Database:
             self._check(connection, missing=ours - present)
 
     def _enable_write_ahead_log(self) -> None:
-        """Sets SQLite's write-ahead log, so that readers and a writer do not block each other. The setting is
-        permanent, so it is made only once the file is known to hold annotations. SQLite does not wait here for other
-        processes that open the file, so the statement is retried.
+        """SQLite's write-ahead log lets readers and a writer work at once. The setting is permanent, so it is made only
+        once the file is known to hold annotations. SQLite does not wait here for other processes, so the statement is
+        retried.
         """
         until = time.monotonic() + WAIT_SECONDS
         with self._plain_errors("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
@@ -161,9 +155,8 @@ _ADVICE = (
 
 
 def address(given: str | Path | None, folder: Path) -> URL:
-    """The address of the annotations of the atlas in `folder`: its own file, another file, or a server. Raises
-    AnnotationError, without showing a password, for anything but a path, `sqlite:///...` or `postgresql://...`, and for
-    a symbolic link at the atlas's own place.
+    """The address of the annotations of the atlas in `folder`. Raises AnnotationError, without showing a password, for
+    anything but a path, `sqlite:///...` or `postgresql://...`, and for a symbolic link at the atlas's own place.
     """
     if given is None:
         given = folder / ANNOTATIONS

@@ -19,7 +19,7 @@ from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
 from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
 from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
 from mnemoscope.errors import AnnotationError, MemoryIdError
-from mnemoscope.foundation.files import replacing
+from mnemoscope.foundation.files import write_bytes
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
@@ -30,10 +30,7 @@ _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 def export(store: Store, path: str | Path) -> int:
     """Writes every row to `path` (.csv or .jsonl) and returns their number. Raises AnnotationError, StoreFailed."""
     where = Path(path)
-    form = _form(where)
-    text = as_text(store, form)
-    with replacing(where) as file:
-        file.write(text.encode("utf-8"))
+    write_bytes(where, as_text(store, _form(where)).encode())
     return len(rows(store))
 
 
@@ -105,7 +102,6 @@ class _Import:
         self._authors = set(connection.execute(select(annotators.c.name)).scalars())
 
     def add(self, row: Row) -> bool:
-        """Adds a checked row and returns whether it was new. Raises AnnotationError, MemoryIdError, AtlasDamaged."""
         self._check_campaign(row["campaign"])
         item = None if row["item_kind"] is None else self._item(row)
         if row["author"] not in self._authors:
@@ -161,7 +157,6 @@ class _Import:
 
 
 def _read_campaign(connection: Connection) -> Row | None:
-    """The facts that draw the database's campaign again, None without a campaign."""
     row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
     return None if row is None else dict(row)
 
@@ -181,9 +176,7 @@ def _form(path: Path) -> str:
 
 
 def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """The number and content of every line: JSON, or a table's cells. Raises AnnotationError if the columns or the CSV
-    are wrong.
-    """
+    """The number and content of every line: JSON, or a table's cells. Raises AnnotationError."""
     if form == "jsonl":
         yield from enumerate(file, start=1)
         return
@@ -212,7 +205,6 @@ def _parse(content: str | list[str]) -> Row:
 
 
 def _value(name: str, cell: str) -> Any:
-    """A cell's value: numbers and JSON for the fields that have them; an empty cell is None."""
     if cell.startswith("'") and _FORMULA.match(cell):
         cell = cell[1:]
     if cell == "" or name not in ("layer", "memory", "pattern", "triggers", "campaign"):

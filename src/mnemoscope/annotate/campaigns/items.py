@@ -109,7 +109,6 @@ def find_item(connection: Connection, kind: str, layer: int, memory: int) -> Row
 
 
 def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
-    """In every layer, `per_layer` memories with a positive trigger, or all if there are fewer."""
     drawn = []
     for layer in atlas.layers:
         firing = atlas.best_triggers(layer, count=None, columns=["memory"])["memory"].unique().sort().to_numpy()
@@ -159,7 +158,6 @@ def sample_cases(atlas: Atlas, *, count: int, seed: int) -> list[Item]:
 
 
 def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) -> list[list[int]]:
-    """The first `size` places with distinct prefixes, from distinct sentences."""
     prefixes: set[tuple[int, ...]] = set()
     chosen: dict[int, int] = {}
     for (sentence, position), prefix in zip(places, atlas.prefixes(places), strict=True):
@@ -170,7 +168,6 @@ def _different_places(atlas: Atlas, places: list[tuple[int, int]], size: int) ->
 
 
 def read_prefixes(atlas: Atlas, item: Row) -> ShownPrefixes:
-    """What an item shows; a control numbers its own prefixes. Raises AtlasDamaged."""
     if item["kind"] == "control":
         places = json.loads(item["content"])
         ranks = list(range(len(places)))

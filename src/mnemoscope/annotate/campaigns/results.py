@@ -1,9 +1,8 @@
 """Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
 
 Counts only finished items of the campaign. Tables have the form of every answer (layer, name, value, count, low, high);
-the numbers of Figure 2 are those of the question key_patterns. Agreement with patterns.parquet: which prefixes of the
-judged keys both explain, and whether they give them the same kind. Each author's judgement of a key is one comparison;
-for intervals, a key with all its prefixes and authors is a cluster.
+the numbers of Figure 2 are those of the question key_patterns. Each author's judgement of a key is one comparison; for
+intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -61,7 +60,7 @@ def compute_results(store: Store) -> Results:
         judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
         cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
         shown = _control_prefixes(connection)
-    keys, controls = (judged.filter(pl.col("control") == flag) for flag in (False, True))
+    keys, controls = (judged.filter(control=flag) for flag in (False, True))
     prefixes = _key_prefixes(store.atlas, keys)
     campaign = store.campaign()
     seed = 0 if campaign is None else campaign.seed
@@ -82,7 +81,6 @@ def compute_results(store: Store) -> Results:
 
 
 def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
-    """The top prefixes of every memory in `judged`: layer, memory, rank, group. Raises AtlasDamaged."""
     frames = [pl.DataFrame(schema=_PREFIXES)]
     for (layer,), here in judged.sort("layer").group_by("layer", maintain_order=True):
         rows = atlas.best_triggers(layer, memories=here["memory"].unique().to_list())
@@ -98,9 +96,7 @@ def _control_prefixes(connection: Connection) -> pl.DataFrame:
 
 
 def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """Every author's kind for each prefix of the keys they judged: layer, memory, group, author, kind. `kind` is one of
-    coverage.KINDS; `none` if no pattern of the author names the prefix.
-    """
+    """Every author's kind for each prefix of the keys they judged; `none` if no pattern of the author names it."""
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
@@ -111,13 +107,11 @@ def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds_in_layer(layer: Any, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The kinds that `patterns` of a layer give its prefixes: layer, memory, group, kind."""
-    kinds = coverage.kinds(prefixes.filter(pl.col("layer") == layer).drop("layer"), patterns)
+    kinds = coverage.kinds(prefixes.filter(layer=layer).drop("layer"), patterns)
     return kinds.select(pl.lit(layer, pl.Int16).alias("layer"), "memory", "group", "kind")
 
 
 def _classes(judged: pl.DataFrame) -> pl.DataFrame:
-    """Every author's class of each key: layer, memory, author, patterns (how many), class (as a kind, or none)."""
     patterns = (pl.col("kind") != "none").sum().cast(pl.Int64)
     return judged.group_by(*KEY, "author").agg(patterns.alias("patterns"), _class_of("class")).sort(*KEY, "author")
 
@@ -130,8 +124,8 @@ def _table(rows: Numbers) -> pl.DataFrame:
 def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
     counted: dict[int | None, pl.DataFrame] = {}
     for layer in sorted(keys["layer"].unique().to_list()):
-        here = prefixes.filter(pl.col("layer") == layer).drop("layer")
-        counted[layer] = coverage.count_by_author(here, keys.filter(pl.col("layer") == layer))
+        here = prefixes.filter(layer=layer).drop("layer")
+        counted[layer] = coverage.count_by_author(here, keys.filter(layer=layer))
     if counted:
         counted[None] = pl.concat(list(counted.values()))
     for layer, counts in counted.items():
@@ -151,7 +145,7 @@ def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame,
 def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for author in sorted({*keys["author"], *controls["author"], *cases["author"]}):
-        own, blind, verdicts = (frame.filter(pl.col("author") == author) for frame in (keys, controls, cases))
+        own, blind, verdicts = (frame.filter(author=author) for frame in (keys, controls, cases))
         alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
         rows.append((author, own.height, blind.height, verdicts.height, own["patterns"].mean(), alarms))
     schema = {
@@ -162,12 +156,11 @@ def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) ->
 
 
 def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
-    """Krippendorff's alpha, with the number of pairable values and a 95 % interval.
+    """Krippendorff's alpha for nominal data: 1 - D_o / D_e over the coincidence matrix (Content Analysis, 2004, chapter
+    11), with the number of pairable values and a 95 % interval.
 
-    For nominal data: 1 - D_o / D_e over the coincidence matrix (Krippendorff, Content Analysis, 2004, chapter 11).
-    Units with one value cannot be paired and are left out. Units come in clusters (the prefixes of one key): the
-    interval is from a seeded bootstrap over clusters, widened to hold the value. Undefined with fewer than two pairable
-    values, or if all are equal: then chance would agree as well.
+    Units come in clusters (the prefixes of one key), which a seeded bootstrap resamples. Undefined with fewer than two
+    pairable values, or if all are equal.
     """
     names = {
         value: place for place, value in enumerate(dict.fromkeys(v for units in clusters for u in units for v in u))
@@ -185,7 +178,6 @@ def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
 
 
 def _coincidences(units: Sequence[Unit], names: dict[Hashable, int]) -> NDArray[np.float64]:
-    """The coincidence matrix `[value, value]`; every unit adds its number of pairable values."""
     matrix = np.zeros((len(names), len(names)))
     for unit in units:
         if len(unit) > 1:
@@ -218,15 +210,13 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
     """By layer and in all, `precision`: of the prefixes that automatic patterns explain, the share that people mark;
     `recall`: of those that people mark, the share explained; `same_kind`: of those that both explain, the share with
-    the same kind; `same_class`: of keys, the share with the same class. Yields nothing without patterns.
-
-    `people` is from `_marks`, `keys` from `_classes`.
+    the same kind; `same_class`: of keys, the share with the same class.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
     patterns = atlas.table("patterns")
     layers = sorted(keys["layer"].unique().to_list())
-    kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(pl.col("layer") == layer)) for layer in layers]
+    kinds = [_kinds_in_layer(layer, prefixes, patterns.filter(layer=layer)) for layer in layers]
     explaining = pl.concat(kinds).rename({"kind": "automatic"})
     both = people.join(explaining, on=[*KEY, "group"], how="left", maintain_order="left")
     called = patterns.group_by(KEY).agg(_class_of("automatic"))
@@ -235,7 +225,7 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
     alike = pl.col("kind") == pl.col("automatic")
     same = pl.col("class") == pl.col("automatic").fill_null("none")
     for layer in [*layers, None]:
-        rows, own = (frame if layer is None else frame.filter(pl.col("layer") == layer) for frame in (both, classes))
+        rows, own = (frame if layer is None else frame.filter(layer=layer) for frame in (both, classes))
         yield layer, "precision", _share_of_keys(rows, marked & explained, explained)
         yield layer, "recall", _share_of_keys(rows, marked & explained, marked)
         yield layer, "same_kind", _share_of_keys(rows, marked & explained & alike, marked & explained)
@@ -243,14 +233,12 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
 
 
 def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _EVERY) -> Estimate:
-    """The share of `hits` among the rows in `cases`; a key is a cluster."""
     counts = rows.with_columns(hit=hits.cast(pl.Int64), case=cases.cast(pl.Int64))
     keys = counts.group_by(KEY, maintain_order=True).agg(pl.col("hit", "case").sum())
     return clustered_share(keys["hit"], keys["case"])
 
 
 def _class_of(name: str) -> pl.Expr:
-    """The class of a key from its patterns' column `kind`: shallow, semantic, both or none."""
     shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
     return (
         pl.when(shallow & semantic).then(pl.lit("both"))

@@ -46,8 +46,7 @@ class SavedJudgement:
 def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
     """Raises AnnotationError if the name is taken, ignoring case."""
     folded = name.casefold()
-    taken = connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar()
-    if taken is not None:
+    if taken := connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar():
         raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
     row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
     connection.execute(annotators.insert().values(row))
@@ -60,23 +59,21 @@ def find_row(connection: Connection, table: Table, *, author: str, key: str) -> 
 
 @dataclass(frozen=True)
 class Turn:
-    """One judgement of an item (or of ALL_WORK) by an annotator, with a key of its own. Every method may raise
-    AnnotationError.
-    """
+    """One judgement of an item (or of ALL_WORK) under a key of its own. Every method may raise AnnotationError."""
 
     connection: Connection
     item: items.Row
     annotator: Annotator
     key: str
 
-    def history(self) -> tuple[dict[int, State], list[views.Step]]:
-        return views.read_history(self.connection, self.item["id"], self.annotator.name)
+    def patterns(self) -> dict[int, State]:
+        return views.read_history(self.connection, self.item["id"], self.annotator.name)[0]
 
     def save(self, pattern: int | None, state: State) -> SavedJudgement:
         """Stores a pattern (`pattern` None: a new one), or its retraction."""
         if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
-        known, _ = self.history()
+        known = self.patterns()
         if state == views.NONE and pattern not in known:
             raise AnnotationError(f"there is no pattern {pattern} to take back")
         if pattern is None:
@@ -86,8 +83,8 @@ class Turn:
         return self.add_state(pattern, state)
 
     def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
-        """The row stored under the key, or None if there is none and the annotator may judge. Raises AnnotationError if
-        the key belongs to another judgement, if the judgement would not be blind, and for a pattern of a finished item.
+        """The row stored under the key, or None. Raises AnnotationError if the key belongs to another judgement, if the
+        judgement would not be blind, and for a pattern of a finished item.
         """
         item, name = self.item, self.annotator.name
         row = find_row(self.connection, table, author=name, key=self.key)
@@ -124,10 +121,11 @@ class Turn:
 
     def _time(self, table: Table) -> str:
         """The current time, or just after the author's latest row on the item if a clock was set back: the last row
-        must win. At the maximal time the same time is used again; among rows of equal time the later id counts.
+        must win.
         """
-        here = (table.c.item == self.item["id"], table.c.author == self.annotator.name)
-        statement = select(func.max(table.c.made_at)).where(*here)
+        statement = select(func.max(table.c.made_at)).where(
+            table.c.item == self.item["id"], table.c.author == self.annotator.name
+        )
         latest, now = self.connection.execute(statement).scalar(), rules.current_time()
         if latest is None or latest < now:
             return now
@@ -184,7 +182,6 @@ class Store(AbstractContextManager["Store"]):
         return drawn
 
     def campaign(self) -> Campaign | None:
-        """The campaign, or None."""
         own = tables.campaigns.c
         keys = select(func.count()).where(tables.items.c.kind == "key").scalar_subquery()
         with self.database.reading() as connection:
@@ -220,7 +217,6 @@ class Store(AbstractContextManager["Store"]):
         return Annotator(*row)
 
     def annotator(self, token: str) -> Annotator | None:
-        """The annotator with this invitation, or None."""
         with self.database.reading() as connection:
             row = connection.execute(PEOPLE.where(annotators.c.token_hash == _hash_token(token))).first()
         return None if row is None else Annotator(*row)
@@ -261,12 +257,10 @@ class Store(AbstractContextManager["Store"]):
         memory_id = self.atlas[memory].id
         number = self.atlas.number(memory_id)
         with self.database.reading() as connection:
-            item = items.find_item(connection, "chosen", memory_id.layer, number)
-            if item is not None:
-                return views.key_view(connection, item, annotator, self._read_prefixes(item), memory_id)
-        unseen = {"kind": "chosen", "layer": memory_id.layer, "memory": number}
-        prefixes, _ = items.read_prefixes(self.atlas, unseen)
-        return KeyView(str(memory_id), prefixes, (), False, False, False, str(memory_id))
+            item = items.find_item(connection, "chosen", memory_id.layer, number) or {
+                "id": -1, "code": str(memory_id), "kind": "chosen", "layer": memory_id.layer, "memory": number,
+            }  # fmt: skip
+            return views.key_view(connection, item, annotator, self._read_prefixes(item), memory_id)
 
     def choose(self, memory: MemoryId) -> str:
         """The code under which a memory outside the campaign is judged. Raises MemoryIdError."""
@@ -303,7 +297,7 @@ class Store(AbstractContextManager["Store"]):
         with self._turn(self._item(code), annotator, key) as turn:
             if stored := turn.begin(judgements):
                 return stored
-            _, steps = turn.history()
+            _, steps = views.read_history(turn.connection, turn.item["id"], annotator.name)
             if not steps:
                 raise AnnotationError("there is nothing to undo")
             undone, pattern, before = steps[-1]
@@ -317,10 +311,11 @@ class Store(AbstractContextManager["Store"]):
             if stored := turn.begin(finishes, finished=int(done)):
                 return stored
             if done:
-                known, _ = turn.history()
+                known = turn.patterns()
                 if none and known:
-                    said = f"{len(known)} patterns are marked; take them back before saying that there is none"
-                    raise AnnotationError(said)
+                    raise AnnotationError(
+                        f"{len(known)} patterns are marked; take them back before saying that there is none"
+                    )
                 if not none and not known:
                     raise AnnotationError("no pattern is marked; mark one, or say that there is none")
                 if none:

@@ -1,8 +1,7 @@
 """What annotators and pages read: people, their items with their own judgements, and the judgements of others.
 
 Values, and functions that read them over a connection; writes nothing. A campaign's judgements stay unpublished until
-all invited annotators have handed in, since pages of memories are open to all. The rules of a judgement are in
-annotate/judgements/rules.py.
+all invited annotators have handed in, since pages of memories are open to all.
 """
 
 import hashlib
@@ -163,7 +162,6 @@ def read_history(connection: Connection, item: int, author: str) -> tuple[dict[i
 
 
 def is_finished(connection: Connection, item: int, author: str) -> bool:
-    """Whether the author has finished the item and not resumed it."""
     return bool(_read_latest(connection, finishes.c.finished, author, item).get(item))
 
 
@@ -186,7 +184,6 @@ def has_submitted(connection: Connection, annotator: Annotator) -> bool:
 
 
 def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ...]:
-    """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
     uid = connection.execute(select(campaigns.c.uid)).scalar()
     rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen"))
     latest = _read_latest(connection, finishes.c.finished, annotator.name)
@@ -203,7 +200,6 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
 def key_view(
     connection: Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, chosen: MemoryId | None
 ) -> KeyView:
-    """The annotator's view of an item with these prefixes; `chosen` is the memory if it was chosen."""
     shown, ranks = prefixes
     states, steps = read_history(connection, item["id"], annotator.name)
     finished = is_finished(connection, item["id"], annotator.name)
@@ -223,13 +219,10 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
 
 
 def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
-    """The final judgements, of all memories or one (layer, number), with the columns of judgements/reading.py. `name`
-    is the database's, for the AtlasDamaged raised on an invalid row.
-    """
+    """The final judgements, of all memories or one (layer, number). `name` is the database's, for AtlasDamaged."""
     statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
-    place = {} if memory is None else {"layer": memory[0], "memory": memory[1]}
-    rows = [tuple(row) for row in connection.execute(text(f"{statement} {BY_ID}"), place)]
-    return final_judgements(rows, name)
+    place = dict(zip(("layer", "memory"), memory or (), strict=False))
+    return final_judgements(connection.execute(text(f"{statement} {BY_ID}"), place), name)
 
 
 def is_over(connection: Connection) -> bool:

@@ -72,19 +72,20 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
     row is invalid, AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    rows = query(path, _judgements)
+    rows = query(
+        path, lambda one: one.execute(f"{WITH_ITEMS if 'item' in _columns(one, 'judgements') else _PLAIN} {BY_ID}")
+    )
     return None if rows is None else final_judgements(rows, path)
 
 
-def _judgements(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    columns = {row[1] for row in database.execute("PRAGMA table_info(judgements)")}
-    return database.execute(f"{WITH_ITEMS if 'item' in columns else _PLAIN} {BY_ID}").fetchall()
+def _columns(database: sqlite3.Connection, table: str) -> set[str]:
+    """Empty without such a table."""
+    return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
-    """The final judgements, with COLUMNS: of the finished ones the latest of each author on each pattern. Rows are as
-    stored: id, COLUMNS, and whether the author has finished. `name` is the database's, for the AtlasDamaged raised on
-    an invalid row.
+    """The final judgements: of the finished ones the latest of each author on each pattern. Rows are id, COLUMNS, and
+    whether the author has finished. `name` is the database's, for AtlasDamaged.
     """
     checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
     judgements = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
@@ -93,11 +94,13 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """The final verdicts in an atlas's folder, as from `final_verdicts`; None without annotations.sqlite. Raises
-    AnnotationError for verdicts on another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+    """The final verdicts in an atlas's folder; None without annotations.sqlite. Raises AnnotationError, AtlasDamaged,
+    AtlasTooNew, AtlasBusy.
     """
     path = Path(atlas) / ANNOTATIONS
-    rows = query(path, _verdicts)
+    rows = query(
+        path, lambda one: one.execute(ALL_VERDICTS) if _columns(one, "verdicts") and _columns(one, "items") else ()
+    )
     if rows is None:
         return None
     for case, author, verdict in rows:
@@ -106,14 +109,9 @@ def read_verdicts(atlas: Path) -> pl.DataFrame | None:
     return final_verdicts(rows)
 
 
-def _verdicts(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    return database.execute(ALL_VERDICTS).fetchall() if {"verdicts", "items"} <= tables else []
-
-
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-    """The latest verdict of each author on each composition unless retracted: case (its prefix), author, verdict. Rows
-    are (case, author, verdict) in order of time.
+    """The latest verdict of each author on each composition unless retracted, from (case, author, verdict) in order of
+    time.
     """
     last = {(case, author): verdict for case, author, verdict in rows}
     final = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
@@ -129,16 +127,19 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
     return {name: share(calls[name], calls.total()) for name in ("related", "distant", "split")}
 
 
-def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """The result of `ask` on the database of annotations at `path`, None if there is no file. Raises AnnotationError
-    for judgements of another atlas, AtlasDamaged, AtlasTooNew or AtlasBusy.
+def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
+    """The result of `ask` on the database at `path`, None without a file. Raises AnnotationError, AtlasDamaged,
+    AtlasTooNew, AtlasBusy.
     """
     if not path.exists():
         return None
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
-        with closing(sqlite3.connect(_address(path), uri=True, timeout=WAIT_SECONDS)) as database:
+        # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
+        alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+        with closing(sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
@@ -151,22 +152,15 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], list[tuple[Any, ...]]]
             if found != VERSION:
                 raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
             _refuse_another_atlas(database, path)
-            return ask(database)
+            return list(ask(database))
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise AtlasBusy(f"{path} is being written by another process; try again") from error
         raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
-def _address(path: Path) -> str:
-    # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
-    alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-    return f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
-
-
 def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
-    """Raises AnnotationError if the database names another atlas than the one it lies in."""
-    if "atlas" not in {row[1] for row in database.execute("PRAGMA table_info(annotations_version)")}:
+    if "atlas" not in _columns(database, "annotations_version"):
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
     here = file_hash(path.parent / MANIFEST)
@@ -178,7 +172,6 @@ def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
-    """One row with time, control flag and ranks parsed. Raises AtlasDamaged for an invalid value."""
     id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):

@@ -52,7 +52,6 @@ def format_time(time: datetime) -> str:
 
 
 def one_line(text: str, *, what: str, longest: int) -> str:
-    """The text with single spaces. Raises AnnotationError if it is too long or has unreadable characters."""
     if not isinstance(text, str):
         raise AnnotationError(f"the {what} is {text!r}, not text")
     line = " ".join(text.split())
@@ -82,7 +81,6 @@ def judgement_key(given: str | None) -> str:
 
 
 def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
-    """The distinct marks in order. Raises AnnotationError for too few, or for a prefix that does not exist."""
     if not all(type(mark) is int for mark in marks):
         raise AnnotationError(f"the marks are {list(marks)!r}, not numbers of prefixes")
     chosen = sorted(set(marks))
@@ -114,7 +112,6 @@ def check_pattern(pattern: int) -> int:
 
 
 def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
-    """The row as the database stores it. Raises AnnotationError for missing, unknown or invalid fields."""
     if set(row) != set(FIELDS):
         wrong = ", ".join(sorted(set(row) ^ set(FIELDS))[:3])
         raise AnnotationError(f"the fields are not those of an export ({wrong} missing or unknown)")

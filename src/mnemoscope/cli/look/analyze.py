@@ -52,7 +52,6 @@ def analyze(
 
 
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
-    """Answers the named questions, or all; with `patterns` also stored answers that depend on them."""
     from mnemoscope.questions import QUESTIONS, answers
 
     if patterns:
@@ -104,7 +103,6 @@ def _with_interval(row: dict[str, Any], form: str) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    """A number in its format; a dash if undefined."""
     if value is None:
         return "-"
     if form == "share":

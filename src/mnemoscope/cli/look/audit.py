@@ -23,9 +23,7 @@ def audit(
         Path | None,
         typer.Option(metavar="ATLAS", help="Of this model: side effects are measured on its held-out sentences."),
     ] = None,
-    alternatives: Annotated[
-        int, typer.Option(metavar="N", help="Random strings of the same form beside each.")
-    ] = 999,
+    alternatives: Annotated[int, typer.Option(metavar="N", help="Random strings of the same form beside each.")] = 999,
     vary: Annotated[
         str, typer.Option(metavar="all|digits", help="What is random in them: digits and letters, or only digits.")
     ] = "all",

@@ -76,7 +76,6 @@ def serve(
 
 
 def _place(annotations: str | None) -> str | None:
-    """The database's address without its password."""
     if annotations is None:
         return None
     from mnemoscope.annotate.campaigns.database import place_text

@@ -29,7 +29,6 @@ class WorkerOptions:
 
     @property
     def count(self) -> int | None:
-        """The number of workers; None for as many as fit. Raises OptionError."""
         if self.workers in (None, "auto"):
             return None
         if re.fullmatch(r"\d{1,6}", str(self.workers)) and int(str(self.workers)) > 0:
@@ -59,7 +58,6 @@ def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
 def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
 ) -> None:
-    """Mines with workers, or prepares or submits the run, and prints the result."""
     _check(asked)
     count = asked.count
     from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run

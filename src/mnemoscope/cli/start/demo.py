@@ -59,7 +59,6 @@ def demo(
 
 
 def _report(atlas: "Atlas", progress: Any) -> None:
-    """Answers all questions and writes the report, unless both are stored and current."""
     from mnemoscope.atlas.derived_manifest import recorded_hashes
     from mnemoscope.questions.answers import all_are_current
 
@@ -84,7 +83,6 @@ def _layer(atlas: "Atlas", layer: int) -> dict[str, Any]:
 
 
 def _striking(atlas: "Atlas") -> list[dict[str, Any]]:
-    """The most striking memories, each with its best trigger followed by the value's top token."""
     from mnemoscope.show.figures.examples import best_examples
 
     rows = best_examples(atlas, EXAMPLES).to_dicts()

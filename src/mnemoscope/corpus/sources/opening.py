@@ -51,9 +51,7 @@ class Source:
     def name(self) -> str:
         return display_name(self.spec, of_text=True)
 
-    def pieces(
-        self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
-    ) -> Iterator[Piece]:
+    def pieces(self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[Piece]:
         """Yields `(piece, ends)`: a document is its pieces joined, `ends` is True on its last.
 
         `vocabulary` bounds the token ids in rows of ids; None does not. `render` makes the text of a chat. Raises
@@ -144,9 +142,7 @@ def _hub(spec: str, *, field: RowField) -> Source:
 
     def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
         passed = len(own.bad.places)
-        for text, ends in read_hub(
-            name, config=config, split=rows, revision=revision, field=own, skip=skip + passed
-        ):
+        for text, ends in read_hub(name, config=config, split=rows, revision=revision, field=own, skip=skip + passed):
             meter.done += len(text.encode())
             yield text, ends
 

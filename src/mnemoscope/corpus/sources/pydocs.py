@@ -66,7 +66,7 @@ def documents(part: str = "all") -> Iterator[str]:
     if part not in PARTS:
         raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
     seen: set[bytes] = set()
-    for raw in chain(_topics(_topics_file()), _all_docstrings(part)):
+    for raw in chain(_topics(_topics_file()), chain.from_iterable(map(_docstrings, _source_files(part)))):
         text = clean(raw)
         if not is_prose(text):
             continue
@@ -104,7 +104,6 @@ def _topics_file() -> Path:
 
 
 def _source_files(part: str) -> list[Path]:
-    """The files of a part in the corpus's order; raises CorpusNotFound without a standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     if not library.is_dir():
         raise CorpusNotFound(f"the standard library's sources are not at {library}; builtin:pydocs needs them")
@@ -130,18 +129,13 @@ def _sources(distribution: str) -> list[Path]:
     return [Path(str(entry.locate())) for entry in sorted(chosen, key=str)]
 
 
-def _all_docstrings(part: str) -> Iterator[str]:
-    for path in _source_files(part):
-        yield from _docstrings(path)
-
-
 def _topics(path: Path) -> Iterator[str]:
     for node in _parse(path).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             yield from (v.value for v in node.value.values if isinstance(v, ast.Constant) and isinstance(v.value, str))
 
 
-def _docstrings(path: Path) -> Iterator[str]:
+def _docstrings(path: Path) -> list[str]:
     texts: list[tuple[int, str]] = []
     waiting: list[ast.AST] = [_parse(path)]
     while waiting:
@@ -154,7 +148,7 @@ def _docstrings(path: Path) -> Iterator[str]:
                 texts.append((getattr(node, "lineno", 0), text))
         elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
             texts += _handed_over(node.value)
-    return iter([text for _, text in sorted(texts)])
+    return [text for _, text in sorted(texts)]
 
 
 def _handed_over(call: ast.Call) -> list[tuple[int, str]]:

@@ -1,8 +1,7 @@
 """Documents of one file (runs of lines of a `.txt`, rows of a `.jsonl` or a `.parquet`) or of a hub data set.
 
 Every reader yields `(piece, ends)`: a document's pieces, joined, are its text, and `ends` is True on the last. Only a
-very long run of lines comes in several pieces, so that a text without blank lines is read in bounded memory. The choice
-of files and the cutting into sentences happen elsewhere.
+very long run of lines comes in several pieces, so that a text without blank lines is read in bounded memory.
 
 A data set of the hub is streamed through `datasets`, which is imported only then: nothing is downloaded whole, and any
 failure of `datasets` becomes one line.
@@ -34,7 +33,6 @@ _HUB_TIMEOUT_SECONDS = 10.0
 
 
 def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
-    """Yields the documents of a plain text: maximal runs of non-blank lines, or lines if `split` is `line`."""
     if split == "line":
         for line, _ in lines(path, meter):
             if line and not line.isspace():
@@ -65,10 +63,8 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
 
 
 def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
-    """Yields the text of every row of a JSON-lines file, skipping blank lines; a null field is an empty document.
-
-    Raises CorpusUnreadable, naming file and line, for a line that is no JSON object, lacks the field, holds neither
-    text nor ids there or is too long, and for a file that is one array of rows.
+    """Yields every row's text, skipping blank lines; a null field is an empty document. Raises CorpusUnreadable with
+    file and line.
     """
     is_first = True
     for number, (line, _) in enumerate(lines(path, meter), 1):
@@ -94,11 +90,7 @@ def read_jsonl(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
 
 
 def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece]:
-    """Yields the text of every row of a Parquet file; a null field is an empty document.
-
-    Raises CorpusNotFound; CorpusUnreadable for a damaged file, a missing column or one of another kind, or a text of
-    more than `LONGEST` characters.
-    """
+    """Yields every row's text; a null field is an empty document. Raises CorpusNotFound, CorpusUnreadable."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -134,7 +126,6 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
 
 
 def _check_column(path: Path, schema: Any, field: RowField) -> None:
-    """Raises CorpusUnreadable unless one column has that name, and holds texts or, for ids, lists of integers."""
     import pyarrow as pa
 
     if (kind := _kind_of(path, schema, field.name)) is None:
@@ -153,7 +144,6 @@ def _check_column(path: Path, schema: Any, field: RowField) -> None:
 
 
 def _kind_of(path: Path, fields: Any, name: str) -> Any:
-    """The type of a column, or of a field within columns; None if missing. Raises like `_check_column`."""
     import pyarrow as pa
 
     indices = fields.get_all_field_indices(name)
@@ -175,10 +165,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
-    """How many rows may be unpacked at once: a dictionary can repeat its longest text in each of them.
-
-    Raises CorpusUnreadable if, by the file's metadata, one text of a row group must be too long.
-    """
+    """How many rows may be unpacked at once: a dictionary can repeat its longest text. Raises CorpusUnreadable."""
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
     # A list's numbers and the parts of messages are columns below it.
     places = [n for n, each in enumerate(paths) if each == field.name or each.startswith(f"{field.name}.")]
@@ -196,9 +183,8 @@ def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
 def read_hub(
     name: str, *, config: str | None, split: str, revision: str | None, field: RowField, skip: int
 ) -> Iterator[Piece]:
-    """Yields the text of every row after the first `skip`, streamed; `revision` is a commit of the hub.
-
-    Raises CorpusNotFound if the hub is out of reach, CorpusUnreadable for a row without the text or a broken stream.
+    """Yields the text of every row after the first `skip`; `revision` is a commit. Raises CorpusNotFound,
+    CorpusUnreadable.
     """
     stream = _stream(name, config=config, split=split, revision=revision)
     number = skip
@@ -215,10 +201,7 @@ def read_hub(
 
 
 def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
-    """The data set's present commit (None: a local folder), and a description of its contents.
-
-    Raises CorpusNotFound for an unknown data set, configuration or split, or no connection.
-    """
+    """The data set's commit (None: a local folder), and a description of its contents. Raises CorpusNotFound."""
     folder = Path(name)
     local = folder.exists()
     revision = None if local else _commit(name)

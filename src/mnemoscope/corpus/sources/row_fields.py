@@ -49,10 +49,8 @@ class BadRows:
 
 @dataclass(frozen=True)
 class RowField:
-    """The field of a row that holds its text, or (`ids`) its token ids, all below `vocabulary`.
-
-    A name with dots is a field within fields, unless a field has that very name. `chat`: it holds messages, which
-    `render` turns into a text.
+    """The field of a row that holds its text, its token ids (`ids`), or messages (`chat`), which `render` makes a text.
+    A name with dots is a field within fields, unless a field has that very name.
     """
 
     name: str
@@ -74,11 +72,7 @@ class RowField:
         return replace(self, vocabulary=vocabulary, render=render)
 
     def text_of(self, row: object, place: str) -> str | None:
-        """The text of a row; None for a skipped one. `place` names it in errors.
-
-        Raises CorpusUnreadable for a row that is no object or lacks the field, for a field that is neither a text nor
-        (for ids) a list of them, and for more than `LONGEST` characters.
-        """
+        """The text of a row; None for a skipped one. `place` names it in errors. Raises CorpusUnreadable."""
         try:
             return self._text_of(row, place)
         except BadRow as wrong:
@@ -129,7 +123,6 @@ class RowField:
         return text
 
     def _text_of_ids(self, ids: Any, place: str) -> str:
-        """Raises BadRow."""
         where = f"{place}: field {self.name!r}"
         if not isinstance(ids, list):
             raise BadRow(f"{where} holds {type(ids).__name__}, not a list of token ids")
@@ -168,7 +161,6 @@ class RowField:
 
 
 def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
-    """The value of a field, or of one within fields, as a list of one; None if there is no such field."""
     if name in row:
         return [row[name]]
     for place in (place for place, letter in enumerate(name) if letter == "."):

@@ -1,8 +1,7 @@
 """Cuts a document into sentences or lines, or leaves it whole; cuts a sentence longer than the context into windows.
 
 The punctuation rules of English (and most other languages) are sentencex's, which is compiled, keeps every character
-and stays linear on text without a period (figures in docs/log). It receives whole paragraphs with single spaces. Reads
-no files.
+and stays linear on text without a period (figures in docs/log). It receives whole paragraphs with single spaces.
 """
 
 import re
@@ -19,7 +18,6 @@ _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 
 
 def check_split(split: str) -> None:
-    """Raises OptionError for an unknown split."""
     if split not in SPLITS:
         raise OptionError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
 
@@ -59,13 +57,9 @@ def cut_windows(
 ) -> list[tuple[str, list[int]]]:
     """Text and tokens of every window of a sentence, in order; no window has more than `longest` tokens.
 
-    Joined, the windows are the sentence: each takes the text from the end of the previous one to the end of its own
-    last token. Its tokens are the ones that were cut, not those of encoding its text again (which may differ in the
-    first token of some tokenizers). `offsets` is the span of characters of every token.
-
-    A byte-level tokenizer may spread one character over several tokens, which share its span. A cut between them would
-    leave text in both windows or in none, so the cut moves back to the last place where a token ends before the next
-    begins; only a character with more than `longest` tokens is cut through.
+    Joined, the windows are the sentence. Its tokens are the ones that were cut, not those of encoding its text again.
+    `offsets` is the span of characters of every token. Tokens that share a character stay together: the cut moves back
+    to the last place where a token ends before the next begins, unless a character has more than `longest` tokens.
     """
     clean = _clean_cuts(offsets)
     windows: list[tuple[str, list[int]]] = []

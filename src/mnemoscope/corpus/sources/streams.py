@@ -48,7 +48,10 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, line, error) from None
+            where, value = line + _line_ends(error.object[: error.start]), error.object[error.start]
+            raise CorpusUnreadable(
+                f"{path}: byte 0x{value:02x} in line {where} is not UTF-8; convert the text to UTF-8"
+            ) from None
         line += _line_ends(block)
         if text:
             yield text
@@ -94,7 +97,6 @@ def too_long(place: str) -> CorpusUnreadable:
 
 
 def check_fetched(path: Path, beginning: bytes) -> None:
-    """Raises CorpusUnreadable if the file's first bytes show that it is a pointer to one that was not fetched."""
     for mark, command in _POINTERS.items():
         if beginning.startswith(mark):
             raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch that with `{command}`")
@@ -102,12 +104,6 @@ def check_fetched(path: Path, beginning: bytes) -> None:
 
 def _line_ends(block: bytes) -> int:
     return block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-
-
-def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> CorpusUnreadable:
-    where = line + _line_ends(error.object[: error.start])
-    value = error.object[error.start]
-    return CorpusUnreadable(f"{path}: byte 0x{value:02x} in line {where} is not UTF-8; convert the text to UTF-8")
 
 
 def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:

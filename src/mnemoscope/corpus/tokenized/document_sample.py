@@ -26,9 +26,8 @@ _SPARE = 16
 
 @dataclass(frozen=True)
 class SampledDocument:
-    """A document by its number in the text, whether it is held out, its first tokens, and their text.
-
-    `sentences` are ids of stored sentences that begin within it, `inside` how many of each one's tokens lie in it.
+    """A document, and the stored sentences that begin within its first tokens: `inside` how many tokens of each lie
+    there.
     """
 
     number: int
@@ -50,9 +49,8 @@ class _DocumentBeginning:
 
 @dataclass(frozen=True)
 class DocumentSample:
-    """Draws the documents of least hash that have `length` tokens: `mined` mined and `held_out` held-out ones.
-
-    `threshold` and `listed` are the hold-out rule of the mined text (0 and None: nothing is held out).
+    """Draws the documents of least hash that have `length` tokens. `threshold` and `listed` are the hold-out rule of
+    the mined text (0 and None: nothing is held out).
     """
 
     encoder: Encoder
@@ -84,7 +82,10 @@ class DocumentSample:
             if not isinstance(last, int) or number > last:
                 break
             tell()
-            held = self._is_held_out(text)
+            held = False
+            if self.listed is not None or self.threshold:
+                class_ = document_class(text, self.listed)
+                held = class_ < self.threshold if self.listed is None else class_ == LISTED
             kept, most = drawn[held], self.held_out if held else self.mined
             order = -int.from_bytes(hashlib.blake2b(f"{self.seed} {number}".encode(), digest_size=8).digest())
             if most == 0 or (len(kept) == most and order <= kept[0][0]):
@@ -98,12 +99,6 @@ class DocumentSample:
         for kept in drawn.values():
             yield from (head for _, _, head in kept)
 
-    def _is_held_out(self, text: str) -> bool:
-        if self.listed is None and self.threshold == 0:
-            return False
-        class_ = document_class(text, self.listed)
-        return class_ == LISTED if self.listed is not None else class_ < self.threshold
-
     def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
         if not sentences:
             return
@@ -116,7 +111,6 @@ class DocumentSample:
                 )
 
     def _head(self, number: int, held_out: bool, text: str) -> _DocumentBeginning | None:
-        """None for a document with too few tokens."""
         for most in _HEADS:
             head = text[:most]
             (tokens,) = self.encoder.encode([head])
@@ -152,10 +146,9 @@ def _with_sentences(
     *,
     encoder: Encoder,
 ) -> list[SampledDocument]:
-    """The documents with the stored sentences among the pieces of their heads.
-
-    A sentence is stored once, under the first document that has it. The piece at a head's end may be cut, and a
-    sentence longer than the context is stored as windows: then one begins with the other.
+    """The documents with the stored sentences among the pieces of their heads. A sentence is stored once, under its
+    first document. The piece at a head's end may be cut, and a long sentence is stored as windows: then one begins with
+    the other.
     """
     kinds = {"place": pl.Int64, "document": pl.Int64, "piece": pl.String, "counted": pl.Int64}
     table = pl.DataFrame(list(pieces), schema=kinds, orient="row")

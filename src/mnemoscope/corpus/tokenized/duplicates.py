@@ -35,10 +35,8 @@ def text_hashes(texts: Iterable[str]) -> Hashes:
 def count_repeats(
     read: Callable[[int, int], Hashes], count: int, *, directory: Path, name: str = "repeats.bin"
 ) -> MappedArray:
-    """For each of `count` texts, how often it occurs in all if it is the first of its kind, and 0 if it is a repeat.
-
-    `read` returns the hashes of the texts from one serial number up to another. The result (uint32) stays in the file
-    `name` of `directory`; the spilled buckets are removed.
+    """For each text how often it occurs in all if it is the first of its kind, and 0 if it is a repeat; uint32, in the
+    file `name`. `read` returns the hashes of the texts from one serial number up to another.
     """
     spilled, result = directory / f"{name}.spill", directory / name
     _allocate(result, 4 * count)
@@ -97,9 +95,8 @@ def _resolve(entries: NDArray[Any], repeats: NDArray[Any]) -> None:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Makes a file of `size` zero bytes with its disk space reserved; raises OSError without space.
-
-    Writing through a map to a file without reserved space kills the process when the disk is full.
+    """Makes a file of zeros whose disk space is reserved (OSError without): a mapped file without would kill the
+    process.
     """
     with path.open("wb") as file:
         if size:

@@ -1,7 +1,6 @@
 """A batch of sentences in its stored form: tokenised, over-long ones cut into windows, all packed into arrays.
 
-Pure: reads and writes no files, so several threads may each make a batch. Only a batch's bytes remain; the tokens'
-objects, a hundred times as large, are freed.
+Pure: reads and writes no files, so several threads may each make a batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,9 +43,8 @@ class EncodedBatch:
 def encode_batch(
     encoder: Encoder, texts: list[str], documents: list[int], *, longest: int, vocabulary: int
 ) -> EncodedBatch:
-    """The batch of these sentences, each with its document.
-
-    Raises CorpusUnreadable for a text that the tokenizer refuses, ModelDamaged for a token id beyond the head's rows.
+    """The batch of these sentences, each with its document. Raises CorpusUnreadable for a text that the tokenizer
+    refuses, ModelDamaged for a token id beyond the head's rows.
     """
     lengths: list[int] = []
 
@@ -84,7 +82,6 @@ def encode_batch(
 def _cut(
     encoder: Encoder, texts: list[str], flat: NDArray[np.int64], lengths: list[int], *, longest: int
 ) -> tuple[list[tuple[str, NDArray[np.int64], int]], int]:
-    """Text, tokens and place of each sentence with a token, over-long ones cut; and the number of windows."""
     parts: list[tuple[str, NDArray[np.int64], int]] = []
     start = windows = 0
     for place, (text, length) in enumerate(zip(texts, lengths, strict=True)):

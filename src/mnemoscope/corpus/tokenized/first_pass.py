@@ -57,8 +57,6 @@ def _class_of(digest: str, listed: frozenset[str] | None) -> int:
 
 @dataclass(slots=True)
 class ReadState:
-    """The position of the reading: everything that a checkpoint stores."""
-
     documents: int = 0
     pieces: int = 0
     """Pieces read of the current document."""
@@ -82,8 +80,6 @@ class ReadState:
 
 @final
 class FirstPass:
-    """The four files, open for appending at one state of the reading."""
-
     def __init__(
         self,
         directory: Path,
@@ -94,7 +90,6 @@ class FirstPass:
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        """Opens the files in `directory` and truncates them to `state`."""
         self.state = state
         self._encoder = encoder
         self._longest = longest
@@ -157,13 +152,11 @@ class FirstPass:
         return asdict(self.state)
 
     def flush(self) -> None:
-        """Writes all added sentences; raises like `encode_batch`."""
         self._hand_on()
         while self._encoding:
             self._write(self._encoding.popleft().result())
 
     def _hand_on(self) -> None:
-        """Submits the waiting sentences, and writes finished batches; raises like `encode_batch`."""
         if self._texts:
             self._encoding.append(self._workers.submit(
                 encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,

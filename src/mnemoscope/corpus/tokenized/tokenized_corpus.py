@@ -1,13 +1,12 @@
 """The text as mining reads it: distinct sentences with ids, tokens, documents, memory-mapped from one folder.
 
-Made by `preparation`, only read here. Columns are files of numbers with one entry per distinct sentence; text and
-tokens are looked up through them. Pages are released after a while, so a walk over any number of sentences stays within
-a few megabytes of resident memory: pages of a mapped file count as the process's own.
+Columns are files of numbers with one entry per distinct sentence; text and tokens are looked up through them. Pages are
+released after a while, so a walk over any number of sentences stays within a few megabytes of resident memory: pages of
+a mapped file count as the process's own.
 
 A plan of batches groups sentences of similar length: little padding, a fixed order. Sentences are taken in windows in
 corpus order and sorted by length inside a window. A batch is filled as far as the budget allows, but at most one
-position in twenty is padding, and no boundary of the model lies inside it. Once half full it is preferably cut at a
-change of length: a batch of one single length has no padding and needs no mask.
+position in twenty is padding, and no boundary of the model lies inside it.
 """
 
 from __future__ import annotations
@@ -107,7 +106,6 @@ class TokenizedCorpus:
     def __init__(
         self, directory: Path, *, counts: Mapping[str, Any], fingerprint: str, second: TokenizedCorpus | None = None
     ) -> None:
-        """Maps the finished files in `directory`; `second` is the corpus of a separate validation text."""
         self.directory = directory
         self.counts: dict[str, Any] = dict(counts)
         self.fingerprint = fingerprint
@@ -224,7 +222,6 @@ def plan_batches(
 
 
 def _cut(widths: Integers, budget: int) -> Integers:
-    """Where the batches of one window end; `widths` ascend."""
     total = np.concatenate(([0], np.cumsum(widths)))
     # After each sentence: is the next one longer (or is there none)?
     changes = np.append(widths[1:] != widths[:-1], True)

@@ -1,9 +1,8 @@
 """Makes each call of the tokenizers library use only the caller's thread, for a while.
 
-By default it shares every call out among its own threads. The caller frees what these allocate while they allocate for
-the next call, and both wait for each other: two concurrent callers then gain next to nothing. Callers that use their
-own threads do not collide (figures in docs/log). The library's only setting is an environment variable, which it reads
-at each call.
+The caller frees what these allocate while they allocate for the next call, and both wait for each other: two concurrent
+callers then gain next to nothing. Callers that use their own threads do not collide (docs/log). The library's
+only setting is an environment variable, which it reads at each call.
 """
 
 import os

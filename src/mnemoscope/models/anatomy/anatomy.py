@@ -20,7 +20,12 @@ from mnemoscope.models.modules.linear_maps import LinearMap, rows_of
 from mnemoscope.models.modules.projections import AdaptiveSoftmax
 
 _ACTIVATION_ENTRIES = (
-    "hidden_act", "activation_function", "hidden_activation", "activation", "ffn_activation", "afn",
+    "hidden_act",
+    "activation_function",
+    "hidden_activation",
+    "activation",
+    "ffn_activation",
+    "afn",
     "mlp_hidden_act",
 )
 _CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")
@@ -140,7 +145,6 @@ def find_layers(model: Any) -> Anatomy | None:
 
 
 def check_supported(config: Any) -> None:
-    """Raises ModelUnsupported if the configuration already shows that the memories cannot be read."""
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnsupported(f"model type {kind!r} is an encoder-decoder; only decoder language models can be read")
@@ -154,13 +158,11 @@ def experts_chosen(config: Any) -> int:
 
 
 def numbers_in(config: Any, names: Iterable[str]) -> list[int]:
-    """The positive whole numbers among a configuration's entries of these names."""
     values = (getattr(config, name, None) for name in names)
     return [value for value in values if isinstance(value, int) and value > 0]
 
 
 def family_of(config: Any) -> Family | None:
-    """The row that fits the configuration; None for an unknown family or variant."""
     for family in FAMILIES:
         variant = all(getattr(config, name, None) == value for name, value in family.when)
         if family.name == config.model_type and variant:
@@ -169,7 +171,6 @@ def family_of(config: Any) -> Family | None:
 
 
 def resolve(model: Any, family: Family) -> Anatomy:
-    """The anatomy of a family's row; raises AttributeError for a module that the model lacks."""
     config = text_config(model)
 
     def number(name: str | None, default: float) -> float:
@@ -198,7 +199,6 @@ def resolve(model: Any, family: Family) -> Anatomy:
 def resolve_layer(
     block: nn.Module, row: Family, scale: float = 1.0, output_scale: float = 1.0, *, ffn: FeedForward | None = None
 ) -> Layer:
-    """A block's parts by its family's row; `ffn` replaces the row's. Raises AttributeError for a missing module."""
     return Layer(
         block=block,
         ffn=resolve_dense(block, row) if ffn is None else ffn,
@@ -230,7 +230,6 @@ def _part(module: nn.Module, path: str | None) -> nn.Module | None:
 
 
 def head_of(model: Any) -> nn.Module:
-    """The language-model head; raises ModelUnsupported without one."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Module):
         raise ModelUnsupported(f"{type(model).__name__} has no language-model head; load a causal language model")

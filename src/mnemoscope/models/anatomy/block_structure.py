@@ -23,9 +23,8 @@ from mnemoscope.models.modules.observed import ModuleCall, Observation, factor_b
 
 @dataclass(frozen=True)
 class Blocks:
-    """The layers of the blocks with one, and the contents of the others by number.
-
-    `activation` is that of the first layer; `first` and `last` are the first and the last block that run.
+    """`without` are the contents of blocks without a layer; `first` and `last` are the first and the last block that
+    run.
     """
 
     layers: tuple[Layer, ...]
@@ -102,9 +101,8 @@ def _row(seen: Observation, path: str, number: int) -> Sums:
 def _with_output_gate(
     row: Family, block: ModuleCall, inside: list[ModuleCall], maps: Mapping[ModuleCall, bool], down: ModuleCall
 ) -> Sums | None:
-    """The row with the map whose sigmoid multiplies the feed-forward output, and with the norm that reads the residual.
-
-    The keys may read something other than that norm's output: RWKV mixes it with the position before.
+    """The row with the map whose sigmoid multiplies the feed-forward output. The keys may read something other than the
+    norm's output: RWKV mixes it with the position before.
     """
     for gate in maps:
         if gate is not down and gate.given.shape == down.given.shape:

@@ -74,7 +74,6 @@ def find_keys(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall
 
 
 def _keys_of(inside: list[ModuleCall], maps: list[ModuleCall], down: ModuleCall, target: Tensor) -> Keys | None:
-    """The keys and f whose product is approximately `target`."""
     candidates = []
     for function, name, f in _activations(inside, target.shape):
         for gate in maps:

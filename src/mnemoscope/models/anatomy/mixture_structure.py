@@ -21,7 +21,6 @@ from mnemoscope.models.modules.observed import ModuleCall, Observation, same
 
 
 def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
-    """The layer of a block that has experts at `place`; raises Unclear."""
     inside = seen.within(path)
     of = {call.path: call for call in inside}
     entry = of.get(place.rpartition(".")[0])
@@ -118,9 +117,7 @@ def _factors(
     return solved
 
 
-def _find_shared(
-    inside: list[ModuleCall], routed: str, block: nn.Module
-) -> list[tuple[tuple[str, str], SharedExpert]]:
+def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> list[tuple[tuple[str, str], SharedExpert]]:
     """The shared experts among these calls, each with the paths of its down-projection and of its keys."""
     own = [call for call in inside if not f"{call.path}.".startswith(f"{routed}.")]
     maps = find_maps(own)

@@ -31,10 +31,8 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_blo
 
 @torch.inference_mode()
 def infer(model: Any) -> Anatomy:
-    """The anatomy of a model of an unknown family, in evaluation mode; raises ModelUnsupported if none is found.
-
-    If one block occurs in several places, it is that of a twin of the model in which every place has a block of its
-    own: the weights are the same tensors, and each call can be distinguished.
+    """The anatomy of a model of an unknown family, in evaluation mode; raises ModelUnsupported. If one block occurs in
+    several places, it is that of a twin whose places have blocks of their own, with the same tensors.
     """
     model = _with_own_blocks(model)
     config = text_config(model)
@@ -75,7 +73,6 @@ def _lists(model: nn.Module) -> list[nn.ModuleList]:
 
 
 def _twin(module: Any) -> Any:
-    """A copy of the modules with the same parameters and buffers."""
     tensors = (*module.parameters(), *module.buffers())
     return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
@@ -100,13 +97,13 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
         towers = {
             path: list(module)
             for path, module in model.named_modules()
-            if isinstance(module, kind) and len(module) and count in (None, len(module))
+            if isinstance(module, kind)
+            and len(module)
+            and count in (None, len(module))
             and any(True for _ in module.parameters())
         }
         outer = {path for path in towers if not any(path.startswith(f"{other}.") for other in towers)}
-        lists = [
-            path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))
-        ]
+        lists = [path for path in outer if any(f"{path}.{number}" in seen.calls for number in range(len(towers[path])))]
         if len(lists) == 1:
             return lists[0], towers[lists[0]]
         if lists:
@@ -120,7 +117,6 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
 
 
 def _head(model: Any, seen: Observation) -> ModuleCall:
-    """The call of the language-model head: the named module, or the last map to the vocabulary."""
     named = model.get_output_embeddings()
     for call in reversed(seen.calls.values()):
         if call.module is named or (named is None and call.given.shape == seen.logits.shape):

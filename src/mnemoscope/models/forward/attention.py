@@ -32,10 +32,8 @@ REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, As
 
 @dataclass(frozen=True)
 class BlockAttention:
-    """The attention of one block; all defaults for a block without.
-
-    `weights` is the module that outputs the weights. In a post-norm block `norm` reads the sum of stream and attention.
-    If not `separable`, the attention's addition is unknown.
+    """The attention of one block; all defaults for a block without. `weights` is the module that outputs the weights;
+    in a post-norm block `norm` reads the sum. If not `separable`, the attention's addition is unknown.
     """
 
     separable: bool = False
@@ -45,10 +43,8 @@ class BlockAttention:
 
 @contextmanager
 def eager_attention(model: LanguageModel) -> Iterator[None]:
-    """Makes the network compute attention as plain matrix products, which expose weights; restores it on leaving.
-
-    Does nothing for a model of which these are another function (`eager`). Holds the model's lock, since the switch
-    belongs to the network and affects every thread.
+    """Makes the network attend by plain matrix products, which expose weights; does nothing if not `model.eager`. Holds
+    the model's lock, since the switch affects every thread.
     """
     with model.in_use(), model.lock, switch_to_eager(model.anatomy.model) if model.eager else nullcontext():
         yield
@@ -77,10 +73,8 @@ def _with_parts(config: Any) -> list[Any]:
 def read_attention(
     model: LanguageModel, found: Sequence[BlockAttention], callback: Callback, *, own_thread: bool = False
 ) -> Iterator[None]:
-    """Calls `callback(layer, part, tensor)` for the blocks of all layers as they run.
-
-    `found` is the result of `find_attention`. The tensors are the network's own: copy what is kept. The stream that
-    enters the first block, with or without a layer, is the input of layer -1.
+    """Calls `callback(layer, part, tensor)` for all layers; `found` is from `find_attention`. Copy what is kept. The
+    stream that enters the first block is the input of layer -1.
     """
 
     def tap(layer: int, part: Part) -> Callable[[Tensor], None]:
@@ -107,8 +101,6 @@ def _watch_weights(layer: int, module: nn.Module, callback: Callback, taps: Taps
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module inside a block, flat; `weights`: its output includes attention weights."""
-
     path: str
     module: nn.Module
     taken: Tensor

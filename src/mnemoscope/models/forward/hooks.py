@@ -49,9 +49,7 @@ def read_groups(
     layers: Iterable[int] | None = None,
     own_thread: bool = False,
 ) -> Iterator[None]:
-    """Calls `callback(layer, group)` as a layer computes: once if it is dense, else once for its routed experts and
-    once for each shared one. The tensors are the model's own: do not change them.
-    """
+    """Calls `callback(layer, group)` for each group of a layer (`FeedForward.watch`). Do not change the tensors."""
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         for layer in _every(model, layers):
             model.layer(layer).ffn.watch(partial(callback, layer), taps)
@@ -73,11 +71,7 @@ def read_coefficients(
     """
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         for layer in _every(model, layers):
-
-            def deliver(coefficients: Tensor, _: Tensor | None, layer: int = layer) -> None:
-                callback(layer, coefficients)
-
-            _gather(model, layer, deliver, taps)
+            _gather(model, layer, lambda coefficients, _, layer=layer: callback(layer, coefficients), taps)  # type: ignore[misc]
         yield
 
 
@@ -106,9 +100,7 @@ def _every(model: LanguageModel, layers: Iterable[int] | None) -> Iterable[int]:
     return range(model.sizes.layers) if layers is None else layers
 
 
-def _gather(
-    model: LanguageModel, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps
-) -> None:
+def _gather(model: LanguageModel, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps) -> None:
     """Calls back once a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""
     numbering, groups = model.numbering(layer), list[Group]()
 
@@ -141,9 +133,7 @@ def read_blocks(
 
 
 @contextmanager
-def read_final(
-    model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False
-) -> Iterator[None]:
+def read_final(model: LanguageModel, callback: Callable[[Tensor], None], *, own_thread: bool = False) -> Iterator[None]:
     """Calls `callback(stream [batch, position, hidden])` with the last block's output, even if it has no layer."""
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         taps.leaves(model.anatomy.last_block, lambda stream: callback(model.split_batch(stream)))

@@ -1,9 +1,8 @@
 """Runs a model from one of its blocks on, starting with a stream that was kept as that block began.
 
-Repeated changes of one layer then need not recompute the layers below it. The blocks below are skipped, and the block
-receives the kept stream; embeddings, masks and rotary positions are computed as usual. A model supports this if, for
-every block, the run from the middle equals a whole one; a model that passes anything but the stream between blocks (or
-whose blocks are spread over devices) is run whole.
+The blocks below are skipped, and the block receives the kept stream; embeddings, masks and rotary positions are
+computed as usual. A model supports this if, for every block, the run from the middle equals a whole one; a model that
+passes anything but the stream between blocks (or whose blocks are spread over devices) is run whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,11 +30,7 @@ class _Start:
 
 @final
 class PartialForward:
-    """Forwards of one model that begin at a layer; any number of threads may run them concurrently.
-
-    If not `possible`, every forward is a whole one. Nothing else may replace the blocks' forwards while it is installed
-    (`install`).
-    """
+    """Forwards of one model that begin at a layer, in any number of threads; whole ones if not `possible`."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -46,7 +41,6 @@ class PartialForward:
 
     @contextmanager
     def install(self) -> Iterator[None]:
-        """Replaces the blocks' forwards inside the block; does nothing if not `possible`."""
         with self._model.in_use(), ExitStack() as undo:
             for number, block in enumerate(self._blocks if self.possible else ()):
                 undo.enter_context(self._replace(number, block))
@@ -95,7 +89,6 @@ class PartialForward:
         return forward
 
     def _is_proved(self) -> bool:
-        """Whether runs from every block give the final stream of a whole run, on a small batch."""
         model, blocks = self._model, self._blocks
         replaced = any("forward" in block.__dict__ for block in blocks)
         if replaced or is_spread(model.anatomy.model) or len(set(map(id, blocks))) < len(blocks):

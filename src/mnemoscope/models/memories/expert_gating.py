@@ -21,10 +21,6 @@ def plainly(activation: Activation) -> Gating:
     return lambda gate, up: activation(gate) * up
 
 
-def wholly(activation: Callable[..., Tensor]) -> Gating:
-    return lambda gate, up: activation(gate, up)
-
-
 def gating_of(module: Any) -> tuple[Layout, Gating]:
     """The layout and the joining function, found by calling the module; raises ModelUnsupported."""
     weight = module.gate_up_proj
@@ -42,16 +38,13 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
         expected = own(made)
         halves, interleaved = made.chunk(2, dim=-1), (made[..., ::2], made[..., 1::2])
         ways = plainly(activation), *_bounded_ways(activation, limit, alpha)
-        for gating in (wholly(activation),) if _takes_two(activation) else ways:
+        taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
+        takes_two = sum(parameter.default is parameter.empty for parameter in taken) == 2
+        for gating in (activation,) if takes_two else ways:
             for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
                 if same(gating(gate, up), expected):
                     return layout, gating  # type: ignore[return-value]
     raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
-
-
-def _takes_two(activation: Callable[..., Tensor]) -> bool:
-    taken = inspect.signature(getattr(activation, "forward", activation)).parameters.values()
-    return sum(parameter.default is parameter.empty for parameter in taken) == 2
 
 
 def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:

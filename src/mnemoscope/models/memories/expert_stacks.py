@@ -22,8 +22,6 @@ _NAMES = ("gate_up_proj", "up_proj", "down_proj")
 
 
 class _StacksNoted(Exception):
-    """Ends a forward; carries the stacks of the module that it reached."""
-
     def __init__(self, stacks: dict[str, Tensor]) -> None:
         self.stacks = stacks
 
@@ -43,7 +41,6 @@ class Stacks:
 
     @property
     def are_made(self) -> bool:
-        """Whether they differ from the module's own tensors."""
         return is_of_adapters(self.outer) or is_parametrized(self.module)
 
     @property

@@ -40,7 +40,6 @@ def tap_experts(routed: RoutedExperts, take: Take, *, looks: Looks) -> Iterator[
 
 @shared_change
 def _replaced_forward(module: nn.Module, routed: RoutedExperts) -> Iterator[list[tuple[Looks, Take]]]:
-    """The taps of a module that computes with the forward of this file meanwhile."""
     taps: list[tuple[Looks, Take]] = []
     before = module.__dict__.get("forward")  # libraries that offload set one
     module.forward = _forward_of(routed, taps, module.forward)

@@ -1,8 +1,7 @@
 """A mixture of experts as memories: routed experts, and the shared ones beside them.
 
 A coefficient is the activation times the router's weight (definitions.md section 7.1). A shared expert is a dense layer
-whose own gate, if any, is its weight, and is tapped at its down-projection, like a dense layer. The routed ones'
-numbers are located by routed_experts.py, and tapped by expert_taps.py.
+whose own gate, if any, is its weight, and is tapped at its down-projection, like a dense layer.
 """
 
 from collections.abc import Callable, Iterator
@@ -109,9 +108,7 @@ class MixtureFeedForward:
 
         return self._of_each(inputs, weights, sensitivity)
 
-    def _of_each(
-        self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]
-    ) -> Tensor:
+    def _of_each(self, inputs: Tensor, weights: Tensor | None, make: Callable[[list[Tensor]], Tensor]) -> Tensor:
         """`make` of every routed expert's maps, weighted, and the coefficients of the shared ones."""
         assert weights is not None
         parts, entering = [], self.routed.into_module(self._before(0, inputs))
@@ -154,7 +151,6 @@ class MixtureFeedForward:
         return sum(terms[1:], start=terms[0]) if terms else None
 
     def _experts(self) -> Iterator[int]:
-        """The routed experts, with their matrices fetched meanwhile."""
         with hold_weights(self.routed.stacks.module):
             yield from range(self.routed.count)
 

@@ -95,10 +95,8 @@ class FeedForward(Protocol):
         """Taps the coefficients: one group of a dense layer; the routed experts' and each shared one's of a mixture."""
 
     def overwrite(self, change: Overwrite, taps: Taps) -> None:
-        """Replaces the coefficients `[token, memory]` by `change` of them.
-
-        It is called for each of the groups of `watch`, with zeros in place of the others; its result counts only where
-        a token was routed.
+        """Replaces the coefficients `[token, memory]` by `change` of them: of each group of `watch`, with zeros in
+        place of the others. The result counts only where a token was routed.
         """
 
     def end(self, tap: Callable[[Tensor], None], taps: Taps) -> None:
@@ -206,7 +204,6 @@ class DenseFeedForward:
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    """The dtype that rounds most."""
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 

@@ -38,7 +38,6 @@ def join(groups: Sequence[Group], numbering: Numbering) -> tuple[Tensor, Tensor]
 
 
 def place(whole: Tensor, group: Group) -> None:
-    """Writes a group's coefficients into those of the layer, `[token, memory]`."""
     own = _own(whole, group)
     if group.tokens is None:
         own[:, 0] = group.coefficients
@@ -55,9 +54,7 @@ def _own(whole: Tensor, group: Group) -> Tensor:
     """The group's part of a layer, as a view `[token, expert, memory]`."""
     width = group.coefficients.shape[-1]
     own = whole[:, group.first : group.first + group.count * width]
-    return own.as_strided(
-        (len(whole), group.count, width), (whole.stride(0), width, 1), own.storage_offset()
-    )
+    return own.as_strided((len(whole), group.count, width), (whole.stride(0), width, 1), own.storage_offset())
 
 
 def weights_of(group: Group, experts: int) -> Tensor:

@@ -135,7 +135,8 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
             return path, _routed_of(module, around, stacks, weighs_input=weighs_input)
         if type(module).__name__ in _PILED:
             return path, _piled_of(module)
-        if type(module).__name__.endswith("Experts") or _is_list_of_experts(path, module):
+        is_list = isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
+        if is_list or type(module).__name__.endswith("Experts"):
             raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
     return None
 
@@ -145,18 +146,15 @@ _WEIGH_INPUT = ("Llama4TextExperts",)
 _PILED = ("DbrxExperts",)
 
 
-def _is_list_of_experts(path: str, module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
-
-
 def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) -> RoutedExperts:
     name = type(module).__name__
     if getattr(module, "has_post_expert_norm", False):
         raise ModelUnsupported(f"its experts ({name}) have a norm of their own each, which cannot be read yet")
-    if not is_stack(module.down_proj):
+    down: Any = module.down_proj
+    if type(down) not in (Tensor, nn.Parameter) or down.dim() != 3 or not down.is_floating_point():
         raise ModelUnsupported(f"its experts ({name}) hold no plain matrices; load it with --dequantize")
     transposed = weighs_input or bool(module.is_transposed)
-    count, *shape = module.down_proj.shape
+    count, *shape = down.shape
     activation = getattr(module, "act_fn", nn.functional.silu)
     layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
     width, stream = map(int, shape if transposed else reversed(shape))
@@ -174,7 +172,3 @@ def _piled_of(module: Any) -> RoutedExperts:
     width, activation = int(module.ffn_hidden_size), inside.activation_fn
     stacks, stream = Piles(inside, count), int(module.hidden_size)
     return RoutedExperts(module, stacks, stream, count, width, "halves", plainly(activation), activation, False)
-
-
-def is_stack(weight: object) -> bool:
-    return type(weight) in (Tensor, nn.Parameter) and weight.dim() == 3 and weight.is_floating_point()  # type: ignore

@@ -35,10 +35,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The shape of the network, by a checkpoint's options and weights.
-
-    `input_bands` None: one embedding of `rows` words of width `input_width`. `output_bands` None: one matrix of width
-    `output_width`, which is the embedding's if `tied_words`.
+    """`input_bands` None: one embedding of `rows` words of width `input_width`. `output_bands` None: one matrix of
+    width `output_width`, which is the embedding's if `tied_words`.
     """
 
     rows: int

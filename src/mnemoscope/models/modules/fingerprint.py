@@ -37,7 +37,6 @@ _LIBRARIES = frozenset({"accelerate", "bitsandbytes", "mnemoscope", "peft", "tor
 
 
 def content_fingerprint(model: nn.Module, config: dict[str, Any], tokenizer: dict[str, Any]) -> str:
-    """The sha256, in hex, of a model's configuration, weights, own code and tokenizer description."""
     digest = hashlib.sha256()
     for part in (_essentials(config), tokenizer):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())

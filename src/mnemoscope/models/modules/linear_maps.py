@@ -35,10 +35,7 @@ _EXACT = 1e-5
 
 @dataclass(frozen=True)
 class LinearMap:
-    """Rows `first .. first + count` of a linear module's outputs, independent of its storage order.
-
-    `transposed` means [in, out] (Conv1D of GPT-2) where nn.Linear has [out, in].
-    """
+    """Rows `first .. first + count` of a linear module's outputs. `transposed`: stored [in, out] (GPT-2's Conv1D)."""
 
     module: nn.Module
     transposed: bool
@@ -63,12 +60,10 @@ class LinearMap:
 
     @property
     def is_probed(self) -> bool:
-        """Whether no matrix is stored, so that it consists of the module's outputs for unit vectors."""
         return not is_plain(self.module)
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype in which the module multiplies, whatever its input's."""
         return precision_of(self.module)
 
     def weight(self) -> Tensor:
@@ -137,9 +132,8 @@ def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
 
 @torch.inference_mode()
 def probe(module: nn.Module) -> Tensor:
-    """A linear module's outputs for all unit vectors, `[out, in]`, without its biases.
-
-    Raises ModelUnsupported if it cannot be called, or is not linear (formats that quantise a layer's input).
+    """A linear module's outputs for all unit vectors, `[out, in]`, without its biases. Raises ModelUnsupported if it
+    cannot be called, or is not linear (formats that quantise a layer's input).
     """
     if any(weight.is_meta for weight in module.parameters()):
         raise ModelUnsupported(
@@ -214,7 +208,6 @@ def _uneven_inputs(inside: int) -> Tensor:
 
 
 def _check_linear(module: nn.Module, matrix: Tensor, inputs: Tensor, given: Tensor) -> None:
-    """Raises ModelUnsupported unless the matrix reproduces the module's outputs."""
     exact, wide = matrix.float().T, inputs.float()
     wrong = (given.float() - wide @ exact).square().mean(1)
     size = wide.square() @ (torch.linalg.vector_norm(exact, dim=1).square() / exact.shape[1])

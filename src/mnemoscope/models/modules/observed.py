@@ -35,7 +35,6 @@ class ModuleCall:
 
     @property
     def changes(self) -> bool:
-        """Whether the module's output differs from its input (dropout's does not in evaluation)."""
         return not same(self.taken, self.given)
 
 
@@ -69,7 +68,6 @@ def _takes(forward: Callable[..., Any], name: str) -> bool:
 
 
 def observe(model: Any, rows: int) -> Observation:
-    """One forward of the model over a few ids below `rows`, with every module watched."""
     calls: dict[str, ModuleCall] = {}
     again: list[ModuleCall] = []
 
@@ -88,10 +86,8 @@ def observe(model: Any, rows: int) -> Observation:
 def watch_calls(
     network: nn.Module, note: Callable[[str, nn.Module, Tensor, Tensor, Any], None], hooks: ExitStack
 ) -> None:
-    """Sets hooks that call `note(path, module, taken, given, output)` as each module inside the network ends.
-
-    `taken` and `given` are its first hidden states, flat copies; `taken` is empty where it takes none, and a module
-    that gives none is left out.
+    """Hooks that call `note(path, module, taken, given, output)` as each module ends; `taken` and `given` are flat
+    copies of its first hidden states, `taken` empty without, and a module that gives none is left out.
     """
 
     def watch(path: str, module: nn.Module) -> None:
@@ -163,7 +159,6 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal up to rounding."""
     return distance(a, b) < (1e-4 if b.dtype == torch.float32 else HALF_TOLERANCE)
 
 
@@ -175,7 +170,6 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 
 def factor_between(one: Tensor, other: Tensor) -> float:
-    """The least-squares factor from one tensor to the other."""
     one, other = one.double(), other.double()  # sums in half precision would err by more than the tolerance
     return float((one * other).sum() / one.square().sum().clamp_min(1e-30))
 

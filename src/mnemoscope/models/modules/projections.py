@@ -2,12 +2,11 @@
 
 Of the three named projections (definitions.md section 2) `raw` is the head's matrix only, `gain` folds in centring and
 gain of the norms (never the data-dependent scale), `lens` is the model's own readout with norm, head bias, scale and
-soft-cap. A norm's function is found by calling it, not by its class's name. `LanguageModel.scores` combines them;
-softmax, ranks and top lists are made elsewhere.
+soft-cap. A norm's function is found by calling it, not by its class's name.
 
 A head is one matrix or an adaptive softmax (paper, section 2), whose vocabulary is divided into bands: band 0 holds the
 most frequent words at full width, each later band is narrower by a factor and has its own projection. Its two levels:
-band 0 and one class per later band compete, then the words within a band. Parts have fairseq's names.
+band 0 and one class per later band compete, then the words within a band.
 """
 
 from dataclasses import dataclass
@@ -46,10 +45,8 @@ class Fold:
 
 
 def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:
-    """The linear part of `norm`, found by probing it with random vectors.
-
-    Known forms are LayerNorm and RMSNorm, with gain w, 1 + w or none; no norm is the identity. Raises ModelUnsupported
-    for any other.
+    """The linear part of `norm`, found by probing: LayerNorm or RMSNorm with gain w, 1 + w or none; no norm is the
+    identity. Raises ModelUnsupported for any other.
     """
     if norm is None:
         return Fold(False, None)
@@ -190,9 +187,8 @@ class SplitHead(nn.Module):
 
 @final
 class AdaptiveSoftmax(nn.Module):
-    """Hidden vectors -> log-probabilities of the whole vocabulary, in order of id. It has no matrix E.
-
-    `tied_words`: the words are the input's; `tied_projections`: so are the projections to the bands.
+    """Hidden vectors -> log-probabilities by id. `tied_words`: the words are the input's; `tied_projections`: so are
+    the projections to the bands.
     """
 
     linear = False
@@ -215,9 +211,8 @@ class AdaptiveSoftmax(nn.Module):
         return self.scores(hidden)
 
     def scores(self, hidden: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Log-probabilities [..., vocab], float32; written to `out` [row, vocab] if given, for [row, hidden].
-
-        log p(word of a later band) = log p(its class) + log p(word within the band).
+        """Log-probabilities [..., vocab], float32; in `out` [row, vocab] if given, for [row, hidden]. log p(word of a
+        later band) = log p(its class) + log p(word within the band).
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
         scores = torch.empty(len(rows), self.rows, dtype=torch.float32, device=rows.device) if out is None else out
@@ -263,11 +258,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _within(narrow: Tensor, words: Tensor, of_class: Tensor, *, out: Tensor) -> None:
-    """Writes log p(class) + log p(word within it) to `out` [row, word].
-
-    On a CPU normalises a cache's worth at a time: at the paper's size fresh memory for every step would cost more than
-    the products.
-    """
+    """Writes log p(class) + log p(word within it) to `out` [row, word]; on a CPU a cache's worth at a time."""
     if narrow.requires_grad:  # a lens in training: gradients need fresh memory
         out.copy_((narrow @ words.T).log_softmax(1) + of_class[:, None])
         return

@@ -16,10 +16,7 @@ from mnemoscope.foundation.shared_change import shared_change
 
 @shared_change
 def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors.
-
-    Leaves a raised threshold alone: a change makes Python drop its cache of enabled levels for every logger.
-    """
+    """Raises the library's logging threshold to errors, unless it is: a change drops a cache of Python's."""
     before = logging.get_verbosity()
     if before < ERROR:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -32,7 +29,6 @@ def suppress_warnings() -> Iterator[None]:
 
 @shared_change
 def silence(logger: Logger) -> Iterator[None]:
-    """Lets errors alone pass through a logger."""
     level = logger.level
     logger.setLevel(ERROR)
     try:

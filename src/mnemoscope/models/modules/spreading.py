@@ -69,9 +69,8 @@ class Room:
         return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
 
     def device_map(self, kind: Any, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
-        """Where each part of a model of class `kind` goes; None if it fits whole.
-
-        `stored`: the bytes of its files, if known; `trust`: whether the model's own code may run.
+        """Where each part of a model of class `kind` goes; None if it fits whole. `stored`: the bytes of its files;
+        `trust`: whether its own code may run.
         """
         if not self.is_bounded and not self._may_spread:
             return None
@@ -109,7 +108,6 @@ def load_spread(load: Callable[..., Any], place: str, device_map: DeviceMap, **a
 
 
 def refuse(max_memory: str | None, what: str) -> None:
-    """Raises ModelUnsupported if the memory is limited for a kind of model that cannot be spread."""
     if max_memory is not None:
         raise ModelUnsupported(f"{what} cannot be spread over devices; leave out --max-memory")
 

@@ -36,7 +36,11 @@ _SOURCE = "take the model that was quantised"
 
 def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
     """Raises ModelUnsupported, naming it, for a format of quantised weights that transformers does not know."""
-    stated = next((found for part in _parts_of(config) if isinstance(found := _format_in(part), dict)), None)
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    entries = [
+        getattr(part, "quantization_config", None) or getattr(part, "compression_config", None) for part in parts
+    ]
+    stated = next((entry for entry in entries if isinstance(entry, dict)), None)
     if stated is None and not getattr(config, "quantization", None):
         found = find_file(place, _BESIDE, **{name: arguments[name] for name in ("revision", "local_files_only")})
         stated = None if found is None else {"quant_method": "modelopt", **_inside(found)}
@@ -51,14 +55,6 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
         f"the weights of {source!r} are packed in a format that transformers cannot read, {named}: it would take them"
         f" for plain numbers; {_SOURCE}"
     )
-
-
-def _parts_of(config: Any) -> list[Any]:
-    return [config, *(getattr(config, name, None) for name in config.sub_configs)]
-
-
-def _format_in(config: Any) -> Any:
-    return getattr(config, "quantization_config", None) or getattr(config, "compression_config", None)
 
 
 def _is_known(stated: dict[str, Any]) -> bool:

@@ -56,9 +56,8 @@ _KERNELS: tuple[tuple[Callable[[], bool], Callable[[bool], None], bool], ...] = 
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Holds every switch at the value with which this package's numbers are defined; restores each.
-
-    Global ones are restored as the last thread leaves, others as this one does.
+    """Holds every switch at the value with which numbers are defined. Global ones are restored as the last thread
+    leaves.
     """
     with ExitStack() as kept:
         if lacks_threads("torch"):
@@ -69,9 +68,8 @@ def steady() -> Iterator[None]:
 
 
 def set_threads(count: int | None) -> None:
-    """Sets torch's thread count, None: unchanged; a forked process has one.
-
-    Raises Forked for more than one there, since torch would hang, and where tables cannot be read.
+    """Sets torch's thread count, None: unchanged. Raises Forked for more than one in a forked process, and where tables
+    cannot be read.
     """
     refuse_forked()
     forked = lacks_threads("torch")
@@ -104,11 +102,9 @@ def _hold_process() -> Iterator[None]:
 
 
 def _hold_products(kept: ExitStack) -> None:
-    """Makes products in float32 use float32.
-
-    A part set to `none` follows the whole, so its own value is visible only once the whole is `none`, too. The older
-    name of the same switch (`float32_matmul_precision`) is set as well, since torch raises where the two differ; if the
-    user has made them differ, only the new one is restored.
+    """Makes float32 products use float32. A part set to `none` follows the whole, so its value shows only once the
+    whole is `none`. The older switch (`float32_matmul_precision`) is set as well, since torch raises where the two
+    differ; if the user made them differ, only the new one is restored.
     """
     if all(getattr(each, _PRECISION) == "ieee" for each in _PRODUCTS):
         return
@@ -134,7 +130,6 @@ def _hold_products(kept: ExitStack) -> None:
 
 
 def _hold_thread(kept: ExitStack) -> None:
-    """The thread's own switches: autocast, the default device, denormal numbers."""
     for device in ("cpu", torch.get_default_device().type, "cuda"):
         if device != "meta" and torch.is_autocast_enabled(device):
             kept.enter_context(torch.autocast(device, enabled=False))

@@ -20,7 +20,6 @@ class Taps(ExitStack):
         self._thread = get_ident() if own_thread else None
 
     def act(self) -> bool:
-        """Whether they act in the running forward."""
         return self._thread is None or self._thread == get_ident()
 
     def enters(self, module: nn.Module, tap: Callable[[Tensor], Tensor | None]) -> None:

@@ -60,7 +60,6 @@ def no_weights(folder: Path) -> ModelNotFound:
 
 
 def is_usual(folder: Path) -> bool:
-    """Whether transformers finds the weights by their file names."""
     return any((folder / name).is_file() for name in _USUAL)
 
 
@@ -99,7 +98,6 @@ def load_stored_otherwise(
 
 
 def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> None:
-    """Raises ModelDamaged if loading noted weights of the model that were not stored."""
     missing, others = sorted(notes["missing_keys"]), sorted(notes.get("unexpected_keys") or ())
     if not missing:
         return
@@ -128,7 +126,6 @@ def _read(files: list[Path], folder: Path) -> dict[str, Tensor]:
 
 
 def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dict, which may be nested; raises ModelDamaged."""
     seen = stored
     # Inside first: beside the weights a checkpoint may hold other tensors, such as a random generator's state.
     while isinstance(seen, Mapping) and any(isinstance(seen.get(name), Mapping) for name in _NESTED):
@@ -145,10 +142,8 @@ def _tensors_of(stored: Any, path: Path) -> dict[str, Tensor]:
 
 
 def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) -> dict[str, str]:
-    """For each stored name the one to read it under: itself, or its rest without wrappers.
-
-    Each change applies to all names, and only if more of them then are `wanted` ones, with or without the prefix `base`
-    of the model proper. Raises ModelUnsupported if two names become one.
+    """For each stored name the one to read it under. Each change applies to all names, and only if more of them then
+    are `wanted`, with or without the prefix `base`. Raises ModelUnsupported if two names become one.
     """
     known = set(wanted)
     known |= {name.removeprefix(f"{base}.") for name in known}
@@ -191,4 +186,3 @@ def _without_wrappers(name: str) -> str:
 def _without_old_norms(name: str) -> str:
     before, dot, last = name.rpartition(".")
     return f"{before}{dot}{_OLD_NORMS.get(last, last)}"
-

@@ -35,7 +35,6 @@ def name_inside(name: str) -> str:
 
 
 def check_whole(model: nn.Module) -> None:
-    """Raises ModelUnsupported if processes share the weights (FSDP, tensor parallelism)."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     if kinds & _SHARDING or any(getattr(weight, "device_mesh", None) is not None for weight in model.parameters()):
         raise ModelUnsupported(
@@ -45,7 +44,6 @@ def check_whole(model: nn.Module) -> None:
 
 @shared_change
 def run_uncompiled() -> Iterator[None]:
-    """Makes compiled code run uncompiled."""
     with torch.compiler.set_stance("force_eager"):
         yield
 

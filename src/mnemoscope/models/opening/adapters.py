@@ -30,9 +30,8 @@ _NAME = "default"
 
 
 def base_of(source: Any) -> tuple[Any, str]:
-    """The model inside a PEFT model, whose layers contain the adapters, and the active adapters' names, for its spec.
-
-    Unwraps torch's wrappers. Raises ModelUnsupported for an adapter outside of the layers, such as a learned prompt.
+    """The model inside a PEFT model or torch's wrappers, and the active adapters' names. Raises ModelUnsupported for an
+    adapter outside of the layers, such as a learned prompt.
     """
     source = unwrap(source)
     if not is_of_adapters(source):
@@ -53,10 +52,8 @@ def base_name(folder: Path) -> str:
 
 
 def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]:
-    """The network with the adapter of that folder or hub id in its layers; `base` is the network's name.
-
-    An adapter that was trained with added tokens stores the rows of the embeddings: the network gets as many, and the
-    second value is the folder of the tokenizer with these tokens, if it lies beside the adapter; else None. Raises
+    """The network with the adapter in its layers. An adapter trained with added tokens stores rows of the embeddings:
+    the network gets as many, and the second value is the folder of its tokenizer, if there is one. Raises
     ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     try:

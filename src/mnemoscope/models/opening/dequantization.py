@@ -1,8 +1,7 @@
 """Makes quantised weights plain: for formats that quantise a layer's input, too, and for users who want a plain model.
 
 Each packed matrix is widened by its own library to its nominal dtype, in a plain layer that replaces the packed one.
-Some formats can only be widened while transformers reads them, by an option. Weights that are only packed need none of
-this: linear_maps.py probes their layers.
+Some formats can only be widened while transformers reads them, by an option.
 """
 
 import inspect
@@ -36,11 +35,8 @@ def widen_at_load(config: Any, name: str) -> None:
 
 
 def keep_as_stored(model: nn.Module) -> None:
-    """Makes four-bit layers of bitsandbytes multiply as they do on most processors.
-
-    On processors with bfloat16 products (AVX-512 BF16) they would pack their weights anew during the first forward, in
-    place, and round to bfloat16 whatever the dtype: numbers would differ between machines, and these weights could not
-    be widened. Unpacks weights that a forward has already packed so.
+    """Makes four-bit layers of bitsandbytes multiply as on most processors: with AVX-512 BF16 they would pack their
+    weights anew in place, and round to bfloat16. Unpacks weights packed so.
     """
     for module in model.modules():
         if getattr(module, "support_avx512bf16_for_cpu", False):
@@ -53,14 +49,12 @@ def keep_as_stored(model: nn.Module) -> None:
 
 
 def check_quantised(model: nn.Module, name: str) -> None:
-    """Raises OptionError if no layer of a model in memory is packed."""
     if not any(_is_packed(module) for module in model.modules()):
         raise _not_quantised(name)
 
 
 @torch.no_grad()
 def dequantize(model: Any, name: str) -> Any:
-    """Makes every packed matrix of the model plain, in place; raises ModelUnsupported for an unknown format."""
     keep_as_stored(model)
     for path, module in list(model.named_modules()):
         if _is_packed(module):
@@ -89,11 +83,8 @@ def _is_packed(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
     if weight is None:
         return is_packed_in_buffers(module)
-    return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and _is_matrix(module)
-
-
-def _is_matrix(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "in_features", None), int) or isinstance(module, nn.Embedding)
+    has_matrix = isinstance(getattr(module, "in_features", None), int) or isinstance(module, nn.Embedding)
+    return isinstance(weight, Tensor) and not is_plain(module) and not is_of_adapters(module) and has_matrix
 
 
 def _first_packed(model: nn.Module) -> nn.Module | None:
@@ -101,24 +92,20 @@ def _first_packed(model: nn.Module) -> nn.Module | None:
 
 
 def _widen(model: nn.Module, path: str, module: Any) -> None:
-    """Replaces this layer by a plain one, or its matrix by a plain one, if its library is known."""
     weight = getattr(module, "weight", None)
     if weight is None:  # GPTQ, AWQ: probed
         matrix, bias = probe(module), probe_bias(module)
-        outside, inside = matrix.shape
-        plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
-        plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
-        if bias is not None:
-            plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
-        model.set_submodule(path, plain)
     elif type(module).__module__.partition(".")[0] == "bitsandbytes":
         from transformers.integrations.bitsandbytes import dequantize_bnb_weight
 
-        plain = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
-        matrix = dequantize_bnb_weight(weight, getattr(module, "state", None))
-        plain.weight = nn.Parameter(matrix, requires_grad=False)
-        if module.bias is not None:
-            plain.bias = module.bias
-        model.set_submodule(path, plain)
-    elif getattr(weight, "__tensor_flatten__", None) is not None:
-        module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)
+        matrix, bias = dequantize_bnb_weight(weight, getattr(module, "state", None)), module.bias
+    else:
+        if getattr(weight, "__tensor_flatten__", None) is not None:
+            module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)
+        return
+    outside, inside = matrix.shape
+    plain = nn.Linear(inside, outside, bias=bias is not None, device="meta")
+    plain.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+    if bias is not None:
+        plain.bias = nn.Parameter(bias.clone(), requires_grad=False)
+    model.set_submodule(path, plain)

@@ -71,10 +71,8 @@ def _reachable() -> bool:
 def one_line_errors(
     source: str, *, what: str = "model", folder: Path | None = None, packed: str | None = None
 ) -> Iterator[None]:
-    """Silences transformers and peft, and turns their failures into one-line errors of the project.
-
-    `what` is the kind of `source`, `folder` the place of its weights, if they are read, `packed` their format. Raises
-    ModelNotFound, ModelUnsupported, ModelDamaged.
+    """Turns failures of transformers and peft into one-line errors. `what` is the kind of `source`, `folder` the place
+    of its weights, `packed` their format. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
     """
     try:
         with suppress_output():
@@ -132,7 +130,6 @@ def _refuse_cache(error: BaseException | None, source: Path) -> None:
 
 
 def _check_files(folder: Path | None, named: str) -> None:
-    """Raises ModelDamaged, naming it, for an unreadable file of the weights in a folder."""
     damaged = None if folder is None else damaged_file(folder)
     if damaged is not None:
         raise ModelDamaged(f"{named}: {damaged} is cut off or damaged; {_COMPLETE}") from None

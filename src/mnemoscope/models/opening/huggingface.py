@@ -63,11 +63,9 @@ _MOST_LAYERS = 10_000
 
 
 def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room) -> LoadedParts:
-    """The transformers model of a hub id, a local folder, `builtin:NAME`, `handmade:NAME` or an object in memory.
-
-    `tokenizer` (an object, or that of `opening`) replaces the model's own; `ids`: texts are token ids. A model that
-    does not fit into `room` is spread. Raises ModelNotFound, TokenizerNotFound, ModelUnsupported, ModelDamaged,
-    OptionError.
+    """The transformers model of a hub id, a folder, `builtin:NAME`, `handmade:NAME` or an object in memory. `tokenizer`
+    replaces the model's own; `ids`: texts are token ids. A model that does not fit into `room` is spread. Raises
+    ModelError, OptionError.
     """
     source, adapted = base_of(source)
     own, unread = isinstance(source, PreTrainedModel), tuple[str, ...]()
@@ -127,7 +125,6 @@ def _context(config: Any) -> int:
 def _from_name(
     source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
 ) -> tuple[Any, Any, str, tuple[str, ...]]:
-    """Model, tokenizer (or None), spec, and the stored weights that were not taken."""
     unread: tuple[str, ...]
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
@@ -156,7 +153,6 @@ def _from_name(
 
 
 def _place_of(source: str) -> tuple[str, bool]:
-    """The folder or hub id of a name, and whether it is the hub's; raises ModelNotFound."""
     if not source.strip():
         raise ModelNotFound("the model's name is empty; give a hub id or a folder")
     folder = Path(source).expanduser()

@@ -64,9 +64,8 @@ def _has_files(place: str, arguments: dict[str, Any]) -> bool:
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
-    """Raises ModelUnsupported if transformers splits a text into other pieces than SentencePiece, whose file this is.
-
-    Without a stated tokenizer class, transformers takes the model family's, which may be of another kind.
+    """Raises ModelUnsupported if transformers splits a text otherwise than SentencePiece, whose file this is: it may
+    guess the class by the model's family.
     """
     if find_spec("sentencepiece") is None:
         return
@@ -107,7 +106,6 @@ def _words(tokenizer: Any) -> int:
 
 
 def reader_of(tokenizer: Any) -> SpecialReader:
-    """A tokenizer's reader of plain text: its Rust half, or the Python class itself. Raises ModelUnsupported."""
     if isinstance(tokenizer, Tokenizer) or isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         return _steady(Tokens(tokenizer))
     if isinstance(tokenizer, PreTrainedTokenizer):

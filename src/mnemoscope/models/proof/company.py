@@ -2,8 +2,7 @@
 
 In some models the longest row of an input decides how all of it is computed: LongRoPE, `dynamic` NTK. Their lengths are
 `boundaries`, which no batch may straddle (`sides`). Other dependencies are found by running rows alone and together,
-also on a copy of one layer with every boundary of its configuration at 8; such a model is refused. Rows beyond a
-boundary are tested on the model itself if a text has them.
+also on a copy of one layer with every boundary of its configuration at 8; such a model is refused.
 """
 
 import copy
@@ -33,9 +32,8 @@ _PLACE = 8
 
 
 def boundaries_of(config: Any, context: int) -> tuple[int, ...]:
-    """The lengths below `context` beyond which positions use another rotary table, ascending.
-
-    With LongRoPE one; with `dynamic` NTK every length from one on, since each has its own table.
+    """The lengths below `context` beyond which positions use another rotary table, ascending: with LongRoPE one; with
+    `dynamic` NTK every length from one on.
     """
     lengths: set[int] = set()
     for entries in _dictionaries(config.to_dict()):
@@ -55,17 +53,13 @@ def _dictionaries(entries: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def sides(model: LanguageModel, lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
-    """A number per row length (with the beginning token): rows with equal numbers may share a forward.
-
-    They ascend with the length, and are 0 in a model without boundaries.
-    """
+    """A number per row length (with the beginning token), ascending: rows with equal numbers may share a forward."""
     return np.searchsorted(np.array(model.boundaries, np.int64), lengths, side="left").astype(np.int64)
 
 
 def prove_company(model: LanguageModel, rows: list[list[int]], *, half: bool) -> None:
-    """Raises ModelUnsupported if the logits of some rows differ alone and together.
-
-    Also determines whether plain attention is the same function (`eager`); if not, attention weights are unknown.
+    """Raises ModelUnsupported if the logits of rows differ alone and together; sets `eager`: plain attention is the
+    same.
     """
     _refuse(model, _differs(model.logits, model, rows, [[0, 3], [1, 3, 0]], half=half), "")
     try:
@@ -167,10 +161,8 @@ def _pad_rows(rows: list[list[int]], model: LanguageModel) -> Tensor:
 
 
 def _is_far(actual: Tensor, expected: Tensor, *, half: bool) -> bool:
-    """Whether numbers `[..., entries]` differ beyond rounding: for most tokens, or far for any.
-
-    One token in thousands amplifies rounding a hundredfold. In half precision a token between two experts may switch,
-    so single tokens do not count there.
+    """Whether numbers `[..., entries]` differ beyond rounding: for most tokens, or, in float32, far for any. One token
+    in thousands amplifies rounding a hundredfold; in half precision a token between two experts may switch.
     """
     size = torch.linalg.vector_norm(expected.float(), dim=-1)
     error = torch.linalg.vector_norm(actual.float() - expected.float(), dim=-1)

@@ -4,8 +4,7 @@ One short batch of four sentences of unequal length, padded on the right as in m
 through the model; then every block runs once more on its own input with all coefficients set to zero. Checked in every
 layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroing the coefficients moves that output by
 `coefficients @ values`; (c) the keys reproduce the coefficients from `ffn_input`; and once (d) the last layer's scores
-equal the model's own logits; (e) a row's logits are those of the row alone (company.py). It never warns and repairs
-nothing.
+equal the model's own logits; (e) a row's logits are those of the row alone (company.py).
 """
 
 import math
@@ -85,7 +84,6 @@ def prove(model: LanguageModel) -> Proof:
 
 
 def check_causal(model: LanguageModel, ids: Tensor, logits: Tensor, *, limit: float) -> None:
-    """Raises ModelUnsupported if a later token changes earlier logits."""
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % logits.shape[-1]
     after = model.logits(changed)
@@ -116,7 +114,6 @@ Call = partial[Any]
 
 
 def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Tensor, Tensor]:
-    """Every block's tensors and call in one forward of the whole model, the final stream, and the logits."""
     blocks: dict[int, Block] = {}
     final: list[Tensor] = []
     calls: dict[nn.Module, Call] = {}
@@ -210,9 +207,8 @@ class ErrorScale:
         return LIMITS.get(self.dtype, HALF_LIMIT)
 
     def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
-        """max|a - b| / max(rms(b), 1e-6); if over the limit, again without the part that rounding explains (ROUNDINGS).
-
-        `terms` are the tensors whose sums or differences `a` and `b` are.
+        """max|a - b| / max(rms(b), 1e-6); if over the limit, without the part that rounding of the `terms`, whose sums
+        `a` and `b` are, explains.
         """
         if a.shape != b.shape:
             return float("inf")

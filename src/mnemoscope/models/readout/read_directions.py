@@ -40,7 +40,6 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
 
 
 def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
-    """The gain of the norm that a layer's keys read, [hidden], or [memory, hidden] if branches have their own."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
     gains = [model.fold_of(norm).gain for norm in norms]
@@ -93,8 +92,10 @@ def _observe(model: LanguageModel, layers: list[int]) -> dict[int, nn.Module]:
 @torch.inference_mode()
 def input_embeddings(model: LanguageModel) -> Tensor | None:
     """The embedding `[token, hidden]` of each token of the head, float32, without positions; None if unknown."""
-    module = _embedding(model.anatomy.model)
-    if module is None:
+    module, network = None, model.anatomy.model
+    with suppress(AttributeError, NotImplementedError):
+        module = network.get_input_embeddings()  # type: ignore[operator]
+    if not isinstance(module, nn.Module):
         return None
     weight = getattr(module, "weight", None)
     stored = weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 2 else model.sizes.vocabulary
@@ -104,11 +105,3 @@ def input_embeddings(model: LanguageModel) -> Tensor | None:
         parts = [module(part.to(device)).float() for part in torch.split(ids, BUDGET.embedded_tokens)]
     embeddings = torch.cat(parts).to(model.device)
     return embeddings if embeddings.dim() == 2 and embeddings.shape[1] == model.sizes.hidden else None
-
-
-def _embedding(network: Any) -> nn.Module | None:
-    try:
-        found = network.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        return None
-    return found if isinstance(found, nn.Module) else None

@@ -25,10 +25,8 @@ and adding their scores would lose as many digits."""
 
 @final
 class SharedReadout:
-    """Products with the head that become `lens` scores (definitions.md section 2) after `offset` and `finish`.
-
-    `offset [vocab]` is the part of the biases of norm, projection and head; None if zero. Finishing keeps the order of
-    scores.
+    """Products with the head that become `lens` scores (definitions.md section 2) after `offset [vocab]`, the biases'
+    part (None: zero), and `finish`, which keeps their order.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -65,9 +63,8 @@ class SharedReadout:
     def multiply(
         self, residual: Tensor, update: Tensor, output: Tensor, *, out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The products `[row, vocab]` of a block's residual and of its update, in `out [2 row, vocab]`; and `weights`.
-
-        All three streams are `[row, hidden]`; see `add_up`.
+        """The products `[row, vocab]` of a block's residual and update, in `out [2 row, vocab]`; and the `weights` of
+        `add_up`.
         """
         rows = len(residual)
         both, scales = self.prepare(torch.cat([residual, update]))
@@ -75,13 +72,9 @@ class SharedReadout:
         products = self.products(both, out=out[: 2 * rows])
         return products[:rows], products[rows:], weights
 
-    def add_up(
-        self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor
-    ) -> Tensor:
-        """The products `[row, vocab]` of a block's output from those of residual and update; written to `out`.
-
-        `weights [2, row, 1]` are the shares of the two in the normed `outputs [row, hidden]`: their own scales divided
-        by that of the outputs.
+    def add_up(self, residual: Tensor, update: Tensor, weights: Tensor, outputs: Tensor, *, out: Tensor) -> Tensor:
+        """The output's products `[row, vocab]` from those of residual and update. `weights [2, row, 1]` are the two's
+        own scales divided by that of the normed `outputs [row, hidden]`.
         """
         products = torch.mul(residual, weights[0], out=out).addcmul_(update, weights[1])
         cancelled = (weights.amax((0, 2)) > CANCELS).nonzero()[:, 0]
@@ -91,11 +84,9 @@ class SharedReadout:
         return products
 
     def add_offset(self, products: Tensor) -> Tensor:
-        """Adds the offset in place."""
         return products if self.offset is None else products.add_(self.offset)
 
     def finish(self, scores: Tensor) -> Tensor:
-        """Applies the model's soft-cap."""
         return scores if self._softcap is None else torch.tanh(scores / self._softcap) * self._softcap
 
     def _biases(self) -> Tensor:
@@ -109,7 +100,6 @@ class SharedReadout:
         return rows[0].float() * self._scale
 
     def _is_proved(self) -> bool:
-        """Whether scores of random streams, and of their sums, equal the model's own."""
         model, chance = self._model, torch.Generator().manual_seed(0)
         residual, update = torch.randn(2, _TRIED, model.sizes.hidden, generator=chance).to(model.device) + 0.1
         update *= 3

@@ -44,10 +44,8 @@ class FrozenNorm:
 
 @dataclass(frozen=True)
 class LogitDirections:
-    """One logit per row: `direction [row, hidden]` at the final stream, the biases' part, and the logit itself.
-
-    The stream's product with the direction, plus `bias`, is `logit`, which is computed through the unfrozen norm.
-    Several kinds of logit may be stacked along a first axis `kind`.
+    """One logit per row: its product with the final stream, plus `bias`, is `logit`, which is computed through the
+    unfrozen norm. Kinds of logit may be stacked along a first axis.
     """
 
     direction: Tensor

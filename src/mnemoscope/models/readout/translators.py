@@ -1,8 +1,7 @@
 """Affine maps from a layer's stream to the final one, through which values and streams of lower layers can be read.
 
 A translator of layer l maps the stream there to the space of the final norm and the head (definitions.md section 9,
-lenses). For a value, which is added to the stream, only the linear part applies. Mining fits them (`ridge`, `tuned`);
-here they are applied.
+lenses). For a value, which is added to the stream, only the linear part applies.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """Token ids in place of a tokenizer: a text is its ids in decimal, joined by spaces.
 
-So a model without a tokenizer is mined, traced and shown like any other, on texts such as `12 5 7`. Its tokens are
-shown as their ids, with a space before each.
+So a model without a tokenizer is mined, traced and shown like any other, on texts such as `12 5 7`.
 """
 
 import re
@@ -18,10 +17,8 @@ _DIGITS = 18
 
 
 class IdTokens:
-    """Reads texts of token ids in decimal.
-
-    `beginning` is the model's beginning token: a text that begins with it loses it once, or the model would read it
-    twice. Two or more of the same token of `padding` at an end of a text are an error.
+    """`beginning`: a text that begins with the model's beginning token loses it once. Two or more of a token of
+    `padding` at an end of a text are an error.
     """
 
     def __init__(self, *, beginning: int | None = None, padding: Collection[int] = ()) -> None:

@@ -88,8 +88,6 @@ class EncodedTexts(Sequence[list[int]]):
 
 
 class Tokens:
-    """A tokenizer, used only for plain text."""
-
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
         """`special`: special strings in a text are special tokens."""
         self.tokenizer = tokenizer
@@ -140,10 +138,8 @@ def _named_failure() -> Iterator[None]:
 
 
 def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
-    """The beginning-of-sequence token, else the end-of-text token, else none.
-
-    The configuration counts only if the tokenizer has that id as a special token: configurations have defaults from
-    other vocabularies. Without a tokenizer it counts alone.
+    """The beginning-of-sequence token, else the end-of-text token, else none. The configuration, whose defaults may be
+    of other vocabularies, counts only if that id is a special token; without a tokenizer alone.
     """
     special = tokens.special()
     for kind in ("bos", "eos"):
@@ -178,10 +174,8 @@ def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int)
 
 
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
-    """The ids that end the model's text: the end-of-text tokens of tokenizer, configuration and generation.
-
-    `generation` is the model's generation configuration, or None. The two configurations count as in `beginning_of`.
-    Each may hold one id or a list of them.
+    """The end-of-text tokens of tokenizer, configuration and generation configuration; these count as in
+    `beginning_of`.
     """
     special = tokens.special()
     configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
@@ -200,7 +194,6 @@ def _first(value: Any) -> int | None:
 
 
 def _description(tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer.json of a tokenizers or transformers tokenizer, without padding and truncation."""
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
     description: dict[str, Any] = json.loads(backend.to_str())
     # Random splits are for training.
@@ -221,7 +214,6 @@ def _parts(description: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _decoder(description: dict[str, Any]) -> Callable[[str], bytes]:
-    """The function from a piece of the vocabulary to its bytes in running text."""
     decoders = _parts(description, "decoder")
     types = {part["type"] for part in decoders + _parts(description, "pre_tokenizer")}
     model = description["model"]

@@ -25,9 +25,7 @@ _MARKED_SHARE = 50
 
 
 class PythonTokens:
-    """A Python tokenizer, used only for plain text.
-
-    Special strings are plain text; other added tokens are found in it. Raises ModelUnsupported for added tokens that
+    """A Python tokenizer for plain text; special strings are plain text. Raises ModelUnsupported for added tokens that
     strip white space, or match only whole words.
     """
 
@@ -56,7 +54,6 @@ class PythonTokens:
         return PythonTokens(self.tokenizer, special=True)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; raises PromptError for a text without ids."""
         # A Python tokenizer may not be thread-safe.
         with self._lock:
             return [self._encode(text) for text in texts]
@@ -73,10 +70,8 @@ class PythonTokens:
         return list(map(int, ids))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The character span of every token of `encode([text])[0]`.
-
-        Tokens whose bytes are not in the text (unknown ones, or after normalisation) share the gap between their
-        neighbours.
+        """The character span of every token of `encode([text])[0]`. Tokens whose bytes are not in the text share the
+        gap between their neighbours.
         """
         [ids] = self.encode([text])
         _, raw = self.vocabulary(max(ids, default=-1) + 1)
@@ -123,18 +118,18 @@ def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
         for name in tokenizer.save_vocabulary(folder) or ():
             files[Path(name).name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
     code = [inspect.getfile(each) for each in kind.__mro__ if each.__module__.split(".")[0] == REMOTE_CODE]
-    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if not _is_of_place(name)}
+    # Not those of its location, or of the length of inputs.
+    settings = {
+        name: str(value)
+        for name, value in tokenizer.init_kwargs.items()
+        if not name.endswith(("_file", "_path", "_dir", "length")) and name not in ("name_or_path", "auto_map")
+    }
     return {
         "type": "python", "class": kind.__name__, "vocabulary": {str(piece): token for piece, token in pieces.items()},
         "files": files, "settings": settings,
         "added": {str(token): str(one.content) for token, one in tokenizer.added_tokens_decoder.items()},
         "code": sorted(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in code),
     }  # fmt: skip
-
-
-def _is_of_place(setting: str) -> bool:
-    """Whether a setting of a tokenizer concerns its location, or the length of inputs, not its tokens."""
-    return setting.endswith(("_file", "_path", "_dir", "length")) or setting in ("name_or_path", "auto_map")
 
 
 def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:

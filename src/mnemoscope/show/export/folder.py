@@ -19,9 +19,7 @@ Write = Callable[[Mapping[str, bytes], Collection[str]], None]
 
 @contextmanager
 def replacing_files(directory: Path) -> Iterator[Write]:
-    """Inside the block `write(files, earlier)` writes the files in place of earlier ones; both are named relative to
-    `directory`. Raises StoreFailed, also where nothing could be written; then a new folder is removed again.
-    """
+    """Inside the block `write(files, earlier)` replaces earlier files, by names in `directory`. Raises StoreFailed."""
     with storing(directory):
         is_new = not directory.exists()
     make_folder(directory)
@@ -59,9 +57,7 @@ def replacing_files(directory: Path) -> Iterator[Write]:
 
 
 def is_beside(directory: Path, home: Path, side: str) -> bool:
-    """Whether `directory` is the folder `side` of the atlas in `home`. Raises OptionError for others inside the atlas,
-    and for those that hold it.
-    """
+    """Whether `directory` is the folder `side` of the atlas in `home`. Raises OptionError for others in it."""
     place, home = directory.resolve(), home.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / side):
         where = f"{directory} holds the atlas or lies inside the atlas"

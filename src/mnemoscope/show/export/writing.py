@@ -104,15 +104,16 @@ def render_page(
     inside: bool,
     routed: Sequence[LayerRouting] = (),
 ) -> str:
-    """The page as HTML, which loads nothing; its links lead to its own sections. `inside` tells whether it lies in the
-    atlas, so that it can refer to the tables there.
-    """
+    """The page as HTML, which loads nothing. `inside`: it lies in the atlas, and so refers to the tables there."""
     edition = Edition(loaded.atlas)
     edition.tables.keep("answers", loaded.answers)
     page = report_page(edition, loaded.cases, routed)
     values = {
         "style": _part("page.css"),
-        "scripts": [_escape_script(script) for script in (vega, _part("page.js"))],
+        # Without sequences that end a script element or open an HTML comment.
+        "scripts": [
+            script.replace("</script", "<\\/script").replace("<!--", "<\\!--") for script in (vega, _part("page.js"))
+        ],
         "charts": embed_json(specifications),
         "drawings": drawings,
         "inside": inside,
@@ -123,18 +124,12 @@ def render_page(
 
 
 def _place(link: str) -> str | None:
-    """The anchor of a question's section; None for links to other pages."""
     start, _, question = link.rpartition("/")
     return f"#{question}" if start == "/questions" else None
 
 
 def _part(name: str) -> str:
     return files("mnemoscope.show.export").joinpath("template", name).read_text(encoding="utf-8")
-
-
-def _escape_script(script: str) -> str:
-    """The script without sequences that end a script element or open an HTML comment."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def embed_json(value: object) -> str:
@@ -150,13 +145,10 @@ def export_figure(specification: dict[str, Any]) -> dict[str, bytes]:
     return {
         "svg": fixed.encode(),
         "png": vl_convert.svg_to_png(fixed, scale=SCALE),
-        "pdf": _sort_resources(vl_convert.svg_to_pdf(fixed)),
+        "pdf": _RESOURCES.sub(
+            lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), vl_convert.svg_to_pdf(fixed)
+        ),
     }
-
-
-def _sort_resources(pdf: bytes) -> bytes:
-    """The PDF with each run of resource entries sorted; bytes outside the runs do not move."""
-    return _RESOURCES.sub(lambda run: b"".join(sorted(run.group().splitlines(keepends=True))), pdf)
 
 
 @cache
@@ -168,8 +160,7 @@ def vega_script() -> str:
 
 def _is_report(directory: Path) -> bool:
     """Whether the folder's manifest is a report's; a page without it, or the manifest of a web app, is not."""
-    files = made_files(directory / MANIFEST)
-    page = files.get(PAGE)
+    page = made_files(directory / MANIFEST).get(PAGE)
     return isinstance(page, dict) and page.keys() == {"bytes", "sha256"}
 
 

@@ -57,9 +57,7 @@ Drawing = Any
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of a figure, and its data rows by name, kept apart because Altair copies embedded data. `draw` composes
-    the chart, which is slow; pages that do not show it never call it.
-    """
+    """One chart and its data rows by name, kept apart since Altair copies embedded data. `draw` is slow."""
 
     draw: Callable[[], Drawing]
     rows: Mapping[str, Sequence[dict[str, Any]]]
@@ -84,9 +82,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A question's figure: its panels, the text on how to read them, and their results in words. `tables` hold data of
-    the panels that are neither numbers by layer nor totals.
-    """
+    """A question's panels, how to read them, and their results in words; `tables` hold data that the answer lacks."""
 
     panels: tuple[Panel, ...]
     axes: str
@@ -110,20 +106,12 @@ class Series:
 
 
 def record(row: Row, series: str) -> dict[str, Any]:
-    return {
-        "layer": row.layer,
-        "series": series,
-        "value": round_significant(row.value),
-        "low": round_significant(row.low),
-        "high": round_significant(row.high),
-        "said": row.text,
-        "interval": row.interval or DASH,
-        "count": f"{row.count:,}",
-    }
+    numbers = {name: round_significant(getattr(row, name)) for name in ("value", "low", "high")}
+    said = {"said": row.text, "interval": row.interval or DASH, "count": f"{row.count:,}"}
+    return {"layer": row.layer, "series": series, **numbers, **said}
 
 
 def round_significant(value: float | None) -> float | None:
-    """Six digits, more than a picture shows."""
     return None if value is None else float(f"{value:.6g}")
 
 
@@ -134,7 +122,6 @@ def chart(name: str) -> "alt.Chart":
 
 
 def layer_axis(*, padding: float | None = None) -> "alt.X":
-    """The usual horizontal axis; a layer that was not mined has no place on it."""
     import altair as alt
 
     scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
@@ -142,7 +129,6 @@ def layer_axis(*, padding: float | None = None) -> "alt.X":
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":
-    """A mark's tooltip: fields of its row, and their labels."""
     import altair as alt
 
     return [alt.Tooltip(field, title=title) for field, title in titles.items()]

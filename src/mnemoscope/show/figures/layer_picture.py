@@ -2,8 +2,7 @@
 
 The drawing library takes a second to load and draw, and a layer's page is often the first one opened. So axes, legend
 and the thousands of points are written directly, placed as the library would place them; tests compare them. All layers
-of an atlas share the axes, so that their pictures can be compared. Widths of letters are Arial's; a page's own font may
-be slightly wider.
+of an atlas share the axes, so that their pictures can be compared.
 """
 
 import math
@@ -44,7 +43,6 @@ class LogScale:
     length: float
 
     def at(self, values: np.ndarray) -> np.ndarray:
-        """Distances of the values from the start of the axis."""
         shown = np.clip(np.where(values <= 0, self.never, values), self.low, self.high)
         distances: np.ndarray = self.length * np.log(shown / self.low) / math.log(self.high / self.low)
         return distances
@@ -54,7 +52,6 @@ class LogScale:
         return math.sqrt(self.low * self.least)
 
     def ticks(self) -> list[float]:
-        """Round values from `least` on, with fewer per decade over many decades."""
         ratio = self.high / self.least
         steps = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 2_000 else (1,)
         first = math.floor(math.log10(self.least))
@@ -70,8 +67,6 @@ class LogScale:
 
 @dataclass(frozen=True)
 class PictureFrame:
-    """The scales of the points, and whether these are coloured by kind of pattern, with a legend."""
-
     rate: LogScale
     confidence: LogScale
     legend: bool
@@ -83,8 +78,6 @@ def percent(share: float) -> str:
 
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
-    """The frame shared by all layers."""
-
     def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
         counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
         values = atlas.table("values", layer=layer, columns=["max_probability"])
@@ -106,9 +99,8 @@ def _scale(values: np.ndarray, length: float) -> LogScale:
 def picture(
     frame: PictureFrame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
 ) -> str:
-    """The layer's picture: memories at the rows `shown` are linked points, the others a faint background. `memories`
-    has rate, max_probability and kind (null: unknown), a row per memory; `titles` are the points' tooltips; `links` are
-    the memories' addresses, such as `/L3.M17`.
+    """Memories at the rows `shown` of `memories` (rate, max_probability, kind) are points with `titles` and `links`,
+    the others a faint background.
     """
     x = np.round(frame.rate.at(memories["rate"].cast(pl.Float64).to_numpy()), 1)
     y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
@@ -135,7 +127,6 @@ def picture(
 
 
 def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
-    """The drawing; `content` uses the coordinates of its panel."""
     across = frame.rate.marks(never=True)
     up = [(HEIGHT - place, text) for place, text in frame.confidence.marks(never=False)]
     labels = max(_LEAST_LABELS, 7 + max((_width(text) for _, text in up), default=0.0))

@@ -35,8 +35,8 @@ _NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)\d+(?=[\")])")
 
 
 def grammar() -> str:
-    """The version of Vega-Lite that figures use, as the renderer names it. Raises OptionError if the renderer's
-    JavaScript engine, which reserves address space, would abort the process.
+    """The version of Vega-Lite, as the renderer names it. Raises OptionError where the renderer would abort the
+    process.
     """
     require_addresses(_ADDRESSES, "drawing a figure")
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -51,8 +51,8 @@ def number_parts(svg: str, *, prefix: str = "") -> str:
 
 
 def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bool = False) -> str:
-    """The figure as one `svg` element; `name` is unique in the page, `label` describes it. Title and background are
-    left to the page. Marks with a layer link to its page; a `silent` drawing has no tooltips and no links.
+    """The figure as one `svg` element with the id prefix `name`; marks with a layer link to its page unless it is
+    `silent`.
     """
     config = specification["config"]
     # A page's font may be wider than the one that the renderer measures with.
@@ -69,7 +69,6 @@ def page_svg(specification: dict[str, Any], *, name: str, label: str, silent: bo
 
 
 def _inside(parent: ElementTree.Element, name: str, *, silent: bool) -> Iterator[ElementTree.Element]:
-    """The permitted part of an element's children; without tooltips in a silent drawing."""
     for child in parent:
         tag = child.tag.removeprefix(SVG)
         if tag not in ELEMENTS or child.get("display") == "none":

@@ -44,9 +44,8 @@ def lines(
     zero: bool = False,
     dodge: bool = False,
 ) -> tuple[Panel, ...]:
-    """A panel with one line per series over the layers, its points, and its 95 % intervals as bars; none without
-    numbers. The band around a line is its interval, or what `bands` names: the lower and upper number for a series.
-    With `dodge` the series are drawn side by side, without bands, so that overlapping intervals stay visible.
+    """One line per series over the layers, with 95 % intervals as bars; none without numbers. The band is the interval,
+    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands.
     """
     if not (shown := _available(answer, series)):
         return ()
@@ -63,13 +62,14 @@ def lines(
         picked = _selection(name)
         faint, clear = _highlight(picked, 0.18, 0.02), _highlight(picked, 1.0, 0.12)
         place = chart(name).encode(x=layer_axis(), color=_colours(shown, stroke=True))
+        dashes = alt.StrokeDash("series:N", **_scale(shown, [list(one.dash) for one in shown], stroke=True))
         if dodge:
             place = place.encode(xOffset=_beside(shown, len(answer.layers)))
         bars = place.transform_filter("isValid(datum.low) && isValid(datum.high)")
         line = place.mark_line(strokeWidth=2, invalid="break-paths-show-domains")
         points = place.transform_filter("isValid(datum.value)").mark_point(filled=True, size=45)
         layers = [
-            line.encode(y=vertical("value"), strokeDash=_dashes(shown), opacity=clear).add_params(picked),
+            line.encode(y=vertical("value"), strokeDash=dashes, opacity=clear).add_params(picked),
             points.encode(y=vertical("value"), opacity=clear, tooltip=tooltip()),
         ]
         # A mark without data would break the shared scale.
@@ -93,10 +93,6 @@ def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
 
 def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
     return alt.Color("series:N", **_scale(series, [one.colour for one in series], stroke=stroke))
-
-
-def _dashes(series: Sequence[Series]) -> alt.StrokeDash:
-    return alt.StrokeDash("series:N", **_scale(series, [list(one.dash) for one in series], stroke=True))
 
 
 def _scale(series: Sequence[Series], values: Sequence[Any], *, stroke: bool) -> dict[str, Any]:
@@ -248,9 +244,7 @@ def _with_narrow_axes(part: Any) -> Any:
 
 
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
-    """The figure as Vega-Lite for the page and for the files: its panels in a column, in one style. `about` (model,
-    text) is its subtitle.
-    """
+    """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
     apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""

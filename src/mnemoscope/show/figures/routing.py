@@ -30,11 +30,9 @@ PAIRS = 2_000
 
 @dataclass(frozen=True)
 class LayerRouting:
-    """One layer: its experts as rows (expert, name, tokens, share, weight, first_share, fires_on), and overlaps.
-
-    `evenness` is the entropy of the routed experts' shares of tokens over that of equal shares: 1 is even, 0 is one
-    expert for all. `same` and `different` are the mean overlap (Jaccard) of the last tokens of two memories' triggers,
-    of one routed expert and of two; null without such pairs.
+    """One layer: its experts as rows, and overlaps. `evenness` is the entropy of the routed experts' shares of tokens
+    over that of equal shares. `same` and `different` are the mean overlap (Jaccard) of the last tokens of two memories'
+    triggers, of one routed expert and of two.
     """
 
     layer: int
@@ -126,9 +124,7 @@ def _overlaps(numbering: Numbering, triggers: pl.DataFrame, *, seed: int, layer:
 
 
 def routing_chart(layers: list[LayerRouting], *, about: str | None = None) -> dict[str, Any]:
-    """Shares of tokens by layer and expert relative to an even share, as Vega-Lite, on a logarithmic colour scale. With
-    `about` it has a title and a legend; pages have both in words.
-    """
+    """Shares of tokens by layer and expert, over an even share, as Vega-Lite; `about`: with title and legend."""
     legend = None if about is None else _LEGEND
     rows = [
         {"layer": one.layer, "expert": row["name"], "order": row["expert"], "share": row["share"], "against": against}

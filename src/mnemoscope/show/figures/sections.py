@@ -8,7 +8,7 @@ are declared by the questions; each rule is printed beside its verdict: yes, no,
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ from mnemoscope.show.figures.panels import specification
 
 @dataclass(frozen=True)
 class ComparisonLine:
-    """One line of the comparison; `shown` is yes, no, undecided or a dash."""
-
     question: str
     figure: str
     text: str
@@ -40,24 +38,7 @@ class ComparisonLine:
     rule: str
 
 
-@dataclass(frozen=True)
-class Section:
-    """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
-
-    question: str
-    figure: str
-    about: str
-    asked: str
-    missing: str
-    axes: str
-    reading: str
-    interval: str
-    comparison: tuple[ComparisonLine, ...]
-    tables: tuple[Table, ...]
-
-
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
-    """Draws a question's figure with the module of that name; other `answers` are ignored."""
     figure: Figure = _drawing_module(question).figure(*(answers[one] for one in drawn_questions(question)))
     return figure
 
@@ -84,21 +65,22 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 
-def section(question: str, answers: Mapping[str, Answer]) -> Section:
+def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
     answer = answers[question]
     figure = Figure((), "", "") if answer.missing else draw_figure(question, answers)
-    return Section(
-        question=question,
-        figure=answer.question.paper.figure,
-        about=answer.question.title,
-        asked=answer.question.paper.question,
-        missing=answer.missing,
-        axes=figure.axes,
-        reading=figure.reading,
-        interval=answer.interval if figure.intervals else "",
-        comparison=tuple(_compare_answer(answer, answers)),
-        tables=() if answer.missing else _tables(answer, figure),
-    )
+    return {
+        "question": question,
+        "figure": answer.question.paper.figure,
+        "about": answer.question.title,
+        "asked": answer.question.paper.question,
+        "missing": answer.missing,
+        "axes": figure.axes,
+        "reading": figure.reading,
+        "interval": answer.interval if figure.intervals else "",
+        "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
+        "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),
+    }
 
 
 def compare_with_paper(answers: Mapping[str, Answer]) -> list[ComparisonLine]:
@@ -115,7 +97,6 @@ def _compare_answer(answer: Answer, answers: Mapping[str, Answer]) -> list[Compa
 
 
 def _judge(answer: Answer, claim: Claim) -> Outcome:
-    """Our number beside the claim's, and the verdict; NOTHING_FOUND without a number."""
     row, tested = answer.total(claim.name), answer.total(claim.by or claim.name)
     if row is None:
         return NOTHING_FOUND
@@ -125,13 +106,11 @@ def _judge(answer: Answer, claim: Claim) -> Outcome:
 
 
 def _place(row: Row) -> str:
-    """The layer of a total that belongs to one."""
     layer = row.own.get("at_layer", row.own.get("best_layer"))
     return "" if layer is None else f" (layer {layer:.0f})"
 
 
 def _compare(answer: Answer, stated: Claim | Finding, outcome: Outcome, *, tested: Row | None = None) -> ComparisonLine:
-    """A line of the comparison; too few documents decide nothing. `tested` is shown beside the rule."""
     ours, interval, verdict = outcome
     shown = DASH if verdict is None else "undecided" if of_few_documents(answer) else verdict
     where = answer.question.id, answer.question.paper.figure, stated.text, stated.paper
@@ -146,7 +125,6 @@ def describe_upper_layers(answer: Answer) -> str:
 
 
 def _tables(answer: Answer, figure: Figure) -> tuple[Table, ...]:
-    """All numbers of the answer in narrow tables: by layer, the figure's own, and the totals."""
     names = answer.names()
     by_layer = [name for name in names if answer.rows(name)]
     totals = [name for name in names if name not in by_layer and not answer.question.number(name).table]
@@ -176,5 +154,4 @@ def _totals(answer: Answer, names: list[str]) -> Table:
 
 
 def csv_link(table: pl.DataFrame) -> str:
-    """The whole answer as a `data:` link, which browsers save as CSV."""
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(table.write_csv().encode()).decode()

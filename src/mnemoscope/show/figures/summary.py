@@ -1,7 +1,6 @@
 """The first screen in sentences: what was mined, what keys detect, what values predict, where predictions are made.
 
-For readers who do not know the paper. Every number is the atlas's own, and the conclusions depend on the numbers; a
-difference from the paper is stated.
+Every number is the atlas's own, and the conclusions depend on the numbers; a difference from the paper is stated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,6 @@ from mnemoscope.questions.verdicts import correct_intervals, is_above
 
 @dataclass(frozen=True)
 class Card:
-    """A question of the first screen, its answer in sentences, and the section with the figures."""
-
     title: str
     sentences: tuple[str, ...]
     link: str

@@ -1,7 +1,6 @@
 """The page of an audit: its address, which is its whole state, with limits; and the audit in words and bars.
 
-Torch-free, and pure functions of the audit and its address: computes only differences and bar lengths. Answers the
-question of docs/beyond.md, B4.
+Torch-free, and pure functions of the audit and its address: computes only differences and bar lengths.
 """
 
 import math
@@ -52,7 +51,6 @@ class AuditView:
 
     @property
     def highest(self) -> float:
-        """The largest possible exposure, in bits."""
         return math.log2(self.candidates)
 
     @property
@@ -60,7 +58,6 @@ class AuditView:
         return with_sign(self.found["log_probability"], 2)
 
     def carriers(self) -> list[Data]:
-        """A row per memory, with its share of the longest bar."""
         own = self.found["memories"]
         longest = {name: max((abs(one[name]) for one in own), default=0.0) or 1.0 for name in ("direct", "lost")}
         return [
@@ -77,7 +74,6 @@ class AuditView:
         ]
 
     def together(self) -> list[Data]:
-        """The string unchanged, without its best carriers, and without controls of similar strength."""
         before, after = self.found["log_probability"], self.after
         untouched = {"kind": "", "log_probability": self.log_probability, "change": "", "beside": ""}
         rows = [("memory", after["log_probability"], after["side_effect"])]

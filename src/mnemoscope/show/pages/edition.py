@@ -2,8 +2,7 @@
 
 A finished atlas never changes, but another may be mined in its place, and answers and patterns can be computed again:
 each such state is an edition with its own caches. Results of the mined tables only, the large part, pass to the next
-edition if only answers or patterns are new. For a model of GPT-2's size they take about 100 MB; triggers, and more than
-1.5 million sentences, are larger and read for each page.
+edition if only answers or patterns are new.
 """
 
 import sys
@@ -38,9 +37,8 @@ _MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
 
 @dataclass(frozen=True)
 class Edition:
-    """One state of an atlas; `footprint` identifies it among states of the same folder. `pages` caches recent pages and
-    views, `tables` the few large objects that many pages need, `mined` those of them that come from the mined tables
-    only.
+    """One state of an atlas; `footprint` identifies it. `pages` caches pages and views, `tables` large objects, `mined`
+    those that come from the mined tables only.
     """
 
     atlas: Atlas
@@ -56,18 +54,12 @@ class Edition:
         later = (f"-{made[1]:x}-{made[2]:x}" for made in self.footprint[1:] if made is not None)
         return "".join((self.atlas.manifest_hash[:16], *later))
 
-    def followed_by(self, footprint: Footprint) -> "Edition":
-        """The next edition, with other answers or patterns of the same mined tables."""
-        return Edition(self.atlas, footprint, mined=self.mined, published=self.published)
-
     @property
     def mined_files(self) -> Footprint:
-        """The footprint of the mined tables, and of those made later with the model."""
         return self.footprint[: len(_MINED)]
 
     @property
     def searched_files(self) -> Footprint:
-        """The footprint of everything that is searched: the mined tables and the patterns."""
         return self.footprint[: len(_MINED) + 1]
 
     def is_current(self) -> bool:
@@ -90,14 +82,12 @@ class Edition:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether the edition has patterns. Raises AtlasBusy if they have changed since."""
         return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
         return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
 
     def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
-        """A memory's row in `values` or `activity`. Raises AtlasDamaged."""
         rows, number = self.table(name, memory.layer), self.atlas.number(memory)
         entry = rows.row(number, named=True) if number < rows.height else None
         if entry is None or entry["memory"] != number:
@@ -106,7 +96,6 @@ class Edition:
         return entry
 
     def top_token(self, memory: MemoryId) -> int:
-        """The token that the memory's value ranks first. Raises AtlasDamaged."""
         tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
         number = self.atlas.number(memory)
         if number >= len(tops):
@@ -121,7 +110,6 @@ class Edition:
         return rows["top_tokens"].list.first().to_numpy()
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
-        """The memory's patterns in order; None if patterns were not found yet."""
         if not self.has_patterns:
             return None
 
@@ -135,9 +123,7 @@ class Edition:
         return rows.slice(first, last - first).to_dicts()
 
     def read_ahead(self) -> None:
-        """Reads the two slow objects that many pages need: the triggers of all layers, and the sentences. Before that,
-        each page reads the sentences it needs.
-        """
+        """Reads the triggers of all layers and the sentences, which many pages need."""
         self.mined.get("sentences", self._sentences)
         self.mined.get("places", self._places)
 

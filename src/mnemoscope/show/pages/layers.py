@@ -4,7 +4,7 @@ A layer's rows are computed once and cached; the address holds the filter and th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
 from pydantic import AfterValidator, Field
@@ -16,9 +16,6 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.questions import layer_numbers
-
-if TYPE_CHECKING:
-    from mnemoscope.show.figures.layer_picture import PictureFrame
 
 ROWS = 100
 NAMED = 1_000
@@ -65,7 +62,6 @@ class Choice(Address, frozen=True):
     page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     def heading(self, sort: Sort) -> str:
-        """The address of the same memories in this order, reversed if it is the page's own."""
         usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
         turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
         query = self.query(sort=sort, order=turned if self.sort == sort else usual, page=1)
@@ -73,10 +69,6 @@ class Choice(Address, frozen=True):
 
     def at_page(self, number: int) -> str:
         return f"?{self.query(page=number) or 'page=1'}"
-
-    @property
-    def is_narrowed(self) -> bool:
-        return self.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
 
     def numbers(self) -> list[int] | None:
         """The listed memories, None without a list. Raises OptionError for anything but numbers."""
@@ -115,9 +107,7 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
 
 
 def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
-    """A row for every memory of the layer: rate, confidence, norm, tokens, agreement, kind (null: patterns not found
-    yet).
-    """
+    """A row for every memory of the layer; its kind is null where patterns were not found yet."""
     edition.atlas.memories(layer)
     return edition.pages.get(("layer rows", layer), lambda: _rows(edition, layer))
 
@@ -145,7 +135,6 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
-    """The kinds of each memory's patterns: shallow, semantic or both; and their number."""
     if not edition.has_patterns:
         return pl.DataFrame(schema={"memory": pl.Int32, "kind": pl.String, "patterns": pl.UInt32})
     kinds = edition.read_current(
@@ -164,17 +153,9 @@ def layers_page(edition: Edition) -> Page:
     layers = []
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
-        layers.append(
-            {
-                "layer": layer,
-                **_counts(rows),
-                "rate": rows["rate"].mean(),
-                "max_probability": rows["max_probability"].mean(),
-                "working_probability": rows["working_probability"].mean(),
-                "shallow": _share(rows, ("shallow", "both")),
-                "semantic": _share(rows, ("semantic", "both")),
-            }
-        )
+        means = {name: rows[name].mean() for name in ("rate", "max_probability", "working_probability")}
+        shares = {kind: _share(rows, (kind, "both")) for kind in ("shallow", "semantic")}
+        layers.append({"layer": layer, **_counts(rows), **means, **shares})
     return Page("layers.html", "Layers", {"layers": layers})
 
 
@@ -224,25 +205,18 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
     """The layer's picture with the selected memories as points; the unfiltered one is cached."""
 
     def draw() -> str:
-        from mnemoscope.show.figures.layer_picture import picture
+        # Imports the drawing library.
+        from mnemoscope.show.figures.layer_picture import frame, picture
 
+        whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
         rows = layer_rows(edition, layer)
         shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
         titles = _titles(edition, layer)
         links = [f"/{name}" for name in _names(edition, layer)]
-        return picture(layers_frame(edition), rows, shown=shown, titles=titles, links=links)
+        return picture(whole, rows, shown=shown, titles=titles, links=links)
 
-    return draw() if choice.is_narrowed else edition.pages.get(("picture", layer), draw)
-
-
-def layers_frame(edition: Edition) -> "PictureFrame":
-    def make() -> "PictureFrame":
-        # Imports the drawing library.
-        from mnemoscope.show.figures.layer_picture import frame
-
-        return frame(edition.atlas, patterns=edition.has_patterns)
-
-    return edition.tables.get("layers frame", make)
+    narrowed = choice.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
+    return draw() if narrowed else edition.pages.get(("picture", layer), draw)
 
 
 def _names(edition: Edition, layer: int) -> list[str]:
@@ -261,9 +235,7 @@ def _titles(edition: Edition, layer: int) -> list[str]:
     return edition.pages.get(("titles", layer), make)
 
 
-def _layer_instances(
-    edition: Edition, chosen: Sequence[MemoryId] | None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every layer, with the chosen memories only, in several pages if needed; in advance with all, its first page."""
     for layer in edition.atlas.layers:
         own = [edition.atlas.number(one) for one in chosen or () if one.layer == layer]

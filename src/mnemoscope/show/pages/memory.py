@@ -103,7 +103,6 @@ def reference(edition: Edition, wanted: MemoryId) -> dict[str, Any]:
 
 
 def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
-    """The previous or next memory, across mined layers; None at the ends."""
     atlas, layers = edition.atlas, edition.atlas.layers
     memory = atlas.number(wanted) + step
     if 0 <= memory < atlas.memories(wanted.layer):
@@ -115,9 +114,7 @@ def _beside(edition: Edition, wanted: MemoryId, step: int) -> str | None:
 
 
 def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
-    """Top and bottom tokens with their probabilities under the softmax of the value's scores. The bottom tokens' scores
-    are those of -v, which give the probability under v only with a linear head.
-    """
+    """Top and bottom tokens; the bottom tokens' probabilities are those under -v."""
     vocabulary = edition.atlas.vocabulary
     best, most = value["top_scores"][0], value["max_probability"]
     linear = edition.atlas.manifest.model.head == "linear"
@@ -126,17 +123,11 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
         pairs = zip(value[f"{end}_tokens"], value[f"{end}_scores"], strict=True)
         return [
             vocabulary.token(token)
-            | {
-                "score": score,
-                "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None,
-            }
+            | {"score": score, "probability": most * math.exp(sign * score - best) if sign == 1 or linear else None}
             for token, score in pairs
         ]
 
-    names = (
-        *("max_probability", "entropy", "value_norm", "key_norm", "up_norm"),
-        *("working_logit", "working_probability"),
-    )
+    names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
     return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
 
 
@@ -187,7 +178,6 @@ def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
-    """The stored neighbours: memory, cosine, and the top token of its value. Raises AtlasDamaged."""
     atlas = edition.atlas
     rows = atlas.rows_where("neighbours", wanted.layer, column="memory", ids=[atlas.number(wanted)])
     try:
@@ -200,9 +190,7 @@ def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
 
 
 def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The memories that share the most positive triggers: memory, how many, of how many, and its top token. Equal
-    prefixes count once.
-    """
+    """The memories that share the most distinct positive prefixes, with their top tokens."""
     prefixes: dict[int, tuple[int, int]] = {}
     for trigger in triggers:
         if trigger["sign"] == 1:
@@ -233,12 +221,7 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory",
-        "/{name}",
-        memory_page,
-        exported=True,
-        slow=True,
-        instances=_memory_instances,
-        mark=_published_judgements,
+        "memory", "/{name}", memory_page, exported=True, slow=True,
+        instances=_memory_instances, mark=_published_judgements,
     ),
-)
+)  # fmt: skip

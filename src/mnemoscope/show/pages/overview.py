@@ -2,13 +2,13 @@
 mining.
 """
 
-import json
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
 from mnemoscope.atlas.tables import model_words
+from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.questions.registry import THE_PAPERS
@@ -39,15 +39,15 @@ def overview_view(edition: Edition) -> dict[str, Any]:
     answers = answers_of(edition)
     # A stored answer may be empty.
     there = {question: found for question, found in answers.items() if not found.table.is_empty()}
+    facts = ("spec", "revision", "fingerprint", "family", "block", "activation")
     return {
-        "model": {
-            name: getattr(mined, name) for name in ("spec", "revision", "fingerprint", "family", "block", "activation")
-        }
+        "model": {name: getattr(mined, name) for name in facts}
         | {"sizes": manifest["model"]["sizes"], "blocks": blocks},
         "text": {"spec": manifest.corpus.spec}
         | {name: corpus.get(name) for name in ("fingerprint", "counts", "held_out_share", "overlap")},
         "plan": manifest.plan,
-        "finished": _run(edition).get("finished"),
+        # The record of the run is not covered by a hash, so nothing else depends on it.
+        "finished": read_object(edition.atlas.path / RUN).get("finished"),
         "package": manifest.get("package"),
         "atlas": edition.atlas.manifest_hash,
         "layers": [{"layer": layer, "memories": edition.atlas.memories(layer)} for layer in edition.atlas.layers],
@@ -62,17 +62,10 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    """Values for the template: small figures; sentences if at least one of the paper's ten questions is answered."""
     # Imports the drawing library.
     from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 
     manifest = edition.atlas.manifest
-    values = {
-        "warnings": warnings(edition.atlas),
-        "glance": draw_small(edition, *GLANCE),
-        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
-        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
-    }
     mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
@@ -82,17 +75,16 @@ def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
     shown = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
     left_out = {question: answers[question].question.title for question in not_mined}
     return {
-        **values, "mined": mined, "cards": shown, "waiting": waiting, "left_out": left_out, "asked": len(THE_PAPERS),
-    }  # fmt: skip
-
-
-def _run(edition: Edition) -> dict[str, Any]:
-    """The record of the run; it is not covered by a hash, so nothing else depends on it."""
-    try:
-        run = json.loads((edition.atlas.path / RUN).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return run if isinstance(run, dict) else {}
+        "warnings": warnings(edition.atlas),
+        "glance": draw_small(edition, *GLANCE),
+        "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
+        "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
+        "mined": mined,
+        "cards": shown,
+        "waiting": waiting,
+        "left_out": left_out,
+        "asked": len(THE_PAPERS),
+    }
 
 
 def striking_memories(edition: Edition) -> list[dict[str, Any]]:

@@ -28,9 +28,7 @@ DEAD = "This page is not among those that were written"
 
 @dataclass(frozen=True)
 class Page:
-    """A page: template, title, the data that its JSON returns, and values only for the template, computed when it is
-    drawn.
-    """
+    """A template, its title, the data that the JSON returns, and values for the template, made when it is drawn."""
 
     template: str
     title: str
@@ -50,7 +48,6 @@ class Address(BaseModel, frozen=True):
     """The parameters of a page's address, which are its whole state; empty form fields are left out."""
 
     def query(self, **changes: Any) -> str:
-        """The query with some parameters changed, without default values."""
         changed, usual = self.model_copy(update=changes), type(self)()
         pairs = {
             str(field.validation_alias or name): f"{value:g}" if isinstance(value, float) else value
@@ -66,12 +63,10 @@ Instances = Iterable[tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class PageKind:
-    """A kind of page, declared once; routes, contents, files and prewarming follow from it.
-
-    `make` takes an edition, the parameters in `path`, and those of the query as `address`; its docstring is the
-    route's. A page without `make` needs more than the atlas and has a route of its own. `name` is the operation id in
+    """A kind of page, declared once. `make` takes an edition, the parameters in `path`, and those of the query as
+    `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
-    site with a model), and with `about` on the overview. `exported` pages are written as files, `slow` ones made in
+    site with a model), with `about` also on the overview. `exported` pages are written as files, `slow` ones made in
     advance, those of `instances` for the memories chosen for files (None: in advance). A page that is not `stored` is
     made for each request; a stored one again when `mark` changes.
     """
@@ -98,12 +93,10 @@ class PageKind:
 
 @dataclass(frozen=True)
 class Frame:
-    """The surroundings of a page: its atlas, its own path, and the targets of its links.
-
-    `place` maps a link to the address written in this page, or None without a target; `asset` maps a style or script
-    file; `contents` are the pages of the navigation. `differs` is the reason why the model is not the one that was
-    mined (None: there is no model). A page in a separate file, without forms and scripts, has a `note` at its head.
-    `dead` is the tooltip of a link without a target.
+    """The surroundings of a page. `place` maps a link to an address, or None without a target; `asset` maps a style or
+    script file; `contents` are the pages of the navigation. `differs` is the reason why the model is not the one that
+    was mined (None: there is no model). A page in a separate file has a `note` at its head; `dead` is the tooltip of a
+    link without a target.
     """
 
     edition: Edition
@@ -120,7 +113,6 @@ class Frame:
         return self.path == address or (address != "/" and self.path.startswith(f"{address}/"))
 
     def link(self, address: str, *, key: str = "", current: str = "", title: str = "") -> Markup:
-        """The attributes of a link: its address, its keyboard shortcut, whether it is the current page."""
         place = self.place(address)
         attributes = {"href": place, "data-key": key, "aria-current": current, "title": title}
         shown = {"title": self.dead} if place is None else attributes
@@ -132,14 +124,12 @@ class Frame:
         return Markup(found)
 
     def render(self, template: str, values: dict[str, Any]) -> str:
-        """The page as HTML: the template's blocks inside page.html."""
         usual = {"frame": self, "link": self.link, "asset": self.asset, "twin": "", "title": "", "bare": False}
         return environment().get_template(template).render(usual | values)
 
 
 @cache
 def environment() -> Environment:
-    """The Jinja environment, with autoescape and an error for undefined names; filters format tokens and numbers."""
     engine = Environment(
         loader=PackageLoader("mnemoscope.show.pages"),
         undefined=StrictUndefined,

@@ -5,7 +5,6 @@ The same sections as in the report. Only stored answers are shown; a page never 
 
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -30,7 +29,6 @@ def answers_of(edition: Edition) -> dict[str, Answer]:
 
 
 def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
-    """Every answer's numbers for one layer; questions without any are left out."""
     entries = []
     for question, answer in answers_of(edition).items():
         rows = [answer.at(name, layer) for name in answer.question.layer_page]
@@ -42,16 +40,8 @@ def layer_numbers(edition: Edition, layer: int) -> list[dict[str, Any]]:
 
 
 def _number(answer: Answer, row: Row) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "label": _label(answer, row.name),
-        "value": row.value,
-        "low": row.low,
-        "high": row.high,
-        "count": row.count,
-        "said": row.text,
-        "between": row.interval,
-    }
+    own = {name: getattr(row, name) for name in ("value", "low", "high", "count")}
+    return {"name": row.name, "label": _label(answer, row.name), **own, "said": row.text, "between": row.interval}
 
 
 def _label(answer: Answer, name: str) -> str:
@@ -87,9 +77,8 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
     data = edition.tables.get(("question", question), lambda: question_view(edition, question))
 
     def extra() -> dict[str, Any]:
-        if answers[question].missing:
-            return {"drawing": ""}
-        return {"drawing": _keep_drawing(edition, question, name=question, small=False)}
+        missing = answers[question].missing
+        return {"drawing": "" if missing else _keep_drawing(edition, question, name=question, small=False)}
 
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
@@ -97,9 +86,7 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
 def draw_answer(
     answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", small: bool = False
 ) -> str:
-    """The figure of an answer as an `svg` element, one at a time; `label` describes it, by default its reading. A
-    `small` one is its first panel as one silent picture.
-    """
+    """The figure of an answer as an `svg` element; `label` describes it. A `small` one is its first panel, silent."""
     from mnemoscope.show.figures.page_svg import page_svg
     from mnemoscope.show.figures.panels import small_specification, specification
     from mnemoscope.show.figures.sections import draw_figure
@@ -113,7 +100,6 @@ def draw_answer(
 
 
 def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) -> str:
-    """The figure of an answer, drawn once for all editions with the same answers."""
     from mnemoscope.show.figures.sections import drawn_questions
 
     answers = answers_of(edition)
@@ -124,28 +110,26 @@ def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) ->
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
-    """Small figures of the answered ones of these questions: `question`, `figure`, `about`, `drawing`."""
-    drawings = []
-    for question in questions:
-        answer = answers_of(edition)[question]
-        if not answer.missing:
-            declared = answer.question
-            drawing = _keep_drawing(edition, question, name=f"small-{question}", small=True)
-            drawings.append(
-                {"question": question, "figure": declared.paper.figure, "about": declared.title, "drawing": drawing}
-            )
-    return drawings
+    return [
+        {
+            "question": question,
+            "figure": answer.question.paper.figure,
+            "about": answer.question.title,
+            "drawing": _keep_drawing(edition, question, name=f"small-{question}", small=True),
+        }
+        for question in questions
+        if not (answer := answers_of(edition)[question]).missing
+    ]
 
 
 def question_view(edition: Edition, question: str) -> dict[str, Any]:
-    """One question: how to read its figure, its results, the comparison with the paper, and the numbers as tables."""
     from mnemoscope.show.figures.sections import section
 
     answers = answers_of(edition)
     names = list(answers)
     place = names.index(question)
     return {
-        **asdict(section(question, answers)),
+        **section(question, answers),
         "previous": names[place - 1] if place else None,
         "next": names[place + 1] if place + 1 < len(names) else None,
         "answer": answers[question].table.to_dicts(),

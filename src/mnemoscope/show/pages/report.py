@@ -1,7 +1,4 @@
-"""The report's page: the overview's cards, every question's section, and striking memories with their triggers.
-
-Shared parts come from the views of other pages; the rest is what a reader without a server needs in addition.
-"""
+"""The report's page: the overview's cards, every question's section, and striking memories with their triggers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,7 +62,6 @@ def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
-    """Each composition: its prefix, and the next token by the residual, the layer, its output and the text."""
     atlas, cases = edition.atlas, []
     stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
     prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])

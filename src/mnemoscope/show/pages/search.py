@@ -28,9 +28,7 @@ OpenIndex = Callable[[], "Index"]
 def search_page(
     edition: Edition, index: OpenIndex, *, text: str, fields: Sequence[str], layers: str, page: int
 ) -> Page:
-    """Memories whose triggers, values, patterns or annotations match; no hits and no total for an empty text. Raises
-    what Index.search raises.
-    """
+    """Memories that match; no hits and no total for an empty text. Raises what Index.search raises."""
     among = read_layers(edition, layers)
     names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
     if unknown := [field for field in names if field not in FIELDS]:
@@ -80,7 +78,6 @@ def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
 
 
 def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
-    """One token: its frequency, the values with it at their top and bottom, and the keys that fire on it."""
     among, vocabulary = read_layers(edition, layers), edition.atlas.vocabulary
     opened, offset = index(), PAGE * (page - 1)
     kinds = ("promotes", "demotes", "fires")

@@ -2,7 +2,6 @@
 beside the data: a check's table in words, with intervals as marks on a common scale.
 
 Torch-free, and pure functions of the trace and its address: numbers are selected, shaded and linked, not computed.
-Changes and memories are validated by the model's side.
 """
 
 import math
@@ -109,17 +108,14 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
 
     def with_text(self, text: str) -> str:
-        """The page of the prompt with this text appended, at its new end."""
         return self.address(prompt=(self.prompt or "") + text, position=None)
 
     def memory(self, name: str) -> str:
-        """The memory's page, with prompt and changes in its address."""
         carried = TraceAddress(prompt=self.prompt, changes=self.changes, at=self.at).query()
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
 def limits(longest: int) -> dict[str, int]:
-    """What a page takes, of a model that reads at most `longest` tokens."""
     return {"characters": PROMPT, "tokens": min(TOKENS, longest), "interventions": CHANGES, "generate": WRITTEN}
 
 
@@ -128,9 +124,7 @@ def memory_of(change: str) -> str:
 
 
 def chosen_place(wanted: TraceAddress, trace: Data) -> tuple[int, int]:
-    """The selected layer and position, by default the last position and the layer that decides there. Raises
-    OptionError for a place that is not in the trace.
-    """
+    """Layer and position, by default the last position and the layer that decides there. Raises OptionError."""
     layers, length = len(trace["layers"]), len(trace["positions"])
     position = wanted.position if isinstance(wanted.position, int) else length - 1
     if position >= length:
@@ -160,13 +154,10 @@ class TraceView:
         return self._words.visible_text(one["id"])
 
     def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
-        """The page at a layer and a position, by default this one's, at one of its sections."""
         layer = self.layer if layer is None else layer
         return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
-        """A row of cells per layer, a cell per position of the window."""
-
         def cell(layer: int, position: int, place: Data) -> Data:
             final = self.visible_text(self.trace["positions"][position]["prediction"][0])
             probability, rank = heat["probability"][layer][position], heat["rank"][layer][position]
@@ -190,14 +181,11 @@ class TraceView:
         return RANKS if self.wanted.cell == "rank" else [str(step * step) for step in range(SHADES)]
 
     def shifts(self, comparison: Data) -> list[Data]:
-        """The tokens whose probability the changes moved at the position, the most probable first."""
         shifts = comparison["differences"][self.position]["shifts"]
         return sorted(shifts, key=lambda one: -max(one["before"], one["after"]))
 
     def marks(self, layer: int) -> list[str]:
-        """The streams whose top token is the final prediction for the first time in this layer, or for good from it
-        on.
-        """
+        """The streams whose top token is the final prediction first in this layer, or for good from it on."""
         return [
             f"{name} {'for good' if self.here[name]['decided'] == layer else 'first'}"
             for name in ("residual", "output")
@@ -205,7 +193,6 @@ class TraceView:
         ]
 
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
-        """The one-click changes of a memory: label, address and title of each."""
         name = one["memory"]
         now = f"{name}={one['coefficient']:.4g}"
         changes = (
@@ -250,7 +237,6 @@ OF = {"memory": "this memory off", "controls": "another one off", "difference": 
 
 
 def causal_view(data: dict[str, Any], words: Vocabulary) -> dict[str, Any]:
-    """Values for the template beside the check's data."""
     groups = []
     for logs in (False, True):
         rows = [row for row in data["rows"] if ("log" in row["measure"]) == logs]

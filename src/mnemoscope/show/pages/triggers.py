@@ -18,9 +18,8 @@ CUT = "\N{HORIZONTAL ELLIPSIS}"
 def triggers_view(
     edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
 ) -> list[dict[str, Any]]:
-    """Every trigger of both signs, the positive ones first, each by rank. `patterns` are the numbers of the patterns
-    that explain the trigger (those of its prefix group). With `foretold`, only one: of the best positive prefix that
-    this token follows, or the first if it follows none.
+    """Every trigger of both signs, positive ones first, each by rank, with the numbers of the `patterns` that explain
+    it. With `foretold`, only the best positive one that this token follows, or the first.
     """
     atlas = edition.atlas
     table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
@@ -64,9 +63,7 @@ def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str
 
 
 def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int | None) -> list[dict[str, Any]]:
-    """The triggers of one sign for display: equal prefixes once, with their count, long sentences cut. Of equal
-    prefixes the first one followed by the token `says` is shown, if there is one.
-    """
+    """The triggers of one sign, equal prefixes once: of these the first that is followed by the token `says`."""
     groups: dict[int, list[dict[str, Any]]] = {}
     for trigger in triggers:
         if trigger["sign"] == sign:

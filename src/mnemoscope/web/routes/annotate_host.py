@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.annotate_host import by_layer, campaign_view, draw_people, results_view, totals
+from mnemoscope.show.pages.annotate import by_layer, campaign_view, draw_people, results_view, totals
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, HOST, PLACE, OneStore, done

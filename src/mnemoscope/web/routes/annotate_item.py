@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages import annotate_item as judging
+from mnemoscope.show.pages import annotate as judging
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, PLACE, MaybeAnnotator, OneAnnotator, OneStore, done

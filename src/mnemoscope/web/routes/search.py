@@ -55,9 +55,7 @@ class BackgroundIndex:
                 before, self._now = self._now, _Opening(edition.atlas, edition.searched_files)
                 if before is not None:
                     before.unwanted.set()
-                threading.Thread(
-                    target=self._open, args=(self._now, before), name="search index", daemon=True
-                ).start()
+                threading.Thread(target=self._open, args=(self._now, before), name="search index", daemon=True).start()
             return self._now
 
     def index(self) -> "Index":
@@ -140,7 +138,12 @@ OneIndex = Annotated[BackgroundIndex, Depends(index_of)]
 
 @both(router, "/search", name="search")
 def search(
-    site: OneSite, background: OneIndex, q: Text = "", fields: Fields = [], layers: Layers = "", page: Number = 1  # noqa: B006
+    site: OneSite,
+    background: OneIndex,
+    q: Text = "",
+    fields: Fields = [],  # noqa: B006
+    layers: Layers = "",
+    page: Number = 1,
 ) -> Page | Response:
     """Memories by what their triggers, values, patterns and annotations say; a memory's name opens it."""
     if _MEMORY.fullmatch(q):

@@ -35,9 +35,8 @@ class _Shell:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The options (`args`) and the weights (`model`) of a checkpoint, the weights as stored, on the CPU.
-
-    Raises ModelNotFound, ModelDamaged (no checkpoint, or an incomplete one), ModelUnsupported (code that would run).
+    """The options (`args`) and the weights (`model`) as stored, on the CPU. Raises ModelNotFound, ModelDamaged (no
+    checkpoint, or an incomplete one), ModelUnsupported (code that would run).
     """
     if path.is_dir():
         raise ModelNotFound(f"{str(path)!r} is a folder; give the checkpoint file in it, as in fairseq:PATH.pt")
@@ -99,7 +98,6 @@ class Dictionary:
         return len(SPECIAL) + len(self._words)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of each text; nothing is appended."""
         ids = self._ids
         return [[ids.get(word, UNKNOWN) for word in text.split()] for text in texts]
 

@@ -97,10 +97,8 @@ def _version(stored: dict[str, Tensor], where: str) -> int:
 
 
 def build(shape: DecoderShape, weights: dict[str, Tensor], where: str) -> Network:
-    """The network with the checkpoint's weights, float32, tied as in the checkpoint.
-
-    Raises ModelDamaged for a missing weight, one of another shape, NaN, or tied copies that differ; ModelUnsupported
-    for a weight without a place in the network.
+    """The network with the checkpoint's weights, float32. Raises ModelDamaged for a missing weight, one of another
+    shape, NaN, or tied copies that differ; ModelUnsupported for a weight without a place.
     """
     if not shape.final_norm:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.layer_norm.")}

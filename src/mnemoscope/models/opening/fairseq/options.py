@@ -38,14 +38,12 @@ class Options:
         return default if value is None else value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A positive integer, which may be written as a float."""
         value = self._value(name, default)
         if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer() and value >= 1:
             return int(value)
         raise self.wrong(name, "a whole number above 0")
 
     def factor(self, name: str) -> float:
-        """A number of at least 1."""
         value = self._value(name, 4)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
             raise self.wrong(name, "a factor of at least 1")

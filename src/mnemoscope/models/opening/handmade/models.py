@@ -76,7 +76,6 @@ _MEMORIES = 6
 
 
 def build(name: str) -> tuple[Any, Any]:
-    """The transformers model and tokenizer of `handmade:NAME`; raises ModelNotFound for another name."""
     if name == "worked-example":
         return _build_worked_example()
     if name == "planted":
@@ -203,7 +202,6 @@ def _empty(*, words: int, hidden: int, memories: int, layers: int, heads: int, c
 
 
 def _tokenizer(words: tuple[str, ...]) -> Any:
-    """One token per word, split at white space; unknown words are `<unk>`."""
     plain = Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     make: Any = PreTrainedTokenizerFast

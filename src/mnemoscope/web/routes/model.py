@@ -1,7 +1,7 @@
-"""The routes that run the model: traces with interventions, and the causal check of a memory.
+"""The routes that run the model: traces with interventions, the causal check of a memory, the audit of a string.
 
-The address is the whole state: a page is a link, and no request depends on an earlier one. Without a model, `/trace`
-explains how to get one (without_model.py). The model runs in model_worker.py, one request at a time.
+The address is the whole state: a page is a link, and no request depends on an earlier one. The model runs in
+model_worker.py, one request at a time. Without a model, `lacking` has the routes of pages that explain how to get one.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Depends, Path, Query
 from starlette.responses import Response
 
+from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.audit import AuditAddress
+from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.trace import CHANGES, TraceAddress, TraceView, causal_view, chosen_place, limits, shade
 from mnemoscope.web.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
+from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
     from mnemoscope.web.model_worker import ModelWorker
 
-router = new_router()
+HOW = "start the server with a model: mnemoscope serve ATLAS --model MODEL"
+router, lacking = new_router(), new_router()
 
 
 async def worker_of(site: OneSite) -> "ModelWorker":
@@ -117,3 +120,59 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
     can = len(trace["positions"]) > 1 and not worker.differs
     extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
     return Page("trace.html", "Trace", data, lambda: extra)
+
+
+@both(router, "/audit", name="audit")
+def audit(site: OneSite, worker: OneWorker, wanted: Annotated[AuditAddress, Query()]) -> Page:
+    """How well the model knows a string, which memories carry it, and what switching them off does."""
+    try:
+        return _audit_page(site, worker, wanted)
+    except MnemoscopeError as problem:
+        extra = {"asked": wanted, "limits": _audit_limits(worker), "audit": None}
+        return problem_page("audit.html", "Audit", problem, extra)
+
+
+def _audit_page(site: Site, worker: "ModelWorker", wanted: AuditAddress) -> Page:
+    """The page of one string. Raises PromptError, and what the audit raises."""
+    data: dict[str, Any] = {"limits": _audit_limits(worker), **wanted.model_dump(), "audit": None}
+    extra: dict[str, Any] = {"asked": wanted, "problem": ""}
+    if wanted.text is None:
+        return Page("audit.html", "Audit", data, lambda: extra)
+    from mnemoscope.web.model_answers import audit_script, audit_string
+
+    given = {"alternatives": wanted.alternatives, "vary": wanted.vary, "neighbours": NEIGHBOURS}
+    audited = audit_string(worker, site.atlas, site.edition().state, wanted.text, given)
+    script = audit_script(worker, site.atlas, wanted.text, given)
+    data |= {"linear_head": worker.model.linear_head, "audit": audited, "python": script}
+    look = AuditView(audited["secrets"][0], audited["neighbours"])
+    return Page("audit.html", "Audit", data, lambda: extra | {"look": look})
+
+
+def _audit_limits(worker: "ModelWorker") -> dict[str, int]:
+    return {name: limits(worker.model.longest)[name] for name in ("characters", "tokens")} | {"alternatives": MOST}
+
+
+@both(lacking, "/trace", name="trace")
+def lack_trace(site: OneSite) -> Page:
+    """How to have what needs a model: there is none here."""
+    purpose = "follow a prompt through the layers, and to switch memories off"
+    return _explain(site, "Trace a prompt", purpose, 'mnemoscope trace MODEL "a prompt" --set L0.M0=0')
+
+
+@both(lacking, "/audit", name="audit")
+def lack_audit(site: OneSite) -> Page:
+    """How to have what needs a model: there is none here."""
+    return _explain(
+        site, "Audit a string", "ask which memories carry a string", "mnemoscope audit MODEL --secrets FILE"
+    )
+
+
+def _explain(site: Site, heading: str, purpose: str, command: str) -> Page:
+    """Status 404 and two ways to get a model. `purpose` is the reason to load one; `command` works without a server,
+    with MODEL replaced by the words that open the mined model.
+    """
+    data = {"status": 404, "message": f"There is no model here to {heading[0].lower()}{heading[1:]} with; {HOW}."}
+    manifest = site.atlas.manifest
+    spec = model_words(manifest, otherwise=manifest.model.spec or "MODEL")
+    shown = {"heading": heading, "purpose": purpose, "spec": spec, "command": command.replace("MODEL", spec)}
+    return Page("without_model.html", heading, data, lambda: shown, 404)
