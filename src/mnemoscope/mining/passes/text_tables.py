@@ -39,7 +39,7 @@ def write_text_tables(run: MiningRun) -> None:
     routing: list[Mapping[str, NDArray[Any]]] = []
     for layer in run.plan.layers:
         state = run.layer_state(layer)
-        sentences.append(state.named_sentences().numpy())
+        sentences.append(state.named_sentences())
         routing += [counted.columns(layer) for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if run.copy is not None:

@@ -1,7 +1,7 @@
-"""Coefficients of a batch cut into blocks of whole sentences that have as many places each.
+"""Coefficients of a batch cut into blocks of whole sentences with equal numbers of positions.
 
-Of a dense layer those are sentences of one length, padding cut away. Of experts a row is a sentence in one expert: the
-tokens of it that were routed there. So both are measured by the same sweep, and nobody sweeps zeros.
+In a dense layer those are sentences of one length, without padding. Of experts a row is a sentence in one expert: its
+tokens that were routed there. So one sweep measures both and reads no zeros.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,8 @@ from mnemoscope.models import Group
 
 @dataclass(frozen=True)
 class CoefficientBlock:
-    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places.
-
-    `candidates` are the same with 0, which is no trigger, where none is to be; None where all may be.
+    """`coefficients [row, place, memory]` of `sentences [row]`; `routed` has the rows and places of experts.
+    `candidates` are the coefficients with 0, which is no trigger, at tokens that may not be one; None if all may.
     """
 
     coefficients: Tensor
@@ -33,7 +32,7 @@ class CoefficientBlock:
     candidates: Tensor | None = None
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """The experts that have rows, with the first and the end of them."""
+        """The experts that have rows, with the first and end row of each."""
         assert self.routed is not None
         edges = [0, *torch.bincount(self.routed.experts, minlength=self.routed.count).cumsum(0).tolist()]
         return ((expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a)
@@ -41,8 +40,8 @@ class CoefficientBlock:
 
 @dataclass(frozen=True)
 class Places:
-    """The sentences of a batch whose rows ascend in length; `skipped` positions after the beginning token's column are
-    no candidates, being attention sinks, nor are the tokens `never`.
+    """The sentences of a batch, whose rows ascend in length. The first `skipped` positions are attention sinks and no
+    candidates, nor are the tokens `never`.
     """
 
     batch: Batch
@@ -52,11 +51,11 @@ class Places:
 
     @cached_property
     def _hidden(self) -> Tensor | None:
-        """Which of the batch's ids `[batch, position]` are no candidates; None where none is asked for."""
+        """Which ids `[batch, position]` are no candidates; None if `never` is empty."""
         return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
 
     def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
-        """The coefficients of a block, which stand at these rows and columns, with 0 where tokens are no candidates."""
+        """The coefficients at these rows and columns, with 0 at tokens that are no candidates."""
         if self._hidden is None:
             return None
         return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
@@ -74,20 +73,20 @@ class Places:
         ]
 
     def rows(self, device: torch.device) -> BatchRows:
-        """The sentences as a graphics card takes them: whole, of all lengths."""
+        """The sentences for the kernels of a card: whole, of all lengths."""
         lengths = np.maximum(self.batch.lengths - self.skipped, 0)
         sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
         return BatchRows.of(*sent, positions=int(lengths.sum()))
 
     def own(self) -> Tensor:
-        """Which columns `[token]` of the batch, row by row, are positions that count."""
+        """Which of the columns, flattened row by row, are positions that count."""
         column = torch.arange(self.batch.ids.shape[1])
         lengths = torch.from_numpy(self.batch.lengths)[:, None]
         own = (column >= 1) & (column < lengths + self.beginning)
         return own.flatten()
 
     def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
-        """The blocks of experts, whose rows go by expert and sentence; `own` as the method of that name gives it."""
+        """The blocks of experts, rows by expert and sentence; `own` is `self.own()`."""
         (rows, width), device = self.batch.ids.shape, group.coefficients.device
         tokens = torch.arange(len(own), device=device) if group.tokens is None else group.tokens
         own, sentences = own.to(device), self.batch.sentences.to(device)
