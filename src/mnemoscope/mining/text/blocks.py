@@ -4,7 +4,6 @@ In a dense layer those are sentences of one length, without padding. Of experts 
 tokens that were routed there. So one sweep measures both and reads no zeros.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,11 +30,12 @@ class CoefficientBlock:
     routed: RoutedBlock | None = None
     candidates: Tensor | None = None
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """The experts that have rows, with the first and end row of each."""
-        assert self.routed is not None
+    def runs(self) -> list[tuple[int, int, int]]:
+        """The experts that have rows, with the first and end row of each; a dense layer is expert 0."""
+        if self.routed is None:
+            return [(0, 0, len(self.sentences))]
         edges = [0, *torch.bincount(self.routed.experts, minlength=self.routed.count).cumsum(0).tolist()]
-        return ((expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a)
+        return [(expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a]
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,19 @@ class Places:
         sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
         return BatchRows.of(*sent, positions=int(lengths.sum()))
 
+    @cached_property
     def own(self) -> Tensor:
         """Which of the columns, flattened row by row, are positions that count."""
         column = torch.arange(self.batch.ids.shape[1])
         lengths = torch.from_numpy(self.batch.lengths)[:, None]
-        own = (column >= 1) & (column < lengths + self.beginning)
-        return own.flatten()
+        return ((column >= 1) & (column < lengths + self.beginning)).flatten()
 
-    def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
-        """The blocks of experts, rows by expert and sentence; `own` is `self.own()`."""
+    def of_experts(self, group: Group) -> list[CoefficientBlock]:
+        """The blocks of experts, rows by expert and sentence."""
         (rows, width), device = self.batch.ids.shape, group.coefficients.device
-        tokens = torch.arange(len(own), device=device) if group.tokens is None else group.tokens
-        own, sentences = own.to(device), self.batch.sentences.to(device)
-        at = own[tokens].nonzero()[:, 0]
+        tokens = torch.arange(rows * width, device=device) if group.tokens is None else group.tokens
+        sentences = self.batch.sentences.to(device)
+        at = self.own.to(device)[tokens].nonzero()[:, 0]
         tokens = tokens[at]
         experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
         pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)

@@ -46,7 +46,7 @@ class ThreadTeam:
         """Runs all tasks, at most `size` at the same time; then raises the error of the first that failed. Meanwhile
         the model may be used in these threads only, with hooks set with `own_thread`.
         """
-        if len(tasks) == 1 or self.size == 1:
+        if len(tasks) <= 1 or self.size == 1:
             for task in tasks:
                 task()
             return
