@@ -85,9 +85,7 @@ def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[Worke
     return RunStatus(state, batches, done, workers, lost, rate, left / rate if rate else None)
 
 
-def _single_status(
-    directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float
-) -> RunStatus:
+def _single_status(directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
     """Of a run of one process: how far it is it says in its heartbeat, if the command line mines it."""
     ends = directory / WORK / "text" / "batch_ends.bin"
     if begun["plan"].get("corpus_fingerprint") is None or not ends.is_file():

@@ -95,8 +95,8 @@ def _check_libraries(plan: MiningPlan, directory: Path) -> None:
     here, begun = library_versions(), unfinished_plan(directory) or {}
     if here in (begun.get("versions") or []):
         return
-    if others := [name for name in here if here[name] != plan.versions[name]]:
-        said = ", ".join(f"{name} {here[name]} (the plan has {plan.versions[name]})" for name in others)
+    if others := [name for name in here if here[name] != getattr(plan, name)]:
+        said = ", ".join(f"{name} {here[name]} (the plan has {getattr(plan, name)})" for name in others)
         raise PartsDiffer(f"this worker has {said}; install the plan's version here")
 
 

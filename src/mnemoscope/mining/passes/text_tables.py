@@ -1,6 +1,5 @@
-"""What was read and counted of the text becomes tables: the text's own, and triggers and activity of every layer.
-
-The first stages after the text. Nothing here depends on when, how often or by how many processes it runs.
+"""The first stages after the text: the text's own tables, and triggers and activity of every layer. Nothing depends on
+when, how often or by how many processes they run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +30,8 @@ Ints = NDArray[np.int64]
 
 
 def write_text_tables(run: MiningRun) -> None:
-    """Vocabulary, tokens, background, the sentences that any table names, routing, and the prefixes to ask.
-
-    The tokenized text is released. Raises MiningError without a text, PartsDiffer, StoreFailed.
+    """Writes vocabulary, tokens, background, the sentences that tables name, routing, and the list of prefixes;
+    releases the tokenized text. Raises MiningError without a text, PartsDiffer, StoreFailed.
     """
     sentences: list[Ints] = []
     routing: list[Mapping[str, NDArray[Any]]] = []
@@ -55,7 +53,7 @@ def write_text_tables(run: MiningRun) -> None:
 
 
 def write_layer_tables(run: MiningRun, layer: int) -> None:
-    """Triggers and activity of one layer; `sentences` must be there."""
+    """Writes `triggers` and `activity` of one layer; needs `sentences`."""
     state, numberings = run.layer_state(layer), run.model.numberings
     triggers = columns_of(layer_triggers(state, layer, run.sentences).to_arrow())
     activity = state.activity[layer].columns()
@@ -84,7 +82,7 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
 
 
 def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes:
-    """The tables that parts share, and the sentences of all of them."""
+    """The tables that parts share, and the sentences of all parts."""
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
     prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
@@ -96,7 +94,7 @@ def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes
 
 
 def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
-    """The named sentences of all parts, each once, ascending, in pieces."""
+    """The named sentences of all parts, each once, ascending, in chunks."""
     wanted = pa.array(named)
     tables = [
         pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))

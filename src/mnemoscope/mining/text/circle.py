@@ -10,3 +10,15 @@ def next_in_circle(count: int, *seed: int) -> NDArray[np.int64]:
     found = np.empty(count, np.int64)
     found[circle] = np.roll(circle, -1)
     return found
+
+
+def deal(values: NDArray[np.int64], *seed: int) -> NDArray[np.int64]:
+    """The rows of `values` that begin with at least 0, each exchanged for the next in a random circle; -1 elsewhere.
+
+    One row alone gets -1, too.
+    """
+    owners = np.flatnonzero(values.reshape(len(values), -1)[:, 0] >= 0)
+    dealt = np.full_like(values, -1)
+    if len(owners) > 1:
+        dealt[owners] = values[owners[next_in_circle(len(owners), *seed)]]
+    return dealt
