@@ -45,8 +45,6 @@ _PATTERNS = 700
 
 @dataclass(frozen=True)
 class ExpectedText:
-    """Tokens mined, mean tokens of a sentence, and held-out sentences of the whole text."""
-
     mined_tokens: int
     mean_length: float
     held_out_sentences: int
@@ -54,9 +52,7 @@ class ExpectedText:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Measured seconds: per token in a batch with histogram and in one without, per stream read as a prediction, and of
-    the whole value pass.
-    """
+    """Seconds per token in a batch with and without histogram, per stream read, and of the whole value pass."""
 
     sampled_token: float
     token: float
@@ -142,9 +138,7 @@ def estimate(
 
 
 def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: int) -> tuple[float, bool]:
-    """The ratio of the text to its sample, and whether it is exact. `size` are the bytes of the text, None if unknown;
-    `done` those read.
-    """
+    """The ratio of the text to its sample, and whether it is exact; `size` and `done` are bytes, of all and read."""
     whole = bool(counts["read_whole"]) or not size
     exact = whole and counts["mined_sentences"] + counts["held_out_sentences"] == sentences
     return (1.0 if whole else max(1.0, float(size or 0) / max(1, done))), exact
@@ -204,7 +198,6 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress
 
 
 def _reading_seconds(model: LanguageModel) -> float:
-    """Seconds to read one stream as a prediction."""
     streams = torch.ones(128, model.sizes.hidden, device=model.device, dtype=model.dtype)
     model.scores(streams, projection="lens")
     began = time.perf_counter()
@@ -213,7 +206,6 @@ def _reading_seconds(model: LanguageModel) -> float:
 
 
 def _value_seconds(model: LanguageModel, progress: Progress) -> float:
-    """Seconds of the value pass, from its first layer."""
     progress("timing values", 0, None, "")
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))

@@ -165,9 +165,7 @@ def hold_atlas(atlas: Atlas) -> Iterator[None]:
 
 
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
-    """Records finished files in the manifest of extensions, and removes saved steps unless the work folder is kept
-    (holds the text).
-    """
+    """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
     record_hashes(atlas, SIDE, paths)
     if (context.work / "text").is_dir():
         return

@@ -29,11 +29,9 @@ Pass = TypeVar("Pass")
 
 @dataclass
 class MiningRun:
-    """`states` are files that together count every batch of the text once.
-
-    `copy` is the tokenized text, needed for its tables only; a merge has the folders of its `parts` instead. Passes
-    without layers are cut into `pieces`. States are `mixed` if devices of different names may have computed them. An
-    atlas that is extended has neither states nor text.
+    """`states` are files that together count every batch of the text once. `copy` is the tokenized text, needed for its
+    tables only; a merge has the folders of its `parts` instead. Passes without layers are cut into `pieces`. States are
+    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text.
     """
 
     context: RunContext
@@ -79,7 +77,6 @@ class MiningRun:
         write_table(self.path(name, layer), stored, name=name, provenance=provenance_of(self.plan))
 
     def read(self, name: str, columns: Iterable[str], layer: int) -> pl.DataFrame:
-        """Columns of a layer's table, with memories counted through the layer."""
         names, numberings = [*columns], self.model.numberings
         stored = pl.read_parquet(self.path(name, layer), columns=with_names(names) if numberings else names, glob=False)
         return counted_through(stored, numberings, layer)
@@ -89,16 +86,13 @@ class MiningRun:
         write_json(_facts_path(self.context.work, stage), {**facts, "plan": self.plan.hash()})
 
     def layer_state(self, layer: int) -> MiningState:
-        """The state of one layer over the whole text."""
         state = self._empty_state(layer)
         path = self.states[0] if len(self.states) == 1 else self._merged_path(layer)
         state.load(path, plan=self.plan.hash())
         return state
 
     def merge_layer(self, layer: int) -> None:
-        """Merges one layer of all states into a file, one state in memory at a time. Raises AtlasDamaged, PartsDiffer,
-        StoreFailed.
-        """
+        """Merges one layer of all states into a file. Raises AtlasDamaged, PartsDiffer, StoreFailed."""
         if len(self.states) > 1:
             whole = self._empty_state(layer)
             for path in self.states:

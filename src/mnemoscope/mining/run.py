@@ -138,7 +138,6 @@ def begin_mining(
     progress: Progress = ignore_progress,
 ) -> RunInputs:
     """Loads the model, finds the texts and makes the plan, which lacks only what the texts tell; writes nothing.
-
     `threads` are those of one worker if this process only drives workers; a begun folder keeps its own.
     """
     check_folder(directory, options)

@@ -73,9 +73,7 @@ def difference(
 
 
 def check_writable(directory: Path, *, force: bool, advice: str) -> None:
-    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas; `advice` ends that
-    error.
-    """
+    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas."""
     with storing(directory):
         found = occupancy(directory)
     if found == "foreign":
@@ -96,8 +94,6 @@ def _lacks_patterns(directory: Path) -> bool:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The model, the texts as found, and the plan without what only the texts tell."""
-
     model: LanguageModel
     plan: MiningPlan
     source: Source
@@ -111,9 +107,7 @@ class RunInputs:
         return {"paths": paths_of(self.model) | paths, "sizes": {name: text.size for name, text in texts.items()}}
 
     def check_texts(self, begun: Mapping[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers for a text with another path and another size than begun with; texts of equal size are
-        compared by content later.
-        """
+        """Raises PlanDiffers for a text of another path and size; others are compared by content later."""
         for name, size in self.places["sizes"].items():
             was, now = begun.get("paths", {}).get(name), self.places["paths"][name]
             if was != now and (size is None or size != begun.get("sizes", {}).get(name)):
@@ -194,9 +188,7 @@ def begin_run(
     places: Mapping[str, Any],
     work: Mapping[str, Any] | None = None,
 ) -> None:
-    """Marks the folder as begun, so that the run can be resumed. `places` has the `paths` of model and texts, `work`
-    the settings that workers share.
-    """
+    """Marks the folder as begun; `places` has the `paths` of model and texts, `work` the settings of workers."""
     shared = {} if work is None else {"work": dict(work)}
     begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **places, **shared})
 
@@ -220,7 +212,6 @@ def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Enc
 
 
 def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> TokenizedCorpus:
-    """The tokenized text, made or opened."""
     model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {"tokenizers": plan.tokenizers, "sentencex": plan.sentencex}

@@ -42,11 +42,9 @@ def seal_run(
     part: tuple[int, int] | None = None,
     keep_work: bool = False,
 ) -> None:
-    """Seals the folder as an atlas, or a part, when all stages are done.
-
-    `facts` are `model_facts`, `counts` those of the text, `versions` those of `all_versions`. Raises MiningError if a
-    stage is not done, AtlasUnfinished if a layer's patterns are missing (the atlas is sealed then), Interrupted,
-    StoreFailed.
+    """Seals the folder as an atlas, or a part, when all stages are done. `facts` are `model_facts`, `counts` those of
+    the text, `versions` those of `all_versions`. Raises MiningError if a stage is not done, AtlasUnfinished if a
+    layer's patterns are missing (the atlas is sealed then), Interrupted, StoreFailed.
     """
     directory, work = context.directory, context.work
     context.progress(SEALING, 0, None, "")
@@ -97,9 +95,7 @@ def seal_run(
 
 
 def add_patterns(directory: Path) -> None:
-    """Joins the patterns of all layers in the sealed atlas. Raises Interrupted after Ctrl-C, StoreFailed,
-    AtlasUnfinished if those of a layer are missing.
-    """
+    """Joins the patterns of all layers in the sealed atlas. Raises Interrupted, StoreFailed, AtlasUnfinished."""
     left = f"{directory} is finished but for its patterns, which {patterns_command(directory)} makes"
     try:
         join_patterns(open_atlas(directory))
@@ -115,7 +111,6 @@ def number_words(run: MiningRun) -> None:
 
 
 def find_layer_patterns(run: MiningRun, layer: int) -> None:
-    """Finds the patterns of one layer; needs its triggers."""
     finder = run.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(run)))
     write_layer_patterns(finder.atlas, layer, finder)
 

@@ -90,9 +90,7 @@ def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
 
 
 def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
-    """Does unit `number` (0-based) of a stage. Raises MiningError if a stage before it is not done, AtlasDamaged,
-    NotFinite, StoreFailed.
-    """
+    """Does unit `number` (0-based). Raises MiningError, AtlasDamaged, NotFinite, StoreFailed."""
     count = stage.count(len(run.plan.layers), run.pieces)
     if not 0 <= number < count:
         raise MiningError(f"stage {stage.name} has no task {number}, only {count}")

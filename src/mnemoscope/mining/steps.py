@@ -60,9 +60,7 @@ class RunContext:
 def run_checkpointed(
     context: RunContext, numbers: Sequence[int], take: Callable[[int], None], save_state: Callable[[], None]
 ) -> None:
-    """Takes the steps in order; saves now and then, and at the end. Raises Interrupted after Ctrl-C with the state
-    saved, StoreFailed.
-    """
+    """Takes the steps in order, saves now and then and at the end. Raises Interrupted (state saved), StoreFailed."""
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for number in numbers:
             take(number)
@@ -84,7 +82,6 @@ def digest(*parts: object) -> str:
 @dataclass(frozen=True)
 class PlannedSteps:
     """Steps known beforehand: `step(items)` fills `answers` for the items of one of the `cuts`, inside `around()`.
-
     `answers` come from `empty_answers`, share their first axis and are changed in place. `inputs` is a digest of all
     that the steps read: saved answers of other inputs are ignored.
     """
@@ -99,9 +96,7 @@ class PlannedSteps:
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def take(self, number: int) -> bool:
-        """Takes one cut, shared among the threads of the team; returns whether memory held it whole. Raises MiningError
-        for an item that does not fit alone.
-        """
+        """Takes one cut, shared among the team; returns whether memory held it whole. Raises MiningError."""
 
         def share_out(items: slice) -> None:
             self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
@@ -119,7 +114,6 @@ def empty_answers(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]
 
 
 def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """The entries that no step has filled."""
     return np.isnan(array) if array.dtype.kind == "f" else array < 0
 
 
@@ -195,7 +189,6 @@ def read_saved(path: Path, inputs: str) -> Answers | None:
 
 
 def _fill(answers: Answers, saved: Answers) -> list[int]:
-    """Fills in the answers of a piece's file; returns the numbers of its halved steps."""
     for name, array in answers.items():
         array[saved[_ROWS]] = saved[name]
     return list(saved[_HALVED].tolist())

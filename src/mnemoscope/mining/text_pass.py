@@ -15,8 +15,6 @@ from mnemoscope.models.special_tokens import special_tokens
 
 
 class TextReader:
-    """Runs the model over batches of the text, by number, and counts them in a state."""
-
     def __init__(
         self, context: RunContext, model: LanguageModel, loader: BatchLoader, plan: MiningPlan, state: MiningState
     ) -> None:

@@ -81,10 +81,9 @@ def fit_lenses(
     force: bool = False,
     progress: Progress = ignore_progress,
 ) -> FittedLenses:
-    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept.
-
-    `model` None is the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for
-    another model, AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
+    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. `model` None is
+    the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for another model,
+    AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
     """
     if unknown := [kind for kind in kinds if kind not in LENSES]:
         raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(LENSES)}")
@@ -127,7 +126,6 @@ def _write(
     found: dict[str, Lens],
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
-    """Judges the lenses, writes their files and tables, and records these."""
     lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
     run = MiningRun(context, model, plan)
     asked = ReadoutPass(run, lenses)
@@ -241,9 +239,7 @@ def _run(
 
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
-    """A lens of this atlas, by layer; None if there is none. Raises AtlasDamaged for a damaged file, ModelDiffers for
-    one of another model or atlas.
-    """
+    """A lens of this atlas, by layer; None if there is none. Raises AtlasDamaged, ModelDiffers."""
     path = f"{FOLDER}/{kind}.safetensors"
     where = atlas.path / path
     if path not in atlas.hashes:

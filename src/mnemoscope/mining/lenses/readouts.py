@@ -88,7 +88,6 @@ def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: in
 
 
 def _join(parts: Sequence[Any]) -> Any:
-    """Concatenates masked arrays."""
     return np.ma.array(np.concatenate([one.data for one in parts]), mask=np.concatenate([one.mask for one in parts]))
 
 
@@ -99,8 +98,6 @@ def targets_of(run: MiningRun, layer: int) -> Ints:
 
 
 class ReadoutPass:
-    """Reads every layer's streams under all lenses at every validation prefix."""
-
     def __init__(self, run: MiningRun, lenses: Lenses) -> None:
         self._run, self._model, self._layers, self._lenses = run, run.model, run.plan.layers, lenses
         listed = pl.read_parquet(run.path("prefixes"), glob=False).sort("prefix")
@@ -119,7 +116,6 @@ class ReadoutPass:
         )
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        """Runs one forward; raises NotFinite."""
         kept: dict[int, list[Tensor]] = {}
 
         def keep(layer: int, block: Block) -> None:

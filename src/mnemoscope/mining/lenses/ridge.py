@@ -82,10 +82,9 @@ def _product(stream: Tensor, other: Tensor) -> Tensor:
 
 
 class RidgeFit:
-    """The sums that give the maps of all layers; `state()` has the tensors themselves.
-
-    Two maps per layer: from its stream to the final one, and from the embedding of the input word to its stream. The
-    latter need embeddings of the stream's width.
+    """The sums that give the maps of all layers; `state()` has the tensors themselves. Two maps per layer: from its
+    stream to the final one, and from the embedding of the input word to its stream. The latter need embeddings of the
+    stream's width.
     """
 
     def __init__(self, model: LanguageModel, layers: Sequence[int]) -> None:

@@ -24,8 +24,6 @@ RATE = 1e-3
 
 
 class TunedFit:
-    """The maps of all layers in training."""
-
     def __init__(self, model: LanguageModel, begin: Lens, *, seed: int) -> None:
         self._model, self._layers, self._seed = model, tuple(begin), seed
         eye = torch.eye(model.sizes.hidden)

@@ -94,7 +94,6 @@ class AttentionPass:
     def _split(
         self, chosen: NDArray[np.int64], embedding: Tensor, streams: Mapping[int, LayerStreams], last: Tensor
     ) -> dict[str, NDArray[Any]]:
-        """The parts of the logits, norms, and numbers of positions attended."""
         token, other, following, elsewhere = (
             self._logits.of_tokens(last, torch.from_numpy(tokens[chosen]))
             for tokens in (self._final, self._other, self._next, self._other_next)

@@ -40,9 +40,7 @@ class KeyTriggers:
         return np.random.default_rng((self._plan.seed, 16, layer)).permutation(self._model.sizes.hidden)
 
     def of(self, layer: int) -> tuple[Ints, Ints] | None:
-        """The tokens `[memory]` that activate a layer's keys and shuffled keys most; None unless keys read one input as
-        wide as the stream.
-        """
+        """The tokens `[memory]` that activate keys and shuffled keys most; None if keys do not read the stream."""
         return self._found.get(layer)
 
     @cached_property

@@ -57,7 +57,6 @@ class MemorisedPass:
         )  # fmt: skip
 
     def take(self, items: slice) -> None:
-        """Answers for some documents; raises NotFinite."""
         ids = pad(list(self._tokens[items]), self._model)
         final: list[Tensor] = []
         with torch.inference_mode():
@@ -98,7 +97,6 @@ class MemorisedPass:
 
 
 def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
-    """The documents asked about, drawn from the text by the plan's seed."""
     directory = context.directory
     try:
         source = open_source(

@@ -21,8 +21,6 @@ from mnemoscope.tracing import top
 
 
 class NeighbourPass:
-    """Compares the values of these layers with one another; keeps at most `most` neighbours of each."""
-
     def __init__(self, model: LanguageModel, layers: Sequence[int], *, most: int) -> None:
         self._model, self._layers, self._most = model, list(layers), most
         self._sizes = [model.sizes.memories[layer] for layer in layers]
@@ -45,9 +43,7 @@ class NeighbourPass:
         return directions
 
     def columns(self, layer: int) -> dict[str, Any]:
-        """The columns of `neighbours` for one layer, without the value itself, also in layers that share its weights.
-        With `most` 0 they are empty.
-        """
+        """The columns of `neighbours` for one layer, without the value itself; empty with `most` 0."""
         at = self._layers.index(layer)
         same = [place for place, other in enumerate(self._layers) if _share_values(self._model, layer, other)]
         kept = min(self._most, sum(self._sizes) - len(same))
@@ -84,7 +80,6 @@ def write_layer_neighbours(run: MiningRun, layer: int) -> None:
 
 
 def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
-    """Whether the values of two layers are the same weights."""
     weights = [
         {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
         for each in (layer, other)

@@ -43,13 +43,11 @@ class Votes:
 
     @classmethod
     def of(cls, path: Path, *, device: torch.device) -> "Votes":
-        """The votes `[memory]` of one layer, from its table `values`."""
         values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
         norm = values["value_norm"].cast(pl.Float64).to_torch()
         return cls(*(column.to(device) for column in (*votes_in(values), norm)))
 
     def count(self, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor) -> dict[str, Tensor]:
-        """The activity and votes of the layer's memories, each `[row]`."""
         found = activity_of(coefficients, self.norm)
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, self.positive, self.negative)

@@ -74,7 +74,6 @@ class Prefixes:
     @classmethod
     def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, first: int) -> Self:
         """At most `count` prefixes from random sentences, one of each, at a random position with a token after it.
-
         `first` is the first position that counts (1 where position 0 is an attention sink). Sentences and documents of
         a separate validation text are numbered after those of the mined text.
         """
@@ -142,7 +141,6 @@ def plan_prefixes(
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
     """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence.
-
     `read` returns arrays `[row, ...]` by the answers' names. `inputs` are what it reads beside the sentences. At most
     `weights` attention weights of one head exist at a time: they grow with the square of a prefix's length.
     """
@@ -183,9 +181,7 @@ def ask(run: MiningRun, kind: type[PlannedPass], piece: int) -> None:
 
 
 def answer(run: MiningRun, kind: type[PlannedPass], stage: str) -> None:
-    """Joins the answers of all pieces, writes the pass's tables, and notes facts for the manifest. Raises MiningError
-    if a piece is missing, StoreFailed.
-    """
+    """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
     asked = run.keep(kind, lambda: kind(run))
     halved = join_pieces(run.context, asked.steps, of=run.pieces)
     run.note(stage, {**asked.write(), "halved": halved})

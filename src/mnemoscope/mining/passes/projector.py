@@ -28,9 +28,7 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Share:
-    """The scores of some vectors of a block, the first of which is vector `start`. `opposite` are scores(-v), if asked
-    for and not equal to -scores(v).
-    """
+    """Scores of some vectors, from vector `start` on; `opposite` are scores(-v) where they are not -scores(v)."""
 
     start: int
     scores: Tensor
@@ -69,9 +67,7 @@ class Projector:
             return self._head.scores(folded, out=self._scores[: len(folded)])
 
     def read_all(self, vectors: Tensor, read: Read[Found], *, opposite: bool = False) -> list[Found]:
-        """What `read` returns for the scores of all vectors `[row, hidden']`, in order; with `opposite` also of the
-        negated vectors.
-        """
+        """What `read` returns for all vectors `[row, hidden']`, in order; `opposite`: also negated ones."""
         found: list[Found] = []
         for start in range(0, len(vectors), self.rows):
             block = vectors[start : start + self.rows]
@@ -101,5 +97,4 @@ class Projector:
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
-    """The columns `[vector, ...]` of all vectors, from those of their shares."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

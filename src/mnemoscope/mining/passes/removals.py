@@ -59,9 +59,7 @@ class Requests:
 
 
 class ShortenedRuns:
-    """The runs, each an item and a row of a batch of `area` tokens, sorted by deepest layer and length. `cuts` are the
-    items of each batch.
-    """
+    """The runs, each a row of a batch, by deepest layer and length; `cuts` are the batches of `area` tokens."""
 
     def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
         self._model, self._sentences, self._extra = model, sentences, model.beginning.length
@@ -79,7 +77,6 @@ class ShortenedRuns:
         self.cuts = pack(lengths, area=area, rows=area, apart=apart)
 
     def take(self, items: slice, answer: Answer) -> None:
-        """Runs some items, and answers all requests about them."""
         ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
                   self._model)  # fmt: skip
         begin, end = np.searchsorted(self._run, (items.start, items.stop))

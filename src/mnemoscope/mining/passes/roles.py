@@ -43,10 +43,7 @@ def write_layer_roles(run: MiningRun, layer: int) -> None:
 
 
 def last_tokens(run: MiningRun, layer: int) -> tuple[Ints, Ints]:
-    """The last tokens `[memory, KEPT]` of each memory's best positive triggers, -1 where there are fewer.
-
-    And the same dealt to other memories, as a control.
-    """
+    """The last tokens `[memory, KEPT]` of the best positive triggers (-1: fewer), and another memory's as control."""
     triggers = run.read("triggers", ("memory", "sign", "rank", "token"), layer)
     best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
     tokens = np.full((run.model.sizes.memories[layer], KEPT), -1, np.int64)
@@ -68,9 +65,7 @@ class RolePass:
         self._projectors: dict[torch.device, Projector] = {}
 
     def columns(self, layer: int, own: Ints, dealt: Ints) -> dict[str, Any]:
-        """The columns of `roles` for one layer; `dealt` are the triggers of the control. Without embeddings lists are
-        empty and numbers null. Raises NotFinite.
-        """
+        """The columns of `roles`; `dealt` is the control. Null without embeddings. Raises NotFinite."""
         model, projector = self.model, self._projector(self.model.devices[layer])
         memories = model.sizes.memories[layer]
         columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}

@@ -38,9 +38,7 @@ class Streams:
 
 @final
 class StreamReader:
-    """Reads streams of one model; keeps the head, and for each thread a buffer for scores. `shared`: whether the
-    streams of a block share their products.
-    """
+    """Reads streams of one model. `shared`: whether the streams of a block share their products."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._readout = model, SharedReadout.of(model)

@@ -67,7 +67,6 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
 
 
 def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixes:
-    """The tables of a text; `named` are the sentences of triggers."""
     text, raw = run.model.vocabulary()
     first = 1 - run.model.beginning.length
     prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, first=first)
@@ -82,7 +81,6 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
 
 
 def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes:
-    """The tables that parts share, and the sentences of all parts."""
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
     prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)

@@ -49,14 +49,12 @@ def usefulness(activity: pl.DataFrame, value_norm: Floats, *, layer: int) -> Flo
 
 
 def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
-    """Which memories `[memory]` of a layer have a twin in it: value and key (in a gated layer both keys) have cosines
-    above `SAME`. A row of zeros has none.
-    """
+    """The memories `[memory]` with a twin: cosines of value and key (gated: both keys) above `SAME`."""
     tiny, found = torch.finfo(torch.float32).tiny, []
     with torch.inference_mode():
         every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
         units = [normalize(rows.float(), dim=1, eps=tiny) for rows in every if rows is not None]
-        for own in torch.arange(len(units[0])).split(max(1, _COSINES // len(units[0]))):
+        for own in torch.split(torch.arange(len(units[0])), max(1, _COSINES // len(units[0]))):
             alike = torch.ones(len(own), len(units[0]), dtype=torch.bool)
             for unit in units:
                 alike &= (unit[own.to(unit.device)] @ unit.T > SAME).cpu()

@@ -69,10 +69,9 @@ class ValuePass:
         return Projector.of(self.model)
 
     def columns(self, layer: int, wanted: Targets, factor: NDArray[np.float64] | None = None) -> dict[str, Any]:
-        """The columns of `values` for one layer; raises NotFinite.
-
-        `factor [memory]` multiplies values at work, NaN if the memory never fires (`work_factors`). A linear head
-        multiplies scores as it multiplies vectors, so one product serves both.
+        """The columns of `values` for one layer; raises NotFinite. `factor [memory]` multiplies values at work, NaN if
+        the memory never fires (`work_factors`). A linear head multiplies scores as it multiplies vectors, so one
+        product serves both.
         """
         model, projector = self.model, self.projector
         values, folded, up = model.values(layer), model.folded_values(layer), model.up_keys(layer)
@@ -107,10 +106,9 @@ class ValuePass:
 
 
 def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale: Scale) -> NDArray[np.float64]:
-    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`.
-
-    The median coefficient of its memory's positive `triggers`, divided by `scale`, which has one number, or one per
-    branch; NaN without positive triggers.
+    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`. The median
+    coefficient of its memory's positive `triggers`, divided by `scale`, which has one number, or one per branch; NaN
+    without positive triggers.
     """
     medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
     factor = np.full(model.sizes.memories[layer], np.nan)

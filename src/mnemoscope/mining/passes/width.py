@@ -45,9 +45,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sentences read, by id, and their documents, `[sentence]` each; `predicted` counts tokens with a loss: those
-    whose prefix could be a validation prefix.
-    """
+    """The sentences read and their documents, `[sentence]`; `predicted` counts tokens with a loss."""
 
     sentence: Ints
     document: Ints
@@ -56,9 +54,7 @@ class HeldOut:
 
     @classmethod
     def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, first: int) -> "HeldOut":
-        """As many of the prefixes' sentences as `MOST_TOKENS` allows, drawn by the seed; at least one if there is one.
-        `first` is the first position that counts.
-        """
+        """At most `MOST_TOKENS` by the seed, at least one sentence; `first` is the first position that counts."""
         of = prefixes.select("sentence", "document").unique("sentence", maintain_order=True)
         ids, documents = (of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document"))
         lengths = np.array([len(sentences.of(sentence)) for sentence in ids.tolist()], np.int64)
@@ -71,9 +67,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Reading:
-    """Sentences of one forward: their `rows` in the text, padded ids, `places` (row and column) of the predictions, and
-    the tokens `following` them.
-    """
+    """Sentences of one forward: their `rows` in the text, the places predicted, and the tokens there."""
 
     rows: Ints
     ids: Tensor
@@ -104,9 +98,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class WidthForwards:
-    """Forwards of the text without `memories` of a layer's memories: the least useful (`draw` -1) or those of a random
-    draw.
-    """
+    """Forwards without `memories` of a layer: the least useful (`draw` -1) or those of a random draw."""
 
     layer: int
     draw: int
@@ -119,10 +111,8 @@ def ablation_counts(memories: int) -> list[int]:
 
 
 class WidthPass:
-    """The forwards that measure widths; the folder must be a finished atlas.
-
-    Items of its steps are sentences by ascending length: once whole, for the loss and early exits, then once per mined
-    layer, with all of its runs.
+    """The forwards that measure widths; the folder must be a finished atlas. Items of its steps are sentences by
+    ascending length: once whole, for the loss and early exits, then once per mined layer, with all of its runs.
     """
 
     def __init__(self, run: MiningRun) -> None:
@@ -173,7 +163,6 @@ class WidthPass:
             self._orders[layer][draw] = generator.permutation(len(useful))
 
     def take(self, items: slice) -> None:
-        """Answers for some sentences, of one stage; raises NotFinite."""
         stage, first = divmod(items.start, len(self.text.sentence))
         rows = self._by_length[first : first + items.stop - items.start]
         asked = Reading.of(self._model, self.text, rows, self._sentences)
@@ -184,7 +173,6 @@ class WidthPass:
                 self._take_layer(self._layers[stage - 1], asked)
 
     def _take_whole(self, asked: Reading) -> None:
-        """The loss of whole sentences, and where their tokens could stop."""
         residuals: dict[int, Tensor] = {}
         final: list[Tensor] = []
 
@@ -207,7 +195,6 @@ class WidthPass:
                 self.answers["wrong"][asked.rows, place, number] = asked.count(stops & (token != last))
 
     def _take_layer(self, layer: int, asked: Reading) -> None:
-        """The loss of sentences in all runs of a layer."""
         mean = self._mean[layer]
         gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
         final: list[Tensor] = []
@@ -254,13 +241,11 @@ class WidthPass:
         return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
 
     def write(self) -> Mapping[str, Any]:
-        """Writes `width`, and counts the duplicate memories of each layer."""
         duplicates = {layer: int(find_duplicates(self._model, layer).sum()) for layer in self._layers}
         self._run.write("width", self.columns(duplicates))
         return {}
 
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
-        """The columns of `width`; `duplicates` are the numbers of duplicates by mined layer."""
         documents, code = np.unique(self.text.document, return_inverse=True)
         tokens = _by_document(self.text.predicted, code)
         every: dict[str, Any] = {"document": documents, "tokens": tokens}

@@ -58,8 +58,6 @@ def _later_field(default: Any) -> Any:
 
 @dataclass(frozen=True)
 class MiningPlan:
-    """Resolved options and fingerprints of one run."""
-
     model: str
     revision: str | None
     adapter: str | None
@@ -196,15 +194,12 @@ class MiningPlan:
 
 
 def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The distinct library versions used for an atlas: those in the lists `versions` of earlier runs or parts, and
-    those here.
-    """
+    """The distinct library versions of an atlas: those of earlier runs or parts, and those here."""
     every = [*(each for document in begun for each in document.get("versions") or []), library_versions()]
     return [dict(each) for number, each in enumerate(every) if each not in every[:number]]
 
 
 def library_versions() -> dict[str, str]:
-    """The installed versions of `LIBRARIES`."""
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
 
 

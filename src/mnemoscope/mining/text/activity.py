@@ -31,9 +31,7 @@ class BatchMeasures:
 
     @classmethod
     def of(cls, parts: Sequence[Swept]) -> Self:
-        """The measures of sentences swept in parts. Sums are taken in order of sentence, so the parts of one length
-        change no byte.
-        """
+        """The measures of sentences swept in parts; the parts of one length change no byte."""
         squares = [part.squares for part in parts if part.squares is not None]
         return cls(
             positions=sum(len(part.peaks) * part.length for part in parts),
@@ -63,9 +61,8 @@ class BatchMeasures:
 
 
 class Activity:
-    """Running counts of one layer, all `[memory]` but the histogram; `add_state` is associative and commutative.
-
-    A layer of experts counts the prefixes routed to each; `widths` are the experts' numbers of memories.
+    """Running counts of one layer, all `[memory]` but the histogram; `add_state` is associative and commutative. A
+    layer of experts counts the prefixes routed to each; `widths` are the experts' numbers of memories.
     """
 
     def __init__(
@@ -82,9 +79,7 @@ class Activity:
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
     def add(self, batch: list[BatchMeasures], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
-        """Counts one batch of an expert, given in blocks; `histograms [memory, bin]` are those of the parts of a
-        sampled batch.
-        """
+        """Counts one batch of an expert, in blocks; `histograms [memory, bin]` are those of a sampled batch."""
         first = sum(self._widths[:expert])
         own = slice(first, first + self._widths[expert])
         positions = sum(m.positions for m in batch)

@@ -44,7 +44,6 @@ class BatchLoader:
         return self._batches.ids(int(self._order[number]))
 
     def tokens(self, numbers: Iterable[int]) -> int:
-        """The number of the sentences' own tokens in these batches."""
         return sum(int(self._copy.lengths[self._ids(number)].sum()) for number in numbers)
 
     def __call__(self, number: int) -> Batch:
@@ -108,9 +107,7 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, *, first_position:
 
 
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-    """The rows of `sentences` for ascending ids, in chunks. Ids from `copy.sentences` on are those of a separate
-    validation text, all of it held out.
-    """
+    """The rows of `sentences`, in chunks; ids from `copy.sentences` on are of a separate validation text."""
     own = int(np.searchsorted(ids, copy.sentences))
     yield from _rows(copy, ids[:own], sentences=0, documents=0)
     if own < len(ids):

@@ -45,7 +45,6 @@ class ExpertMeasures:
         self._shares, self._lock = shares, Lock()
 
     def take(self, share: int, swept: list[Swept], histogram: Tensor | None) -> None:
-        """Takes in the blocks of one share, in order of length."""
         with self._lock:
             self._swept[share] = swept
             if histogram is not None:
@@ -62,9 +61,7 @@ class ExpertMeasures:
 
 
 class PieceMeasures:
-    """Measures of a piece that several threads share: of each expert by (layer, number), and the router's `weights` by
-    layer and share.
-    """
+    """Measures of a piece by (layer, expert), and the router's `weights` by layer and share."""
 
     def __init__(self, shape: StateShape, shares: int) -> None:
         self.experts = {
@@ -76,10 +73,9 @@ class PieceMeasures:
 
 
 class BatchReader:
-    """Measures a batch, and counts it when told to.
-
-    A sentence gives a memory at most one trigger; with `everywhere` every position may be one, except the tokens
-    `never`, which only activity counts. On a CPU several threads take equal parts of a batch's rows.
+    """Measures a batch, and counts it when told to. A sentence gives a memory at most one trigger; with `everywhere`
+    every position may be one, except the tokens `never`, which only activity counts. On a CPU several threads take
+    equal parts of a batch's rows.
     """
 
     def __init__(
@@ -99,9 +95,7 @@ class BatchReader:
         """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
-        """Measures the batch, in halves where memory runs out; returns whether it fitted whole. Drops what was measured
-        and not counted.
-        """
+        """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
         self._pieces, self._found, self._measured = [], [], []
         return run_in_halves(self._read_piece, batch, Batch.halves)
 
@@ -119,7 +113,6 @@ class BatchReader:
         self._measured.append(measures)
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
-        """Runs the model over some rows of a piece, in thread `number`."""
         places = Places(share, self.model.beginning.length, self._first, self._never)
         rows_on = cache(places.rows)
 
@@ -218,9 +211,7 @@ class BatchReader:
             self._found += [(layer, sign, one) for one in found]
 
     def count(self) -> None:
-        """Adds the measurements to the state; raises NotFinite and adds nothing. Where the host may not look they are
-        added unchecked, for `check`.
-        """
+        """Adds the measurements; raises NotFinite (nothing added), or on a card leaves that to `check`."""
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         if finite:
             self._unchecked.append((self._pieces, torch.stack([one.to(self.model.device) for one in finite]).all()))

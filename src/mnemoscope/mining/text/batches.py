@@ -29,7 +29,6 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """The number of the sentences' own tokens."""
         return int(self.lengths.sum())
 
     def halves(self) -> list["Batch"]:
@@ -72,9 +71,7 @@ def send(array: NDArray[np.int64], device: torch.device) -> Tensor:
 
 
 def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
-    """Neighbouring items in batches of at most `rows` items and at most `area` padded. A larger item is a batch by
-    itself; items with different `apart` share no batch.
-    """
+    """Neighbouring items in batches of at most `rows` and `area`, or one item; unequal `apart` are separated."""
     batches: list[slice] = []
     start, longest = 0, 0
     for k, length in enumerate(lengths.tolist()):
@@ -97,9 +94,7 @@ def halves_of(items: slice) -> list[slice]:
 
 
 def run_in_halves(step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]) -> bool:
-    """Takes a step, whole or, where memory runs out, in ever smaller halves; returns whether it fitted whole. `halves`
-    raises MiningError for what cannot be cut.
-    """
+    """Takes a step whole or, without memory, in ever smaller halves; returns whether it fitted whole."""
     try:
         step(items)
         return True

@@ -13,10 +13,7 @@ def next_in_circle(count: int, *seed: int) -> NDArray[np.int64]:
 
 
 def deal(values: NDArray[np.int64], *seed: int) -> NDArray[np.int64]:
-    """The rows of `values` that begin with at least 0, each exchanged for the next in a random circle; -1 elsewhere.
-
-    One row alone gets -1, too.
-    """
+    """Rows that begin with at least 0, exchanged for the next in a random circle; -1 elsewhere and for one alone."""
     owners = np.flatnonzero(values.reshape(len(values), -1)[:, 0] >= 0)
     dealt = np.full_like(values, -1)
     if len(owners) > 1:

@@ -18,7 +18,6 @@ def join_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def count_numbers(ranges: Iterable[Range]) -> int:
-    """The sum of the lengths."""
     return sum(end - first for first, end in ranges)
 
 

@@ -10,10 +10,9 @@ from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_o
 
 
 class Routing:
-    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative.
-
-    `tokens` routed to an expert, the sum of their `weight`, and how often it was the `first` choice: the largest
-    weight, of equal ones that of the lowest expert. A shared expert is never a choice.
+    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative. `tokens`
+    routed to an expert, the sum of their `weight`, and how often it was the `first` choice: the largest weight, of
+    equal ones that of the lowest expert. A shared expert is never a choice.
     """
 
     def __init__(self, experts: int, *, device: torch.device | str = "cpu") -> None:

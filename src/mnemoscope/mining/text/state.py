@@ -101,9 +101,8 @@ def _open_state(path: Path, *, needed: bool = True) -> Iterator[tuple[Any, str]]
 
 class MiningState:
     """The accumulators of every mined layer, and the batches counted: `finished` for a worker, which takes batches in
-    any order; `next_batch` for a run that takes its batches in order.
-
-    `devices` has one device per layer of the model; None: the CPU.
+    any order; `next_batch` for a run that takes its batches in order. `devices` has one device per layer of the model;
+    None: the CPU.
     """
 
     def __init__(self, shape: StateShape, *, devices: Sequence[torch.device] | None = None) -> None:
@@ -168,10 +167,9 @@ class MiningState:
         return facts
 
     def absorb(self, path: Path, *, plan: str, mixed: bool = False) -> None:
-        """Adds the state saved at `path`, one accumulator in memory at a time.
-
-        Raises AtlasDamaged if it has another shape or plan, PartsDiffer if it counts batches that are counted already
-        or comes from a device of another name (unless `mixed`); then nothing is changed.
+        """Adds the state saved at `path`, one accumulator in memory at a time. Raises AtlasDamaged if it has another
+        shape or plan, PartsDiffer if it counts batches that are counted already or comes from a device of another name
+        (unless `mixed`); then nothing is changed.
         """
         self.absorb_numbers(path, self.absorb_facts(path, plan=plan, mixed=mixed))
 

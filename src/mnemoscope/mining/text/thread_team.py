@@ -91,7 +91,6 @@ def _is_known(module: torch.nn.Module) -> bool:
 
 
 def _contents(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
-    """The attributes and buffers of all modules."""
     return {
         (number, name): value
         for number, module in enumerate(modules)

@@ -28,7 +28,6 @@ class NamedSentences:
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Ids, lengths and tokens."""
         return self.ids, self.lengths, self.tokens
 
     def of(self, sentence: int) -> NDArray[np.int32]:

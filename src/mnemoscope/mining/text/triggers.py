@@ -29,9 +29,7 @@ _LEAST_POSITIVE = 2.0**-149
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch, of equal length; an empty place has sentence NEVER and memory = memories. `weight` are
-    the router's.
-    """
+    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's."""
 
     memory: Tensor
     magnitude: Tensor
@@ -57,9 +55,7 @@ class RoutedBlock:
 
 
 class Triggers:
-    """The best `keep` prefixes `[memory, rank]` of one sign; `add_state` is associative and commutative. `weighted`:
-    the router's weights are kept, too.
-    """
+    """The best `keep` prefixes `[memory, rank]` of one sign; `weighted`: with the router's weights."""
 
     def __init__(self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
         self.memories, self.keep = memories, keep
@@ -82,11 +78,9 @@ class Triggers:
         first: int,
         routed: RoutedBlock | None = None,
     ) -> Survivors:
-        """The prefixes of a block that may be among the best: one per sentence, its first highest.
-
-        `block [batch, position, memory]` has whole sentences of one length, `peaks [batch, memory]` their largest `sign
-        * coefficient` over positions, `sentences [batch]` their ids; `first` is the position of the block's first
-        column.
+        """The prefixes of a block that may be among the best: one per sentence, its first highest. `block [batch,
+        position, memory]` has whole sentences of one length, `peaks [batch, memory]` their largest `sign * coefficient`
+        over positions, `sentences [batch]` their ids; `first` is the position of the block's first column.
         """
         row, memory = (peaks >= self._thresholds(peaks.shape[1], routed)).nonzero(as_tuple=True)
         if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
@@ -122,9 +116,7 @@ class Triggers:
         return Survivors(numbers, magnitude, sentences[row], position, weight)
 
     def best_of_batch(self, peaks: Tensor, place: Tensor, sentences: Tensor, *, first: int) -> Survivors:
-        """`survivors` of a whole batch in a fixed size: `keep` candidates of every memory, some empty. `place [batch,
-        memory]` is the position of each of the `peaks`.
-        """
+        """`survivors` of a whole batch in a fixed size: `keep` candidates of every memory, some empty."""
         order = sentences.argsort()
         peaks, place, sentences = peaks[order].float(), place[order], sentences[order]
         # More than `keep` sentences of one batch cannot be among the best; of equal ones the lower ids are.
@@ -185,9 +177,7 @@ class Triggers:
         self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
 
     def add_state(self, state: dict[str, Tensor]) -> None:
-        """Adds another state of the same memories. Only rows that may be among the best are queued, so few rows of many
-        states are sorted.
-        """
+        """Adds another state of the same memories; only rows that may be among the best are queued."""
         self.add(self._rows(tuple(state[name] for name in STORED if name in state), least=self.threshold[:, None]))
 
     def _rows(self, state: tuple[Tensor, ...], *, least: Tensor | float = 0.0) -> Survivors:
@@ -238,9 +228,7 @@ class Triggers:
 
 
 def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
-    """The order that sorts pairs of integers by key, then place. Where looking is free, only the few places of equal
-    keys are sorted.
-    """
+    """Sorts pairs of integers by key, then place; on a CPU only the few places of equal keys are sorted."""
     if not may_look(keys.device):
         order = places.argsort(stable=True)
         return order[keys[order].argsort(stable=True)]
