@@ -110,9 +110,7 @@ def closed_state(directory: Path, settled: SettledRun, model: LanguageModel) -> 
     shape = StateShape.of(model, keep=settled.plan.triggers, layers=settled.plan.layers)
     whole = MiningState(shape)
     for folder in closed_folders(directory):
-        one = MiningState(shape)
-        one.load(folder / CHECKPOINT, plan=settled.plan.hash())
-        whole.merge(one)
+        whole.absorb(folder / CHECKPOINT, plan=settled.plan.hash())
     return whole
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.errors import AtlasDamaged, PartsDiffer
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.kernels.reference import Observer
 from mnemoscope.mining.text.activity import Activity, BatchMeasures
 from mnemoscope.mining.text.state import MiningState, StateShape
@@ -99,11 +99,11 @@ def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed:
     ]  # fmt: skip
     a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
     if data.draw(st.booleans()):
-        a.merge(b)
-        a.merge(c)
+        a.add_state(b.state())
+        a.add_state(c.state())
     else:
-        b.merge(c)
-        a.merge(b)
+        b.add_state(c.state())
+        a.add_state(b.state())
     for name, tensor in whole.state().items():
         assert tensor.numpy().tobytes() == a.state()[name].numpy().tobytes(), name
     assert whole.threshold.equal(a.threshold)
@@ -168,11 +168,6 @@ def test_positions_count_from_the_first_of_the_block() -> None:
     assert state["sentence"].tolist() == [[7, -1]]
 
 
-def test_triggers_of_other_sizes_do_not_merge() -> None:
-    with pytest.raises(PartsDiffer, match="keep 2 and 3"):
-        Triggers(1, 2).merge(Triggers(1, 3))
-
-
 def add(activity: Activity, block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> None:
     observer = Observer()
     swept = BatchMeasures.of([observer.sweep(block, negative=negative, sampled=sampled)])
@@ -216,11 +211,11 @@ def test_activity_merges_to_the_same_bits_however_the_stream_is_cut(stream, data
         parts.append(counted([batches[k] for k in mine], [sampled[k] for k in mine]))
     a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
     if data.draw(st.booleans()):
-        a.merge(b)
-        a.merge(c)
+        a.add_state(b.state())
+        a.add_state(c.state())
     else:
-        b.merge(c)
-        a.merge(b)
+        b.add_state(c.state())
+        a.add_state(b.state())
     assert bits(a) == bits(whole)
 
 

@@ -61,7 +61,7 @@ def test_the_deviation_is_right_at_every_size_and_merges_to_the_byte(scale: floa
     for number, block in enumerate(blocks):
         whole.add(*measured(block))
         parts[number % 2].add(*measured(block))
-    parts[1].merge(parts[0])
+    parts[1].add_state(parts[0].state())
     for name, tensor in whole.state().items():
         assert tensor.equal(parts[1].state()[name]), name
     every = torch.cat([block.double().reshape(-1, 4) for block in blocks]).numpy()

@@ -36,7 +36,7 @@ def test_sentences_are_mined_ones_of_two_tokens_and_more(tmp_path: Path) -> None
     folder = write_sentences(tmp_path, [3, 1, 2, 4], held_out=[False, False, False, True])
     text = read_text(folder)
     assert tokens_of(text) == {(0, 1, 2), (4, 5)}
-    assert (text.tokens, sum(batch.tokens for batch in text.batches)) == (5, 5)
+    assert (text.tokens, sum(len(row) for batch in text.batches for row in batch.rows)) == (5, 5)
 
 
 @pytest.mark.parametrize(("lengths", "held_out"), [([1, 1], False), ([5], True)])

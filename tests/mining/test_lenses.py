@@ -22,11 +22,11 @@ from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.roles import LastTokens, RolePass
+from mnemoscope.mining.passes.roles import RolePass
 from mnemoscope.mining.passes.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
-from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
 from mnemoscope.models.readout.translators import Translator
@@ -235,14 +235,14 @@ def test_a_key_of_a_turned_space_finds_its_word_through_the_map(tmp_path: Path) 
     turned = hf.transformer.wte.weight @ turn
     mlp.c_fc.weight.copy_(((turned - turned.mean(1, keepdim=True))[words] / norm.weight).T)
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
-    own = LastTokens(torch.cat([words[:, None], torch.full((len(words), 24), -1)], 1).numpy())
+    own = torch.cat([words[:, None], torch.full((len(words), 24), -1)], 1).numpy()
     fitted, judged = Moments.empty(16), Moments.empty(16)
     embed = input_embeddings(model)
     assert embed is not None
     for moments, part in ((fitted, embed[:200]), (judged, embed[200:])):
         moments.add(part, part @ turn)
     lens = fit_ridge(fitted, judged).translator
-    plain, moved = (RolePass(model, each).columns(1, own, own.dealt(0, 1)) for each in (embed, lens(embed)))
+    plain, moved = (RolePass(model, each).columns(1, own, deal(own, 0, 9, 1)) for each in (embed, lens(embed)))
     assert (moved["trigger_rank"] == 0).all()
     assert (plain["trigger_rank"] == 0).mean() < 0.2
     assert (moved["control_rank"] == 0).mean() < 0.2

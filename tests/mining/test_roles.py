@@ -18,8 +18,9 @@ from mnemoscope.foundation.files import json_bytes
 from mnemoscope.mining import extend, mine
 from mnemoscope.mining.passes.key_triggers import TOKENS, KeyTriggers
 from mnemoscope.mining.passes.projector import Share
-from mnemoscope.mining.passes.roles import KEPT, LastTokens, RolePass, read_cosines
+from mnemoscope.mining.passes.roles import KEPT, RolePass, read_cosines
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel, load_model, read_blocks
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.questions import answer
@@ -150,7 +151,7 @@ def test_a_key_that_is_not_finite_is_named(text: Path) -> None:
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
     hf.transformer.h[1].mlp.c_fc.weight[:, 3] = float("nan")
     model.usage = None  # nobody sees that it was changed
-    last = LastTokens(np.zeros((model.sizes.memories[1], 25), np.int64))
+    last = np.zeros((model.sizes.memories[1], 25), np.int64)
     with pytest.raises(NotFinite, match=r"L1\.M3"):
         RolePass(model, input_embeddings(model)).columns(1, last, last)
 
@@ -159,9 +160,8 @@ def test_the_first_token_of_a_vocabulary_is_a_token_as_any_other() -> None:
     """Token 0 owns triggers, is dealt, and is looked for; -1 stands for none."""
     tokens = np.full((3, KEPT), -1)
     tokens[0, :3], tokens[2, :2] = (0, 7, 29), (5, 0)
-    own = LastTokens(tokens)
-    dealt = own.dealt(0, 1)
-    assert [row[row >= 0].tolist() for row in dealt.tokens] == [[5, 0], [], [0, 7, 29]]
+    own, dealt = tokens, deal(tokens, 0, 9, 1)
+    assert [row[row >= 0].tolist() for row in dealt] == [[5, 0], [], [0, 7, 29]]
     cosine = -torch.arange(30.0)[None].expand(3, -1).contiguous()  # the first 25 are nearest, in their order
     found = read_cosines((own, dealt), Share(0, cosine, None))
     assert (found["trigger_rank"].tolist()[0], found["control_rank"].tolist()[0]) == (0, 5)

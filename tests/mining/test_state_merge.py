@@ -130,12 +130,11 @@ def test_any_order_is_what_sorting_and_adding_everything_gives(shape: StateShape
     for name, array in expected.items():
         assert (found[name].dtype, found[name].tobytes()) == (array.dtype, array.tobytes()), name
 
-    # States in memory, in groups, add up to the same.
-    one = MiningState(shape)
-    for group in (paths[:2], paths[2:]):
-        other = merged(group, shape)
-        one.merge(other)
-    assert one.serialise(plan="p") == made[0]
+    # In groups they add up to the same.
+    groups = [tmp_path / "first", tmp_path / "rest"]
+    for path, group in zip(groups, (paths[:2], paths[2:]), strict=True):
+        merged(group, shape).save(path, plan="p")
+    assert merged(groups, shape).serialise(plan="p") == made[0]
 
 
 @SHAPES
@@ -156,15 +155,6 @@ def test_states_merge_without_looking_too(monkeypatch: pytest.MonkeyPatch, tmp_p
     expected = merged(paths, EXPERTS).serialise(plan="p")
     monkeypatch.setattr(triggers, "may_look", lambda device: False)
     assert merged(paths, EXPERTS).serialise(plan="p") == expected
-
-
-@SHAPES
-def test_a_shape_is_read_from_a_file(shape: StateShape, tmp_path: Path) -> None:
-    (path,) = save_states(tmp_path, shape, 1)
-    assert StateShape.from_file(path) == shape
-    assert StateShape.from_document(json.loads(json.dumps(shape.document()))) == shape
-    with pytest.raises(FileNotFoundError):
-        StateShape.from_file(tmp_path / "none")
 
 
 Spoil = Callable[[Path], object]
@@ -246,9 +236,10 @@ def test_batches_that_are_counted_twice_are_named(tmp_path: Path) -> None:
         ([(0, 9), (11, 12)], "0 to 1, 4 to 5, 8 to 8"),
     ):
         state.finished = own
-        line = f"the other part counts batches a second time ({listed}); leave it out, or mine again"
+        state.save(paths[2], plan="p")
+        line = f"{paths[2]} counts batches a second time ({listed}); leave it out, or mine again"
         with pytest.raises(PartsDiffer, match=f"^{re.escape(line)}$"):
-            before.merge(state)
+            before.absorb(paths[2], plan="p")
 
 
 def test_names_of_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

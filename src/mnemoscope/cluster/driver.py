@@ -1,7 +1,7 @@
-"""The driver of a run: starts workers, says what is to do, shows how far all of them are, and seals the atlas.
+"""The driver of a run: starts workers, publishes stages, shows progress, and replaces workers that die.
 
-It holds the folder's lock and neither model nor text while workers work. If it is killed nothing is lost: the next one
-finds in the folder what is done. Which launcher started the workers, and how many there are, changes no byte.
+It holds the folder's lock, and neither model nor text. If it is killed nothing is lost: the next driver finds in the
+folder what is done. Neither the launcher nor the number of workers changes a byte.
 """
 
 import time
@@ -14,12 +14,12 @@ from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.stages import FINISHED, TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import (
+    CLOSED,
     STATES,
     StateFolder,
     closed_folders,
     counted_in_closed,
     folders_in,
-    state_path,
 )
 from mnemoscope.cluster.worker import is_of, new_name
 from mnemoscope.errors import MiningError, PartsDiffer
@@ -33,20 +33,19 @@ POLL = 0.1
 """Seconds between two looks at the workers."""
 _STATES_TO_MERGE = "states.json"
 _COLLECTING = "collecting"
-"""The stage between the text and the first merge, in which there is nothing to do."""
+"""The stage between the text and the first merge, in which workers wait."""
 _LOOKS = 20
 _MOST_DEATHS = 3
-"""Workers that are replaced, one after the other, without a lease having been done in between."""
+"""Workers replaced in a row without a lease being done in between."""
 
 
 class Launcher(Protocol):
-    """Starts workers somewhere, and tells which have ended."""
+    """Starts workers somewhere, and reports those that ended."""
 
-    def start(self, name: str) -> None:
-        """Starts a worker of this name."""
+    def start(self, name: str) -> None: ...
 
     def take_ended(self) -> dict[str, str | None]:
-        """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
+        """Workers that ended since the last call, by name, with the reason in one line; None: they were done."""
         ...
 
     def stop(self) -> None:
@@ -54,8 +53,6 @@ class Launcher(Protocol):
 
 
 class Driver:
-    """Drives one settled run to its end with workers of one launcher."""
-
     def __init__(self, context: RunContext, settled: SettledRun, launcher: Launcher, *, workers: int) -> None:
         self._context, self._directory = context, context.directory
         self._plan, self._run = settled.plan, settled.run
@@ -66,11 +63,11 @@ class Driver:
         self._last = ""
         self._closed: dict[str, int] = {}
         self.lost = 0
-        """Leases that were given out again."""
+        """Leases that were taken again."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Workers at work while the block runs."""
+        """Starts the workers, and stops them after the block."""
         with Heartbeat(self._directory, DRIVER, lambda: {}, patience=self._run.patience):
             try:
                 for _ in range(self._wanted):
@@ -87,42 +84,38 @@ class Driver:
         self._context.progress(WORKER, 0, None, worker_note(name, "started"))
 
     def read_text(self) -> tuple[str, ...]:
-        """Has the text read; returns the files of all workers' states, relative to the atlas.
-
-        Raises MiningError (workers that cannot work), PartsDiffer (devices of different kinds), Interrupted.
+        """Has the text read; returns the files of all workers' states, relative to the atlas. Raises MiningError (no
+        worker can work), PartsDiffer (devices of different kinds), Interrupted.
         """
         noted = self._context.work / _STATES_TO_MERGE
-        # Noted when the text was done, and then no state changes: what was merged is of these.
+        # Noted when the text was done, after which no state changes.
         states: list[str] | None = read_object(noted).get("states")
         if states is None or not all((self._directory / state).is_file() for state in states):
-            leases = LeaseFolder(self._directory, TEXT, self._run.leases)
             states = None
             while states is None:
-                self._run_stage(PublishedStage(TEXT, self._run.leases), leases)
-                states = self._collect(leases)
+                states = self._collect(self._run_stage(PublishedStage(TEXT, self._run.leases)))
             write_json(noted, {"states": states})
         self._context.end_stage(TEXT)
         return tuple(states)
 
     def run_tasks(self, stage: PublishedStage) -> None:
-        """Has all tasks of a stage done."""
-        self._run_stage(stage, LeaseFolder(self._directory, stage.name, stage.tasks))
+        self._run_stage(stage)
         self._context.end_stage(stage.name)
 
-    def _run_stage(self, stage: PublishedStage, leases: LeaseFolder) -> None:
-        """Publishes a stage and waits until all its tasks are done."""
+    def _run_stage(self, stage: PublishedStage) -> LeaseFolder:
+        leases = LeaseFolder(self._directory, stage.name, stage.tasks)
         leases.make()
         stage.publish(self._directory)
         while True:
             found = leases.read()
             self._tell(stage, found)
             if all(lease.owner == DONE for lease in found):
-                return
+                return leases
             self._look_after(found)
             time.sleep(POLL)
 
     def _look_after(self, leases: list[Lease]) -> None:
-        """Closes what died, and starts others in its place."""
+        """Closes the states of workers that ended, and starts others."""
         done = sum(lease.owner == DONE for lease in leases)
         if done != self._done:
             self._deaths, self._done = 0, done
@@ -140,7 +133,7 @@ class Driver:
             raise MiningError(f"no worker is left: {self._last or 'all of them ended'}")
 
     def _count_batches(self) -> int:
-        """Batches that all workers together have counted, saved or not."""
+        """The batches that all workers together have counted, saved or not."""
         names = {folder.name for folder in folders_in(self._directory / STATES)}
         alive = sum(int(self._watch.last_beat(name).get("batches", 0)) for name in names)
         for folder in closed_folders(self._directory):
@@ -150,24 +143,18 @@ class Driver:
         return alive
 
     def _tell(self, stage: PublishedStage, leases: list[Lease]) -> None:
-        """Shows how far the stage is, and who is at work."""
         self.lost = max(self.lost, sum(lease.lost for lease in leases))
         if stage.name == TEXT:
-            run = self._run
-            tokens = run.tokens * min(1.0, self._count_batches() / max(1, run.batches))
-            self._context.progress(TEXT, int(tokens), run.tokens, self._note("tokens"))
+            total, unit = self._run.tokens, "tokens"
+            done = int(total * min(1.0, self._count_batches() / max(1, self._run.batches)))
         else:
-            done = sum(lease.owner == DONE for lease in leases)
-            self._context.progress(stage.name, done, stage.tasks, self._note("tasks"))
-
-    def _note(self, unit: str) -> str:
-        return fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
+            total, unit, done = stage.tasks, "tasks", sum(lease.owner == DONE for lease in leases)
+        note = fleet_note(unit, workers=len(self._workers), leases_lost=self.lost)
+        self._context.progress(stage.name, done, total, note)
 
     def _collect(self, leases: LeaseFolder) -> list[str] | None:
-        """The states to merge, relative to the atlas; None where batches turn out to be missing, which are then free.
-
-        Looks several times: a worker that was late may just have taken over a state, which it lets go when it sees that
-        the text is done.
+        """The states to merge, relative to the atlas; None if batches are missing, whose leases are then free. Looks
+        several times: a late worker may hold a state that it adopted, until it sees that the text is done.
         """
         PublishedStage(_COLLECTING, 0).publish(self._directory)
         found: list[str] | None = None
@@ -185,10 +172,9 @@ class Driver:
         return None
 
     def _check_states(self) -> list[str] | None:
-        """The states that count every batch once, relative to the atlas; None where some batches are in none.
-
-        A state that counts what another one counts is left out: its worker saved although it had been closed, which a
-        file system can allow that shows changes late.
+        """The states that together count every batch once, relative to the atlas; None if batches are missing. A state
+        that overlaps with another is dropped: its worker saved after it was closed, on a file system that shows changes
+        late.
         """
         states: list[str] = []
         found: list[Range] = []
@@ -200,7 +186,7 @@ class Driver:
                 (folder / CHECKPOINT).unlink()
                 continue
             found = both
-            states.append(state_path(folder))
+            states.append(f"{CLOSED}/{folder.name}/{CHECKPOINT}")
             names.add(facts.device)
         if len(names) > 1 and not self._run.mixed_devices:
             raise PartsDiffer(

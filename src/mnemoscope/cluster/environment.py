@@ -1,11 +1,11 @@
-"""What SLURM, torchrun and their like tell a worker that they began: its name, and its graphics card."""
+"""The name and the card of a worker that SLURM, torchrun or the like has started."""
 
 import re
 from collections.abc import Mapping
 
 
 def worker_name_from_environment(environment: Mapping[str, str]) -> str | None:
-    """What a worker is called that SLURM, torchrun or the like has begun; None where none of them has."""
+    """None if none of them has started it."""
     job = _number(environment, "SLURM_ARRAY_JOB_ID")
     task = _number(environment, "SLURM_ARRAY_TASK_ID")
     if task is not None:
@@ -15,10 +15,7 @@ def worker_name_from_environment(environment: Mapping[str, str]) -> str | None:
 
 
 def card_from_environment(environment: Mapping[str, str]) -> int | None:
-    """Which of a machine's cards is a worker's own, where torchrun or srun began several there; None: they do not say.
-
-    Not where the worker sees its own cards alone.
-    """
+    """The worker's own card on a machine with several workers; None if unknown, or if no other is visible."""
     if environment.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and "CUDA_VISIBLE_DEVICES" in environment:
         return None
     rank = _number(environment, "LOCAL_RANK")

@@ -1,7 +1,7 @@
-"""Whether a worker is alive: every one rewrites a small file now and then, and whoever waits for it looks for changes.
+"""Whether a worker is alive: each rewrites a small file every few seconds, and others look for changes.
 
-Clocks are never compared: what counts is how long a file has not changed, by the watch of the one that looks. On the
-same machine a process that is gone is noticed at once.
+Clocks are never compared; what counts is how long a file has not changed by the observer's clock. A dead process of the
+same machine is noticed at once.
 """
 
 import os
@@ -21,14 +21,14 @@ from mnemoscope.foundation.files import json_bytes, make_folder, read_object, st
 
 BEATS = f"{WORK}/beats"
 DRIVER = "driver"
-"""The name under which the process that drives a run has its heartbeat."""
+"""The name of the driver's heartbeat."""
 _EVERY = 2.0
-"""Seconds between two beats, at most a sixth of the time after which silence means death."""
+"""Seconds between two beats; at most a sixth of the time after which silence means death."""
 _PER_PATIENCE = 6
 
 
 def host() -> str:
-    """Where processes are told apart by their numbers: this machine since it was started, and in it this container."""
+    """The machine since its last boot, and the container: where process ids are unique."""
     marks = [socket.gethostname()]
     with suppress(OSError):
         marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
@@ -38,15 +38,11 @@ def host() -> str:
 
 
 def beat_path(directory: Path, name: str) -> Path:
-    """The file of a worker's heartbeat."""
     return directory / BEATS / f"{name}.json"
 
 
 class Heartbeat:
-    """Rewrites the file of a worker in a thread of its own, with what `say` says at the moment.
-
-    A context; leaving it removes the file. A beat that cannot be written is left out: the next one may be.
-    """
+    """Writes what `say` returns now and then, in a thread; a failed beat is skipped. The end removes the file."""
 
     def __init__(self, directory: Path, name: str, say: Callable[[], Mapping[str, Any]], *, patience: float) -> None:
         self._path, self._say = beat_path(directory, name), say
@@ -69,13 +65,13 @@ class Heartbeat:
             self._path.unlink(missing_ok=True)
 
     def beat(self) -> None:
-        """Writes one beat; raises StoreFailed."""
+        """Raises StoreFailed."""
         self._count += 1
         process = {"host": host(), "pid": os.getpid(), "birth": self._birth, "every": self._every}
         data = json_bytes({**self._say(), **process, "beat": self._count})
         temporary = self._path.parent / f".{self._path.name}.mnemoscope-tmp"
         with storing(self._path):
-            # Not flushed to the disk: after a power cut nobody's heart beats.
+            # Not flushed to the disk: after a power cut no worker is alive.
             temporary.write_bytes(data)
             temporary.replace(self._path)
 
@@ -86,25 +82,22 @@ class Heartbeat:
 
 
 class Watch:
-    """What one process has seen of the others' heartbeats."""
-
     def __init__(self, directory: Path, *, patience: float) -> None:
         self._directory, self._patience = directory, patience
         self._seen: dict[str, tuple[object, float]] = {}
         """The last beat of each worker and since when it has not changed."""
 
     def last_beat(self, name: str) -> dict[str, Any]:
-        """What the worker said last; empty where it has no heartbeat."""
+        """Empty without a heartbeat."""
         return read_object(beat_path(self._directory, name))
 
     def is_dead(self, name: str) -> bool:
-        """Whether the worker has ended, so that its heartbeat is gone, or is silent."""
+        """Whether the worker has ended (no heartbeat) or is silent."""
         return not self.last_beat(name) or self.is_silent(name)
 
     def is_silent(self, name: str) -> bool:
-        """Whether the worker's process is gone from this machine, or its heartbeat has not changed for too long.
-
-        One that is not there counts as unchanged: a file system may show it late.
+        """Whether the worker's process is gone from this machine, or its heartbeat has not changed for too long. A
+        missing file counts as unchanged: a file system may show it late.
         """
         said = self.last_beat(name)
         if said and is_gone(said):

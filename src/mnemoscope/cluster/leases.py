@@ -1,10 +1,9 @@
-"""Who does what: the tasks of a stage as files in one folder, whose names say who has each of them.
+"""Leases: the tasks of a stage as files in one folder, named by their owners.
 
-A task is taken by renaming its file, from `000017.0.free` to `000017.0.WORKER`: of all that try, one succeeds, for the
-others the file is gone. So one listing of a folder tells everything, nothing has to be opened, and a worker that dies
-at any moment leaves no lease unsigned (a file made exclusively and signed afterwards could be). The second part counts
-how often the task was lost: taken from a worker that had not done it. Works on every file system that renames
-atomically; `check_file_system` tries.
+A task is taken by renaming its file, from `000017.0.free` to `000017.0.WORKER`: one process succeeds, for the others
+the file is gone. So one listing shows everything, no file has to be opened, and a worker that dies leaves no lease
+without an owner. The second part counts how often the task was taken from a worker that had not done it. Works on file
+systems that rename atomically, which `check_file_system` tests.
 """
 
 import os
@@ -13,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mnemoscope.atlas.manifest import WORK
@@ -21,16 +20,16 @@ from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.files import make_folder, storing
 
 FREE, AGAIN, DONE = "free", "again", "done"
-"""Owners that are no workers: nobody yet; nobody any more, after somebody who may have begun; nobody, it is done."""
+"""Owners that are no workers: never taken; given up by a worker that may have begun; done."""
 LEASES = f"{WORK}/leases"
 _NAME = re.compile(r"(\d{6,9})\.(\d{1,9})\.([A-Za-z0-9-]+)")
 _LOOKS, _MOMENT = 50, 0.02
-"""Listings, and seconds between them, before a file that is in none counts as lost: it may be renamed meanwhile."""
+"""Listings, and seconds between them, before a missing file counts as lost: it may be being renamed."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One task of a stage: its number, how often it was lost, and its owner: a worker, `free`, `again` or `done`."""
+    """One task: its number, how often it was lost, and its owner: a worker, `free`, `again` or `done`."""
 
     number: int
     lost: int
@@ -38,27 +37,22 @@ class Lease:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has it, and it is not done."""
         return self.owner in (FREE, AGAIN)
 
     @property
     def file_name(self) -> str:
-        """The name of its file."""
         return f"{self.number:06d}.{self.lost}.{self.owner}"
 
 
 class LeaseFolder:
-    """The tasks 0..count-1 of one stage of the run in an atlas's folder."""
+    """The tasks 0..count-1 of one stage."""
 
     def __init__(self, directory: Path, stage: str, count: int) -> None:
         self.path = directory / LEASES / stage.replace(" ", "-")
         self.count = count
 
     def make(self, *, again: int = 0) -> None:
-        """Makes the file of every task that has none yet; for one process at a time.
-
-        Of the first `again` tasks some may have been done before there were leases.
-        """
+        """Makes missing files; for one process at a time. Some of the first `again` tasks may have been done before."""
         make_folder(self.path)
         there = {lease.number for lease in self._read()}
         with storing(self.path):
@@ -68,12 +62,12 @@ class LeaseFolder:
                     os.close(os.open(self.path / lease.file_name, os.O_CREAT | os.O_EXCL, 0o644))
 
     def read(self) -> list[Lease]:
-        """All tasks, in order; raises StoreFailed where some are missing or the folder is gone."""
+        """All tasks, in order; raises StoreFailed if some are missing or the folder is gone."""
         for look in range(_LOOKS):
             time.sleep(_MOMENT if look else 0)
             found: dict[int, Lease] = {}
             for lease in self._read():
-                # Renamed while the folder was listed, it can turn up under both names: the later one counts.
+                # Renamed during the listing, a file can appear under both names: the later one counts.
                 best = found.get(lease.number)
                 if best is None or (best.lost, best.owner == DONE) < (lease.lost, lease.owner == DONE):
                     found[lease.number] = lease
@@ -89,20 +83,20 @@ class LeaseFolder:
                 yield Lease(int(parts[1]), int(parts[2]), parts[3])
 
     def take(self, lease: Lease, worker: str) -> Lease | None:
-        """The lease in the hands of `worker`; None where somebody else was first."""
-        return self._rename(lease, Lease(lease.number, lease.lost + (not lease.is_free), worker))
+        """None if another worker was first."""
+        return self._rename(lease, replace(lease, lost=lease.lost + (not lease.is_free), owner=worker))
 
     def give_back(self, lease: Lease) -> Lease | None:
-        """The lease, free again; None where it was taken away."""
-        return self._rename(lease, Lease(lease.number, lease.lost, AGAIN))
+        """None if it was taken away."""
+        return self._rename(lease, replace(lease, owner=AGAIN))
 
     def open_again(self, lease: Lease) -> None:
-        """Makes a lease free that turned out not to be done."""
-        self._rename(lease, Lease(lease.number, lease.lost + 1, AGAIN))
+        """Frees a lease that turned out not to be done."""
+        self._rename(lease, replace(lease, lost=lease.lost + 1, owner=AGAIN))
 
     def end(self, lease: Lease) -> Lease | None:
-        """The lease, done; None where it was taken away."""
-        return self._rename(lease, Lease(lease.number, lease.lost, DONE))
+        """None if it was taken away."""
+        return self._rename(lease, replace(lease, owner=DONE))
 
     def _rename(self, old: Lease, new: Lease) -> Lease | None:
         source, target = self.path / old.file_name, self.path / new.file_name
@@ -110,13 +104,13 @@ class LeaseFolder:
             try:
                 os.rename(source, target)
             except FileNotFoundError:
-                # A network file system may have done it and lost the answer, so that it asked again.
+                # A network file system may have renamed it, lost the answer and tried again.
                 return new if target.exists() else None
         return new
 
 
 def check_file_system(directory: Path) -> None:
-    """Raises StoreFailed unless the folder's file system makes files exclusively and renames as workers need it."""
+    """Raises StoreFailed unless the folder's file system makes files exclusively and renames atomically."""
     folder = directory / LEASES
     make_folder(folder)
     mark = f"probe-{socket.gethostname()[:40]}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""`mine` with workers: what a user asks for made a run of many, from the text to the sealed atlas."""
+"""`mine` with workers, from the text to the sealed atlas."""
 
 import gc
 import os
@@ -26,9 +26,9 @@ from mnemoscope.mining.stages import MINED
 from mnemoscope.mining.steps import RunContext
 
 HERE = "local"
-"""The address of a Ray that is started by this process itself."""
+"""The address of a Ray instance started by this process."""
 _TEAM = 8
-"""Threads that one process makes good use of on a CPU."""
+"""Threads of which one process makes good use on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class FleetOptions:
     """How many workers there are, and where."""
 
     workers: int | None = None
-    """None: one for every card, on a CPU one for every eight cores."""
+    """None: one for every card, or on a CPU for every eight cores."""
     ray: str | None = None
-    """The address of a Ray cluster, HERE for one that is started here; None: processes of this machine."""
+    """The address of a Ray cluster; HERE: one started here; None: processes of this machine."""
     gpus_per_worker: int = 1
     mixed_devices: bool = False
     patience: float = PATIENCE
@@ -54,15 +54,24 @@ def mine_with_workers(
     *,
     progress: Progress = ignore_progress,
 ) -> Path:
-    """The folder of the finished atlas, mined by workers; goes on if it was interrupted, with any number of them.
-
-    Every byte is that of one process with as many threads as a worker has. Raises what `mine` raises, and MiningError
-    where no worker can work.
+    """Mines with workers; returns the folder of the finished atlas. Resumes with any number of workers. Every byte is
+    that of one process with as many threads as a worker. Raises what `mine` raises, and MiningError if no worker can
+    work.
     """
     directory = Path(out)
     fleet = _choose_number(fleet, options, directory)
     with _settle(model, corpus, directory, options, fleet, progress=progress) as (context, settled):
-        _drive(context, settled, options, fleet)
+        plan = settled.plan
+        launcher, workers = _start_launcher(directory, plan, options.opening, fleet)
+        driver = Driver(context, settled, launcher, workers=workers)
+        with driver.running():
+            states = driver.read_text()
+            for stage in MINED:
+                units = stage.count(len(plan.layers), settled.run.pieces)
+                driver.run_tasks(PublishedStage(stage.name, units, states))
+        seal_run(
+            context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
+        )
     return directory
 
 
@@ -75,7 +84,7 @@ def prepare_run(
     *,
     progress: Progress = ignore_progress,
 ) -> SettledRun:
-    """Reads the text and settles the plan in the folder, for workers that are started by hand or by a scheduler."""
+    """Reads the text and settles the plan in the folder, for workers started by hand or by a scheduler."""
     fleet = _choose_number(fleet, options, Path(out))
     with _settle(model, corpus, Path(out), options, fleet, progress=progress) as (_, settled):
         return settled
@@ -91,7 +100,7 @@ def _settle(
     *,
     progress: Progress,
 ) -> Iterator[tuple[RunContext, SettledRun]]:
-    """The run settled in its folder, which stays locked; the model is let go, since workers have their own."""
+    """The run settled in its locked folder; the model is freed, since workers have their own."""
     if options.part is not None:
         raise OptionError("--part is a fixed share of the batches, workers take shares as they go: leave one out")
     beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
@@ -108,7 +117,7 @@ def _settle(
 
 
 def _threads(fleet: FleetOptions) -> int:
-    """The threads of a worker: the cores of this machine, divided; on a cluster as many as one makes good use of."""
+    """The threads of a worker: the cores of this machine, divided; on a cluster at most `_TEAM`."""
     threads = torch.get_num_threads()
     if fleet.ray is not None and fleet.ray != HERE:
         return min(_TEAM, threads)
@@ -116,7 +125,7 @@ def _threads(fleet: FleetOptions) -> int:
 
 
 def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path) -> FleetOptions:
-    """The same with a number of workers for this machine where none was given; Ray tells its own."""
+    """The default number of workers for this machine; Ray has its own."""
     if fleet.workers is not None or fleet.ray is not None:
         return fleet
     if cards := 0 if options.device == "cpu" else torch.cuda.device_count():
@@ -128,7 +137,7 @@ def _choose_number(fleet: FleetOptions, options: MiningOptions, directory: Path)
 def _start_launcher(
     directory: Path, plan: MiningPlan, opening: ModelOptions, fleet: FleetOptions
 ) -> tuple[Launcher, int]:
-    """What starts workers, and how many there are to be."""
+    """The launcher, and the number of workers."""
     if fleet.ray is not None:
         options = {**vars(opening), "device": plan.device}
         each = fleet.gpus_per_worker if plan.device == "cuda" else 0
@@ -143,18 +152,3 @@ def _start_launcher(
     cards = torch.cuda.device_count() if plan.device == "cuda" else 0
     local = LocalLauncher(directory, threads=plan.threads, words=words, cards=cards, each=fleet.gpus_per_worker)
     return local, fleet.workers or 1
-
-
-def _drive(context: RunContext, settled: SettledRun, options: MiningOptions, fleet: FleetOptions) -> None:
-    """Has everything done that is left of the run, and seals the atlas."""
-    plan = settled.plan
-    launcher, workers = _start_launcher(context.directory, plan, options.opening, fleet)
-    driver = Driver(context, settled, launcher, workers=workers)
-    with driver.running():
-        states = driver.read_text()
-        for stage in MINED:
-            units = stage.count(len(plan.layers), settled.run.pieces)
-            driver.run_tasks(PublishedStage(stage.name, units, states))
-    seal_run(
-        context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
-    )

@@ -1,11 +1,11 @@
-"""A run is settled before workers begin: text read, plan complete, leases laid out in the atlas's locked folder.
+"""Settles a run before workers begin: text read, plan complete, leases made in the atlas's locked folder.
 
-Done by whoever drives the run, or by `mine --prepare` alone. What a single process had mined there already is taken
-over as the state of a worker that ended.
+Done by the driver, or by `mine --prepare` alone. What a single process has mined there is taken over as the state of a
+closed worker.
 """
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,22 @@ from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.state import MiningState, StateShape
 
 PATIENCE = 60.0
-"""Seconds of silence after which a worker counts as dead, usually."""
+"""Default seconds of silence after which a worker counts as dead."""
 PIECES = 32
-"""Tasks into which a pass is cut that has no layers of its own: the number may not change with that of workers."""
+"""Tasks of a pass that has no layers: independent of the number of workers."""
 
 
 @dataclass(frozen=True)
 class SettledRun:
-    """A run as its driver has it: no model, no text."""
+    """A run as its driver has it, without model and text."""
 
     plan: MiningPlan
     run: SharedRun
     versions: list[dict[str, str]]
     counts: dict[str, Any]
-    """Those of the text, as the manifest has them."""
+    """Of the text, for the manifest."""
     facts: dict[str, Any]
-    """What the manifest says of the model."""
+    """Of the model, for the manifest."""
 
 
 def settle_run(
@@ -53,10 +53,7 @@ def settle_run(
     mixed_devices: bool = False,
     patience: float = PATIENCE,
 ) -> SettledRun:
-    """The run in the locked folder, ready for workers: begun now, or before, and then as it was laid out.
-
-    Raises what reading a text raises, PlanDiffers, StoreFailed (a file system that workers cannot share).
-    """
+    """Begins or resumes the run. Raises PlanDiffers, StoreFailed, and what reading a text raises."""
     directory, model = context.directory, beginning.model
     check_file_system(directory)
     text = settle_text(context, beginning, options)
@@ -79,14 +76,14 @@ def settle_run(
         LeaseFolder(directory, TEXT, run.leases).make(again=-(-first // lease))
         PublishedStage(TEXT, run.leases).publish(directory)
     text.copy.release()
-    # Last: whoever finds it finds the rest.
-    begin_run(directory, plan, None, text.versions, places=beginning.places, work=run.document())
+    # Last: a process that finds it finds the rest.
+    begin_run(directory, plan, None, text.versions, places=beginning.places, work=asdict(run))
     (context.work / CHECKPOINT).unlink(missing_ok=True)
     return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 
 
 def _take_over(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> int:
-    """Makes the state of a run of one process, if there is one, that of a closed worker; how many batches it counts."""
+    """Makes the state of a single process that of a closed worker; returns the number of its batches."""
     checkpoint = context.work / CHECKPOINT
     if not checkpoint.is_file():
         return 0
@@ -103,7 +100,7 @@ def _take_over(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> i
 
 
 def _clear_shared(directory: Path) -> None:
-    """Removes what workers left of another run."""
+    """Removes what workers of another run left."""
     for folder in (LEASES, STATES, CLOSED, BEATS):
         with storing(directory / folder):
             shutil.rmtree(directory / folder, ignore_errors=True)

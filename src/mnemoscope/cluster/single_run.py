@@ -1,4 +1,4 @@
-"""The heartbeat of a run of one process, so that `mnemoscope status` can say where it stands."""
+"""The heartbeat of a run of one process, for `mnemoscope status`."""
 
 import time
 from collections.abc import Iterator
@@ -12,23 +12,15 @@ from mnemoscope.foundation.progress import Progress
 from mnemoscope.mining.sealing import SEALING
 
 SINGLE_PROCESS = "single-process"
-"""The name of the worker that a run of one process is, or becomes when others go on with it."""
+"""The worker name of a run of one process, also when others go on with it."""
 _PATIENCE = 60.0
 
 
 @contextmanager
 def telling_status(directory: Path, progress: Progress) -> Iterator[Progress]:
-    """`progress`, which meanwhile also goes into the heartbeat of a run in `directory`, from the text pass on."""
+    """Wraps `progress`: from the text pass on it also updates the heartbeat of the run in `directory`."""
     said: dict[str, Any] = {"stage": TEXT, "share": 0.0, "rate": 0.0, "seconds_left": None}
     began: dict[str, tuple[float, float]] = {}
-
-    def tell(stage: str, done: float, total: float | None) -> None:
-        now = time.monotonic()
-        since, first = began.setdefault(stage, (now, done))
-        rate = (done - first) / (now - since) if now > since else 0.0
-        said.update(stage=stage, share=done / total if total else 0.0)
-        said.update(seconds_left=(total - done) / rate if total and rate else None)
-        said.update(rate=rate if stage == TEXT else 0.0)
 
     with ExitStack() as stack:
 
@@ -38,7 +30,15 @@ def telling_status(directory: Path, progress: Progress) -> Iterator[Progress]:
             if stage == SEALING:
                 stack.close()
             elif began or stage == TEXT:
-                tell(stage, done, total)
+                now = time.monotonic()
+                since, first = began.setdefault(stage, (now, done))
+                rate = (done - first) / (now - since) if now > since else 0.0
+                said.update(
+                    stage=stage,
+                    share=done / total if total else 0.0,
+                    seconds_left=(total - done) / rate if total and rate else None,
+                    rate=rate if stage == TEXT else 0.0,
+                )
             progress(stage, done, total, note)
 
         yield report

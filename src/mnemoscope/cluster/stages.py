@@ -1,4 +1,4 @@
-"""The stage that a run is at: `work/stage.json` says what there is to do; the driver writes it, workers read it."""
+"""The current stage of a run, which the driver writes to `work/stage.json` and workers read."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,20 +14,20 @@ _STAGE = f"{WORK}/stage.json"
 
 @dataclass(frozen=True)
 class PublishedStage:
-    """What there is to do: a stage and the number of its units; after the text, which states there are to merge."""
+    """A stage and the number of its units; after the text also the states to merge."""
 
     name: str
     tasks: int
     inputs: tuple[str, ...] = ()
-    """Files relative to the atlas."""
+    """Relative to the atlas."""
 
     def publish(self, directory: Path) -> None:
-        """Tells all workers; raises StoreFailed."""
+        """Raises StoreFailed."""
         write_json(directory / _STAGE, {**asdict(self), "inputs": list(self.inputs)})
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """What the driver published last; None where there is nothing, or the folder is gone."""
+        """The last stage published; None if there is none, or the folder is gone."""
         said = read_object(directory / _STAGE)
         try:
             return cls(str(said["name"]), int(said["tasks"]), tuple(map(str, said["inputs"])))

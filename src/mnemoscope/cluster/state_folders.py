@@ -1,9 +1,8 @@
 """The saved states of workers: a folder each, which can be closed, so that a worker taken for dead saves no more.
 
-A worker saves its state, with the batches that it counts, in `work/states/WORKER/`. Whoever takes it for dead renames
-that folder into `work/closed/`: from then on it can save nothing, however late it wakes, and what it had saved counts.
-So a batch is in one state or in none. A new worker goes on with a closed state, if there is one: there are never more
-states than workers at one time.
+A worker saves its state, with the batches counted, in `work/states/WORKER/`. To close it, another process renames the
+folder into `work/closed/`: a late save then fails, and what was saved counts. So a batch is in one state or in none. A
+new worker goes on with a closed state, if there is one, so there are never more states than workers at one time.
 """
 
 import os
@@ -22,25 +21,23 @@ _LOOKS = 100
 
 
 class WorkerClosed(MnemoscopeError):
-    """Somebody took this worker for dead: what it has not saved is given out again."""
+    """The worker was taken for dead: what it has not saved is done by others."""
 
 
 class StateFolder:
-    """Where one worker saves its state."""
-
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / STATES / name
         self.state = self.path / CHECKPOINT
 
     def make(self) -> None:
-        """Makes the folder, which must be new; raises StoreFailed."""
+        """The folder must be new; raises StoreFailed."""
         make_folder(self.path.parent)
         with storing(self.path):
             self.path.mkdir()
             flush(self.path.parent)
 
     def adopt(self, directory: Path, device: str) -> bool:
-        """Takes over, in place of an empty folder, a closed state that was computed on such a device, if any."""
+        """Takes over a closed state from a device of this name; returns whether there was one."""
         make_folder(self.path.parent)
         for closed in closed_folders(directory):
             with suppress(FileNotFoundError):
@@ -50,12 +47,12 @@ class StateFolder:
         return False
 
     def save(self, data: bytes) -> None:
-        """Writes the state whole or not at all; raises WorkerClosed, StoreFailed."""
+        """Writes the state atomically; raises WorkerClosed, StoreFailed."""
         temporary = self.path / f".{CHECKPOINT}.mnemoscope-tmp"
         for _ in range(_LOOKS):
             with storing(self.state), suppress(FileNotFoundError):
                 try:
-                    # Not made where it is missing: the folder was taken away from a worker that was closed.
+                    # Fails where the folder is missing: the worker was closed.
                     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                     with os.fdopen(handle, "wb") as file:
                         file.write(data)
@@ -71,11 +68,11 @@ class StateFolder:
                         temporary.unlink()
                     raise
             if not self.path.is_dir():
-                break  # otherwise a driver that began meanwhile swept up the temporary file
+                break  # otherwise a new driver has removed the temporary file
         raise WorkerClosed(f"{self.path.name} was silent for too long, and its work was given to others")
 
     def close(self, directory: Path) -> bool:
-        """Ends saving here, for ever; whether it was this call that did. Raises StoreFailed."""
+        """Ends saving here; returns whether this call did it. Raises StoreFailed."""
         closed = directory / CLOSED / self.path.name
         make_folder(closed.parent)
         with storing(closed):
@@ -87,7 +84,6 @@ class StateFolder:
 
 
 def folders_in(parent: Path) -> list[Path]:
-    """The folders of states in one place, by name."""
     try:
         return sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -95,12 +91,12 @@ def folders_in(parent: Path) -> list[Path]:
 
 
 def closed_folders(directory: Path) -> list[Path]:
-    """The folders of workers that ended or were taken for dead, and had saved something."""
+    """The closed folders with a saved state."""
     return [path for path in folders_in(directory / CLOSED) if (path / CHECKPOINT).is_file()]
 
 
 def counted_anywhere(directory: Path) -> list[Range]:
-    """The batches that any saved state counts, as it is at the moment."""
+    """The batches in any saved state at the moment."""
     for _ in range(_LOOKS):
         with suppress(FileNotFoundError):  # renamed meanwhile, and found under its other name
             before = folders_in(directory / CLOSED)
@@ -113,10 +109,4 @@ def counted_anywhere(directory: Path) -> list[Range]:
 
 
 def counted_in_closed(directory: Path) -> list[Range]:
-    """The batches that each closed state counts."""
     return [run for path in closed_folders(directory) for run in StateFacts.read(path / CHECKPOINT).finished]
-
-
-def state_path(folder: Path) -> str:
-    """The state in a closed folder, relative to the atlas."""
-    return f"{CLOSED}/{folder.name}/{CHECKPOINT}"

@@ -1,4 +1,4 @@
-"""Where a run stands, as its folder tells: nothing is written, and no process has to answer. Needs no torch."""
+"""The status of a run, read from its folder: writes nothing, asks no process, needs no torch."""
 
 import time
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from mnemoscope.errors import AtlasNotFound, StoreFailed
 from mnemoscope.foundation.files import read_object
 
 _STALE = 60.0
-"""Seconds since the last beat, by the clock here, after which a worker of another machine is said not to be alive."""
+"""Seconds since the last beat after which a worker of another machine counts as dead, by the clock here."""
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker: tokens a second and batches that it has counted."""
+    """`rate` in tokens per second; `batches` counted."""
 
     name: str
     alive: bool
@@ -30,10 +30,8 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands; of a run of one process, `workers` are that process.
-
-    `state` is preparing, mining, a later stage by its name, or finished. `batches` and `done` are of the text;
-    `seconds_left` of the current stage, None where it cannot be told.
+    """`state` is preparing, mining, a later stage by its name, or finished. `batches` and `done` are of the text;
+    `seconds_left` of the current stage, None if unknown. A run of one process has it as its only worker.
     """
 
     state: str
@@ -45,12 +43,11 @@ class RunStatus:
     seconds_left: float | None
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 
 def run_status(directory: Path) -> RunStatus:
-    """Where the run in this folder stands; raises AtlasNotFound where there is none."""
+    """Raises AtlasNotFound if the folder holds no run and no atlas."""
     begun = unfinished_plan(directory)
     if begun is None:
         if not (directory / MANIFEST).is_file():
@@ -85,10 +82,8 @@ def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[Worke
     return RunStatus(state, batches, done, workers, lost, rate, left / rate if rate else None)
 
 
-def _single_status(
-    directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float
-) -> RunStatus:
-    """Of a run of one process: how far it is it says in its heartbeat, if the command line mines it."""
+def _single_status(directory: Path, begun: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:
+    """Of a run of one process: its heartbeat has the progress, if the command line runs it."""
     ends = directory / WORK / "text" / "batch_ends.bin"
     if begun["plan"].get("corpus_fingerprint") is None or not ends.is_file():
         return RunStatus("preparing", 0, 0, workers, 0, 0.0, None)
@@ -101,7 +96,7 @@ def _single_status(
 
 
 def is_alive(directory: Path, name: str, said: Mapping[str, Any]) -> bool:
-    """Whether a worker works: on this machine by its process, elsewhere by how old its last beat is."""
+    """By the process on this machine, elsewhere by the age of the last beat."""
     if said.get("host") == host():
         return not is_gone(said)
     try:

@@ -1,8 +1,7 @@
-"""A worker's part of the pass over the text: leases taken, their batches counted in one state, saved now and then.
+"""A worker's part of the pass over the text: takes leases and counts their batches in one state, saved now and then.
 
-What is in the saved state is done; whatever else a worker has is lost with it and given out again. When nothing is
-left to take, a worker looks after the others: what a dead one had not saved it takes, and one that is far too slow it
-closes.
+What is in the saved state is done; the rest is lost with the worker and taken by others. A worker without a free lease
+takes those of dead workers, and closes one that is far too slow.
 """
 
 import random
@@ -20,12 +19,10 @@ from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import TextReader
 
 _SLOW = 0.5
-"""A slow worker is closed if doing its lease again takes less than this share of what it needs itself."""
+"""A slow worker is closed if redoing its lease takes less than this share of its remaining time."""
 
 
 class TextWork:
-    """The text pass of one worker, from its first lease until all are done."""
-
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         plan, model = context.plan, context.model
@@ -35,7 +32,7 @@ class TextWork:
         for other in folders_in(context.directory / STATES):
             if context.watch.is_silent(other.name):
                 StateFolder(context.directory, other.name).close(context.directory)
-        # Where all is done nobody takes over a state any more: they are being merged.
+        # When all is done states are being merged, and must not be taken over.
         if not self._all_done() and self._folder.adopt(context.directory, context.device):
             self._state.load(self._folder.state, plan=plan.hash())
         else:
@@ -46,28 +43,27 @@ class TextWork:
         self._tokens = loader.tokens(numbers_of(self._state.finished))
         self._batches = count_numbers(self._state.finished)
         self._fresh, self._fresh_tokens, self._seconds = 0, 0, 0.0
-        """Batches and tokens that this worker counted itself, and how long it took."""
+        """Batches and tokens counted by this worker itself, and the time spent."""
         self._free: list[Lease] = []
         self._unsaved: list[Lease] = []
-        """Leases whose batches are all counted, and not all saved."""
+        """Leases with all batches counted, but not all saved."""
         self._current: Lease | None = None
         self._numbers: Iterator[int] = iter(())
-        """The batches of the current lease that are still to be counted."""
+        """The remaining batches of the current lease."""
         self._saved, self._is_changed = time.monotonic(), False
         self._paces: dict[str, tuple[float, int]] = {}
-        """Since when another worker is waited for, and what it had counted then."""
+        """Since when another worker is waited for, and its batches counted then."""
 
     def run(self) -> None:
-        """Works until every lease is done, or somebody asks to stop; ends with everything saved.
-
-        Raises WorkerClosed (taken for dead meanwhile: nothing that was not saved counts), NotFinite, StoreFailed.
+        """Works until every lease is done, or it is asked to stop; ends with everything saved. Raises WorkerClosed
+        (taken for dead: nothing unsaved counts), NotFinite, StoreFailed.
         """
         while not self._context.stop() and self.step():
             pass
         self.end()
 
     def step(self) -> bool:
-        """Takes a lease, counts one batch, or looks after the others; False where nothing is left for anybody."""
+        """Takes a lease, counts one batch, or looks after the others; False if nothing is left."""
         if self._current is None:
             lease, again = self._next()
             if lease is None:
@@ -88,14 +84,14 @@ class TextWork:
         return True
 
     def end(self) -> None:
-        """Saves, gives back what is not done, and leaves the state to others."""
+        """Saves, gives back unfinished leases, and leaves the state to others."""
         self._save()
         if self._current is not None:
             self._leases.give_back(self._current)
         self._folder.close(self._context.directory)
 
     def _is_over(self) -> bool:
-        """Whether nothing is left for anybody; saves what is counted before it says so."""
+        """Whether nothing is left for any worker; saves first."""
         if self._unsaved:
             self._save()
         stage = PublishedStage.read(self._context.directory)
@@ -105,7 +101,7 @@ class TextWork:
         return all(lease.owner == DONE for lease in self._leases.read())
 
     def _next(self) -> tuple[Lease | None, bool]:
-        """A lease in our hands, and whether somebody else may have counted some of it."""
+        """A lease, and whether another worker may have counted some of it."""
         for _ in range(2):
             while self._free:
                 lease = self._free.pop()
@@ -113,13 +109,13 @@ class TextWork:
                     return taken, lease.owner == AGAIN
             everything = self._leases.read()
             self._free = [lease for lease in everything if lease.is_free]
-            # Everybody begins somewhere else, so that few try for the same.
+            # Workers begin at random places, so that few try for the same lease.
             middle = random.randrange(len(self._free) + 1)
             self._free = self._free[middle:] + self._free[:middle]
         return self._take_over([lease for lease in everything if lease.owner != DONE]), True
 
     def _take_over(self, others: list[Lease]) -> Lease | None:
-        """A lease of a worker that is dead or far too slow; None where all have to be waited for."""
+        """A lease of a worker that is dead or far too slow; None if all must be waited for."""
         directory = self._context.directory
         for lease in others:
             if lease.is_free or lease.owner == self._context.name:
@@ -133,7 +129,6 @@ class TextWork:
         return None
 
     def _is_too_slow(self, lease: Lease) -> bool:
-        """Whether the owner, whom we wait for, is better not waited for any longer."""
         if not self._fresh:
             return False
         now, said = time.monotonic(), self._context.watch.last_beat(lease.owner)
@@ -147,7 +142,7 @@ class TextWork:
         return left > self._context.run.patience and again < _SLOW * left
 
     def _left_of(self, lease: Lease, *, again: bool) -> list[Range]:
-        """The batches of a lease that no saved state counts; nobody else has begun it, but where it is taken again."""
+        """The batches of a lease that no saved state counts; only a lease taken `again` may have some."""
         known = [*counted_anywhere(self._context.directory), *self._state.finished] if again else []
         return leave_out(self._context.run.lease_range(lease.number), known)
 
@@ -162,7 +157,7 @@ class TextWork:
         self._context.tell(batches=self._batches, tokens=self._tokens, rate=self._fresh_tokens / self._seconds)
 
     def _save(self) -> None:
-        """Saves the state, if it has changed; what it counts is done then."""
+        """Saves the state, if it has changed, and marks its leases done."""
         if self._is_changed:
             self._folder.save(self._reader.serialise())
             self._is_changed = False

@@ -1,8 +1,7 @@
-"""One worker of a run: takes leases of the text, counts them in a state of its own, and then tasks of what follows.
+"""One worker of a run: takes leases of the text, counts them in its own state, and then does units of later stages.
 
-Every launcher drives this same loop. A worker opens the text by its hash and takes the plan as it stands; what it finds
-otherwise here (libraries, model, text, device) it refuses at its start, by name. It needs nobody's answer: what is to
-do stands in the folder, and workers come and go.
+Every launcher runs this loop. A worker refuses other libraries, another model, text or device than the plan's when it
+starts. All instructions are in the folder; workers come and go.
 """
 
 import os
@@ -33,18 +32,13 @@ from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 
 
-def never() -> bool:
-    """Does not ask a worker to stop."""
-    return False
-
-
 def new_name(word: str = "worker") -> str:
-    """A name that no worker ever had: workers that start again are new ones."""
+    """A unique name; a worker that restarts is a new one."""
     return f"{re.sub('[^A-Za-z0-9]+', '-', word)[:40].strip('-') or 'worker'}-{uuid4().hex[:8]}"
 
 
 def is_of(name: str, worker: str) -> bool:
-    """Whether `name` is what a worker was called, at first or after it was taken for dead and began again."""
+    """Whether `name` is a name of `worker`: its first, or one after it was taken for dead and began again."""
     return name == worker or name.startswith(f"{worker}-again-")
 
 
@@ -56,13 +50,14 @@ def work(
     opening: ModelOptions = AS_USUAL,
     device: str | None = None,
     text_only: bool = False,
-    stop: Callable[[], bool] = never,
+    stop: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Works on the run in `directory` until it is finished, or `stop` is true, and then saves first; whether it is.
+    """Works on the run in `directory` until it is finished, or `stop` returns True, and saves; returns whether it is
+    finished.
 
-    `name` is new (`new_name`). `model` is the plan's, if it has moved, `opening` how it is opened here, `device` what
-    it runs on; `text_only` ends when the text has been read. Raises PartsDiffer (another model, text, library or device
-    than the plan's), AtlasNotFound, StoreFailed, NotFinite.
+    `name` is new (`new_name`). `model` is needed if the plan's has moved, `opening` is how it is opened here, `device`
+    what it runs on; `text_only` ends after the text. Raises PartsDiffer (another model, text, library or device than
+    the plan's), AtlasNotFound, StoreFailed, NotFinite.
     """
     if not _NAME.fullmatch(name):
         raise OptionError(f"{name!r} is no name for a worker; use letters, digits and -")
@@ -77,13 +72,13 @@ def work(
             try:
                 with context.model.in_use(steadily=True):
                     return _run_stages(context, text_only=text_only)
-            except WorkerClosed:  # and what was not saved is being done by others
+            except WorkerClosed:  # others do what was not saved
                 context.name = f"{name}-again-{count}"
     return False
 
 
 def _check_libraries(plan: MiningPlan, directory: Path) -> None:
-    """Raises PartsDiffer where this process has other versions than the plan, and than any that were accepted."""
+    """Raises PartsDiffer unless the versions here are those of the plan, or others that were accepted."""
     if plan.rules != RULES:
         said = f"rules {plan.rules}, this worker mines by rules {RULES}"
         raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
@@ -95,15 +90,14 @@ def _check_libraries(plan: MiningPlan, directory: Path) -> None:
     here, begun = library_versions(), unfinished_plan(directory) or {}
     if here in (begun.get("versions") or []):
         return
-    if others := [name for name in here if here[name] != plan.versions[name]]:
-        said = ", ".join(f"{name} {here[name]} (the plan has {plan.versions[name]})" for name in others)
+    if others := [name for name in here if here[name] != getattr(plan, name)]:
+        said = ", ".join(f"{name} {here[name]} (the plan has {getattr(plan, name)})" for name in others)
         raise PartsDiffer(f"this worker has {said}; install the plan's version here")
 
 
 def _load(
     directory: Path, plan: MiningPlan, model: str | None, opening: ModelOptions, device: str | None
 ) -> LanguageModel:
-    """The plan's model, as it is here."""
     load = load_model if plan.ids_field is None else load_for_ids
     model, opening = open_as_mined(directory, model, opening)
     card = card_from_environment(os.environ) if device is None and plan.device == "cuda" else None
@@ -121,7 +115,7 @@ def _load(
 
 
 def _check_devices(context: WorkerContext) -> None:
-    """Raises PartsDiffer where others compute on another kind of device, and that was not allowed."""
+    """Raises PartsDiffer if others compute on another kind of device, unless that is allowed."""
     directory = context.directory
     names = {context.watch.last_beat(path.stem).get("device") for path in (directory / BEATS).glob("*.json")}
     names |= {StateFacts.read(folder / CHECKPOINT).device for folder in closed_folders(directory)}
@@ -134,7 +128,7 @@ def _check_devices(context: WorkerContext) -> None:
 
 
 def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
-    """Does what there is to do, stage by stage; whether the run is finished (or its text, with `text_only`)."""
+    """Does published stages; returns whether the run is finished (or its text, with `text_only`)."""
     run: MiningRun | None = None
     done = None
     while not context.stop():
@@ -179,7 +173,7 @@ def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -
 
 
 def _choose(context: WorkerContext, waiting: list[Lease]) -> Lease | None:
-    """A task that nobody has, or that of a dead worker: doing one twice does no harm."""
+    """A free task, or that of a dead worker: doing one twice does no harm."""
     if free := [lease for lease in waiting if lease.is_free]:
         return random.choice(free)
     return next((lease for lease in waiting if context.watch.is_dead(lease.owner)), None)

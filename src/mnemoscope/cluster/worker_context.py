@@ -1,4 +1,4 @@
-"""What a worker has at hand whatever it does: the run, the model, the text, and how it tells others of itself."""
+"""What a worker needs at every stage: the run, the model, the text, and its heartbeat."""
 
 import time
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import LanguageModel
 
 _SHORTEST, _LONGEST, _LONGER = 0.02, 0.25, 1.3
-"""Seconds between two looks where there is nothing to do: the first time, at most, and by which factor they grow."""
+"""Seconds between two looks without work: the first, the longest, and the growth factor."""
 
 
 @dataclass
 class WorkerContext:
-    """One worker's own things; `name` is new whenever it was taken for dead and begins again."""
+    """The state of one worker; `name` is new whenever it was taken for dead and begins again."""
 
     directory: Path
     name: str
@@ -30,7 +30,7 @@ class WorkerContext:
     stop: Callable[[], bool]
     """Whether it has been asked to save and end."""
     said: dict[str, Any] = field(default_factory=dict)
-    """What its heartbeat tells."""
+    """The content of its heartbeat."""
     _wait: float = _SHORTEST
 
     def __post_init__(self) -> None:
@@ -39,14 +39,12 @@ class WorkerContext:
         self.tell(device=self.device, stage="starting", tokens=0, batches=0, rate=0.0)
 
     def tell(self, **said: Any) -> None:
-        """Has the next heartbeat say this, too."""
         self.said = {**self.said, **said}
 
     def wait(self) -> None:
-        """Sleeps a moment, a longer one each time until there was something to do."""
+        """Sleeps, longer each time until `was_busy` is called."""
         time.sleep(self._wait)
         self._wait = min(_LONGEST, self._wait * _LONGER)
 
     def was_busy(self) -> None:
-        """Notes that there was something to do."""
         self._wait = _SHORTEST

@@ -63,9 +63,8 @@ class BinCounter:
         return counts.T.contiguous()
 
     def _write(self, block: Tensor) -> None:
-        """Appends a block's bytes, for which there is room: LEAST to MOST by exponent, plus BELOW_ZERO if negative.
-
-        A negative power of two is the end of its bin, so its magnitude is taken one bit less.
+        """Appends a block's bytes, for which there is room: LEAST to MOST by exponent, plus BELOW_ZERO if negative. A
+        negative power of two is the end of its bin, so its magnitude is taken one bit less.
         """
         begin = self._filled
         self._filled += block.shape[0] * block.shape[1]
@@ -79,7 +78,6 @@ class BinCounter:
         room.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
 
     def _count(self) -> None:
-        """Counts the buffered bins, except the zero bin."""
         if not self._filled:
             return
         filled = -(-self._filled // _ROWS) * _ROWS if self._filled > _ROWS else self._filled

@@ -17,10 +17,9 @@ _SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
 
 @dataclass(frozen=True)
 class Swept:
-    """Measures of sentences of one length, `[sentence, memory]`, and `least` over all of them, `[memory]`.
-
-    `lows` is None where coefficients cannot be negative. Sums and squares are float64 in a sampled batch; else sums are
-    float32 and squares None.
+    """Measures of sentences of one length, `[sentence, memory]`, and `least` over all of them, `[memory]`. `lows` is
+    None where coefficients cannot be negative. Sums and squares are float64 in a sampled batch; else sums are float32
+    and squares None.
     """
 
     length: int

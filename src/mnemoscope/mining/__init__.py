@@ -1,6 +1,5 @@
-"""Long passes over a text: from a model and a corpus to an atlas, resumable, in parts, exact.
-
-The public names are loaded when they are first used (PEP 562): a pass over tensors alone needs nothing of the store.
+"""Mines an atlas from a model and a text: resumable, in parts, exact. Public names are loaded when first used (PEP
+562).
 """
 
 from importlib import import_module

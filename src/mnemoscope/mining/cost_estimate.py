@@ -1,9 +1,8 @@
-"""What a model is, and what mining a text with it will cost, without mining it.
+"""Describes a model, and estimates the cost of mining a text with it.
 
-The estimate mines a first sample for real: batches that are sampled for the histogram and batches that are not are
-timed apart, because the plan has a fixed number of the first kind. The text's size in tokens is taken in proportion to
-the bytes read. What the questions of the paper need beside it is reckoned from the tokens that go through the model and
-the streams that are read as predictions, at the speeds measured here.
+A first sample is mined: batches that are sampled for the histogram and others are timed apart, because the plan has a
+fixed number of the first kind. The text's size in tokens follows from the bytes read. The cost of the paper's questions
+follows from the tokens through the model and the streams read as predictions, at speeds measured here.
 """
 
 import os
@@ -33,21 +32,19 @@ from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
 TEXT_SAMPLE_TOKENS = 150_000
-"""Mined tokens of the sample that the text's size is judged by."""
+"""Mined tokens of the sample from which the text's size is estimated."""
 TIMED_SECONDS = 10.0
 """Time spent on batches of each kind, about."""
 _READINGS = 2
-"""Products with the head that a prefix takes in each layer: residual and update; twice as many for the few models
-whose streams share none (models/readout/shared_readout.py).
+"""Products with the head per prefix and layer: residual and update; twice as many for the few models whose streams
+share none (models/readout/shared_readout.py).
 """
 _PATTERNS = 700
-"""Memories per second that patterns are found for, on one core of 2025 (docs/log)."""
+"""Memories per second for finding patterns, on one core of 2025 (docs/log)."""
 
 
 @dataclass(frozen=True)
 class ExpectedText:
-    """What is expected of the whole text: tokens mined, tokens of a sentence on average, sentences held out."""
-
     mined_tokens: int
     mean_length: float
     held_out_sentences: int
@@ -55,9 +52,7 @@ class ExpectedText:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds, as measured here: of a token in a batch with histogram and in one without, of a stream read as a
-    prediction, and of the whole value pass.
-    """
+    """Seconds per token in a batch with and without histogram, per stream read, and of the whole value pass."""
 
     sampled_token: float
     token: float
@@ -67,18 +62,17 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Cost:
-    """An estimate: tokens to be mined, seconds of each stage, bytes of memory for the state."""
+    """An estimate: tokens to be mined, seconds of each stage, bytes of the state."""
 
     mined_tokens: int
     exact: bool
-    """Whether the whole text was settled, so that the number of tokens is no estimate."""
+    """Whether the number of tokens is exact, since the whole text was read."""
     tokens_per_second: float
     seconds: dict[str, float]
     state_bytes: int
 
     @property
     def total_seconds(self) -> float:
-        """All stages together."""
         return sum(self.seconds.values())
 
 
@@ -115,7 +109,7 @@ def estimate(
     skip_bad_rows: int = 0,
     progress: Progress = ignore_progress,
 ) -> Cost:
-    """What `mine` will cost for this text; takes well under a minute for models that fit the machine."""
+    """The cost of mining this text; takes well under a minute for models that fit the machine."""
     options = MiningOptions(split=split, text_field=text_field, ids_field=ids_field, skip_bad_rows=skip_bad_rows)
     encoder, _, render = encoder_of(model, text_field=text_field, ids=ids_field is not None)
     split, chat = options.cut, is_chat(text_field)
@@ -144,10 +138,7 @@ def estimate(
 
 
 def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: int) -> tuple[float, bool]:
-    """How many times as long the text is as its sample, and whether that is known, not judged by the bytes read.
-
-    `size` are the bytes of the text, None where nobody knows; `done` those that were read.
-    """
+    """The ratio of the text to its sample, and whether it is exact; `size` and `done` are bytes, of all and read."""
     whole = bool(counts["read_whole"]) or not size
     exact = whole and counts["mined_sentences"] + counts["held_out_sentences"] == sentences
     return (1.0 if whole else max(1.0, float(size or 0) / max(1, done))), exact
@@ -156,7 +147,7 @@ def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: in
 def expected_text(
     counts: Mapping[str, Any], sentences: int, *, scale: float, exact: bool, max_tokens: int | None
 ) -> ExpectedText:
-    """The text that is `scale` times as long as the sample of these counts; those of an `exact` one are its own."""
+    """The text that is `scale` times the sample of these counts; of an `exact` one these are its counts."""
     if counts["read_whole"]:
         share = counts["held_out_sentences"] / max(1, sentences)
     else:
@@ -170,13 +161,11 @@ def expected_text(
 
 
 def stage_seconds(text: ExpectedText, speeds: Speeds, memories: Sequence[int]) -> dict[str, float]:
-    """The seconds of every stage but the reading of the text; `memories` are those of each layer."""
+    """The seconds of every stage but reading the text; `memories` are those of each layer."""
     tokens, mean, layers = text.mined_tokens, text.mean_length, len(memories)
     sampled = min(tokens, SAMPLED_TOKENS)
     mixed = speeds.token + (speeds.sampled_token - speeds.token) / SAMPLED_EVERY
-    removals = default_removals(
-        mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=layers
-    )
+    removals = default_removals(mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=layers)
     removed = removal_work(removals, mean_length=mean, layers=layers)
     prefix = mean / 2 + 1
     return {
@@ -191,7 +180,7 @@ def stage_seconds(text: ExpectedText, speeds: Speeds, memories: Sequence[int]) -
 
 
 def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress) -> tuple[float, float]:
-    """Seconds per token of batches with histogram and of batches without, after a few that are not timed."""
+    """Seconds per token of batches with histogram and without, after a few warm-up batches."""
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=default_triggers(model)), devices=model.devices))
     spent, read = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for number in range(4 * loader.count):
@@ -209,7 +198,6 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress
 
 
 def _reading_seconds(model: LanguageModel) -> float:
-    """Seconds that one stream takes to be read as a prediction."""
     streams = torch.ones(128, model.sizes.hidden, device=model.device, dtype=model.dtype)
     model.scores(streams, projection="lens")
     began = time.perf_counter()
@@ -218,7 +206,6 @@ def _reading_seconds(model: LanguageModel) -> float:
 
 
 def _value_seconds(model: LanguageModel, progress: Progress) -> float:
-    """Seconds of the value pass, from its first layer."""
     progress("timing values", 0, None, "")
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))

@@ -1,7 +1,7 @@
-"""Optional tables for an atlas that is finished: `mnemoscope extend`, and what fitting lenses shares with it.
+"""Optional tables for a finished atlas: `mnemoscope extend`, and what fitting lenses shares with it.
 
-The atlas stays as it is. What is added lies where mining would have put it, and extensions/manifest.json covers it. A
-stop loses no more than a mining run's would: the work folder holds what was asked so far, the same command goes on.
+Added tables lie where mining would have put them, and extensions/manifest.json covers them. An interrupted run resumes
+from the work folder.
 """
 
 import os
@@ -31,7 +31,7 @@ from mnemoscope.tracing.scores import require_model_of
 
 @dataclass(frozen=True)
 class ExtendedTables:
-    """The tables that were made, and those that were there already."""
+    """The tables made, and those already there."""
 
     made: tuple[str, ...]
     kept: tuple[str, ...]
@@ -55,11 +55,11 @@ def extend(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ExtendedTables:
-    """Makes optional tables in a finished atlas: those named, or all that it lacks. `model` None is the plan's.
+    """Makes optional tables in a finished atlas: those named, or all that it lacks.
 
-    A table that is there is kept; with `force` one that mining did not make is made again. Options are those of
-    `load_model`; what is left out is as in the plan. Raises OptionError for a table that is none of these, ModelDiffers
-    for another model than was mined, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
+    `model` None is the plan's. With `force` existing tables are made again, except those that mining made. Model
+    options are those of `load_model`; omitted ones are as in the plan. Raises OptionError for an unknown table,
+    ModelDiffers for another model, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
     loading a model raise.
     """
     opening = ModelOptions(
@@ -83,7 +83,7 @@ def run_extension(
     force: bool = False,
     progress: Progress = ignore_progress,
 ) -> ExtendedTables:
-    """`extend` with a model's options as one."""
+    """`extend` with the model options as one object."""
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
@@ -97,7 +97,8 @@ def run_extension(
             run = MiningRun(context, loaded, plan)
             for name in made:
                 if name in there:
-                    _take_away(atlas, name)
+                    for path in files_of(atlas, name):
+                        (atlas.path / path).unlink(missing_ok=True)
                 run_stages(run, [stage for stage in STAGES if stage.table == name])
                 check_unchanged(loaded)
                 cover(atlas, files_of(atlas, name), context)
@@ -105,7 +106,7 @@ def run_extension(
 
 
 def _ordered_names(tables: Sequence[str]) -> list[str]:
-    """The tables named, each once, in the order in which they are made; all where none is named. Raises OptionError."""
+    """The tables named, each once, in the order in which they are made; all if none is named. Raises OptionError."""
     for name in tables:
         if name not in OPTIONAL_TABLES:
             raise OptionError(f"{name!r} is no table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
@@ -113,19 +114,14 @@ def _ordered_names(tables: Sequence[str]) -> list[str]:
 
 
 def has_table(atlas: Atlas, name: str) -> bool:
-    """Whether an optional table is there, with every mined layer if it has one file for each."""
+    """Whether an optional table is there, for every mined layer if it has one file each."""
     files = files_of(atlas, name)
     return set(files) <= atlas.hashes.keys() and all((atlas.path / path).is_file() for path in files)
 
 
 def files_of(atlas: Atlas, name: str) -> list[str]:
-    """The files of a table of which each mined layer has one, or of one file, relative to the atlas."""
+    """The files of a table, relative to the atlas."""
     return [TABLES[name].path(layer) for layer in (atlas.layers if TABLES[name].numbered else (None,))]
-
-
-def _take_away(atlas: Atlas, name: str) -> None:
-    for path in files_of(atlas, name):
-        (atlas.path / path).unlink(missing_ok=True)
 
 
 def load_mined(
@@ -138,10 +134,9 @@ def load_mined(
     opening: ModelOptions,
     progress: Progress = ignore_progress,
 ) -> LanguageModel:
-    """The model that an atlas was mined from, in the plan's number format; `model` None is the plan's own.
-
-    The threads of this process become the plan's, so that last bits are. Raises ModelDiffers, AtlasUnfinished for a
-    part, PlanDiffers where later rules changed one of the `tables`, and what loading raises.
+    """The model that an atlas was mined from, in the plan's dtype and threads; `model` None is the plan's. Raises
+    ModelDiffers, AtlasUnfinished for a part, PlanDiffers if later rules changed one of the `tables`, and what loading
+    raises.
     """
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then extend it")
@@ -161,7 +156,7 @@ def load_mined(
 
 @contextmanager
 def hold_atlas(atlas: Atlas) -> Iterator[None]:
-    """Holds a finished atlas for what is added to it; Ctrl-C becomes Interrupted. Raises AtlasBusy."""
+    """Locks a finished atlas for additions; Ctrl-C becomes Interrupted. Raises AtlasBusy."""
     with write_beside(atlas):
         try:
             yield
@@ -170,10 +165,7 @@ def hold_atlas(atlas: Atlas) -> Iterator[None]:
 
 
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
-    """Makes files, which are whole now, part of the atlas; what was saved on the way to them is not needed any more.
-
-    In a work folder that was to be kept (it holds the text) nothing is removed.
-    """
+    """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
     record_hashes(atlas, SIDE, paths)
     if (context.work / "text").is_dir():
         return

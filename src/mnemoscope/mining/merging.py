@@ -1,7 +1,7 @@
-"""Parts of one plan -> one atlas, every table byte-identical to that of a single run.
+"""Merges the parts of one plan into an atlas with the bytes of a single run.
 
-A part carries the accumulators' state; states merge exactly, and all stages run here with the plan's model. Parts of
-different plans, a missing and a repeated one are refused by name. A merge that was stopped resumes from what it saved.
+Parts carry the accumulators' states, which merge exactly; all stages then run here with the plan's model. An
+interrupted merge resumes.
 """
 
 import os
@@ -48,15 +48,14 @@ def merge(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder of the atlas that `parts` make together; `model` if the plan's model has moved.
+    """Merges `parts` into the atlas `out`; returns it. `model` is needed if the plan's model has moved.
 
-    How it is opened is said as to `load_model`; what is left out is as in the plan. `accept_versions` is as for `mine`.
-    `allow_mixed_devices`: parts may come from processors or cards of different names, and the manifest then says that
-    the atlas is equal to tolerance. Goes on if it was interrupted.
+    Model options are those of `load_model`; omitted ones are as in the plan. `accept_versions` is as for `mine`. With
+    `allow_mixed_devices`, parts may come from processors or cards of different names; the manifest then says that the
+    atlas is equal to tolerance.
 
-    Raises PartsDiffer (different plans, a missing or repeated part, another model, library or name of a device),
-    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces what it holds),
-    Interrupted.
+    Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
+    AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces it), Interrupted.
     """
     opening = ModelOptions(
         revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
@@ -77,11 +76,12 @@ def merge(
             f"{folders[0]} was mined by rules {plan.rules}, this version merges parts of rules {RULES}; merge them with"
             " the version that mined them, or mine them again"
         )
-    _check_devices(folders, plan, mixed=allow_mixed_devices)
+    outline = MiningState.outline(StateShape({}, plan.triggers, ()))
+    for folder in folders:  # refuses devices of different names before anything is made
+        outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
     with loaded.in_use(compare=True), hold_folder(directory):
-        # Again, now that nobody else can write.
-        check_writable(directory, force=force, advice=_ADVICE)
+        check_writable(directory, force=force, advice=_ADVICE)  # again, now that the folder is locked
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
         versions = _begin(directory, plan, manifests, paths, force=force)
         context = RunContext(directory, progress=progress or ignore_progress)
@@ -96,7 +96,7 @@ def merge(
 def _begin(
     directory: Path, plan: MiningPlan, manifests: list[Manifest], paths: Mapping[str, str], *, force: bool
 ) -> list[dict[str, str]]:
-    """Begins the merged atlas, or goes on with it; returns the versions that had a hand in it. Raises PlanDiffers."""
+    """Begins or resumes the merged atlas; returns the library versions used. Raises PlanDiffers."""
     found = look_into(directory, plan, part=None, otherwise="; choose another folder, or --force")
     if found.differs is not None and not force:
         raise found.differs
@@ -110,7 +110,7 @@ def _begin(
 
 
 def _complete(folders: list[Path]) -> list[Manifest]:
-    """The manifests of the parts, ordered as given; raises PartsDiffer unless they are all parts of one plan."""
+    """The manifests of the parts; raises PartsDiffer unless they are all parts of one plan."""
     if not folders:
         raise OptionError("merge needs the folders of the parts")
     manifests = [read_manifest(folder) for folder in folders]
@@ -146,19 +146,12 @@ def _complete(folders: list[Path]) -> list[Manifest]:
     return manifests
 
 
-def _check_devices(folders: list[Path], plan: MiningPlan, *, mixed: bool) -> None:
-    """Raises PartsDiffer for parts that were computed on things of different names, before anything is made."""
-    outline = MiningState.outline(StateShape({}, plan.triggers, ()))
-    for folder in folders:
-        outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=mixed)
-
-
 def _plans_model(
     part: Path, plan: MiningPlan, model: LanguageModel | str | None, opening: ModelOptions, *, accept_versions: bool
 ) -> LanguageModel:
     here = library_versions()
-    if not accept_versions and (others := [name for name in here if here[name] != plan.versions[name]]):
-        said = ", ".join(f"{name} {plan.versions[name]} (here {here[name]})" for name in others)
+    if not accept_versions and (others := [name for name in here if here[name] != getattr(plan, name)]):
+        said = ", ".join(f"{name} {getattr(plan, name)} (here {here[name]})" for name in others)
         raise PartsDiffer(f"the parts were mined with {said}; install that, or --accept-versions to merge with these")
     set_threads(plan.threads)
     if not isinstance(model, LanguageModel):

@@ -1,7 +1,5 @@
-"""One run of mining, from a model and a text to a finished atlas, interrupted or not.
-
-`run_mining` is the order of things: check what can be checked at once, lock the folder, settle the text, run the model
-over it, do all stages, seal. `work/` inside the atlas holds the tokenized text and the saved states until then.
+"""One run of mining, from a model and a text to a finished atlas; resumes an interrupted one. Until the seal `work/` in
+the atlas holds the tokenized text and saved states.
 """
 
 import os
@@ -73,12 +71,12 @@ def mine(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder of the finished atlas (or part) mined from `model` and `corpus`; goes on if it was interrupted.
+    """Mines `model` and `corpus` into the folder `out`; returns it. Goes on if it was interrupted.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. What the options mean is
-    said in `MiningOptions` and `ModelOptions`; they are spelled out here so that `help` and every editor know them.
-    Raises AtlasExists for a folder that is finished (without `force`) or holds something else, PlanDiffers for one that
-    was begun otherwise, AtlasBusy, Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. Options are explained in
+    `MiningOptions` and `ModelOptions`; they are listed here for `help` and editors. Raises AtlasExists for a folder
+    that is finished (without `force`) or holds something else, PlanDiffers for one begun with another plan, AtlasBusy,
+    Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
     opening = ModelOptions(
         revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
@@ -103,12 +101,15 @@ def run_mining(
     *,
     progress: Progress = ignore_progress,
 ) -> Path:
-    """`mine` with its options as one; returns `directory`, which then holds the atlas or part."""
+    """`mine` with its options as one object."""
     begun = begin_mining(model, corpus, directory, options, progress=progress)
     with begun.model.in_use(compare=True), hold_folder(directory):
-        # Again, now that nobody else can write: another run may have finished while this one loaded its model.
-        check_folder(directory, options)
-        _refuse_workers(directory)
+        check_folder(directory, options)  # again: another run may have finished while this one loaded its model
+        if work_of(unfinished_plan(directory)):
+            raise PlanDiffers(
+                f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin"
+                " anew"
+            )
         context = RunContext(directory, options.checkpoint_every, progress)
         text = settle_text(context, begun, options)
         state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
@@ -136,10 +137,8 @@ def begin_mining(
     threads: int | None = None,
     progress: Progress = ignore_progress,
 ) -> RunInputs:
-    """What is settled before the folder is locked: the model loaded, the texts found, the plan but for the texts.
-
-    `threads` are those of one worker, where this process is none; in a folder that was begun they are what it was
-    begun with. Raises what cannot be, without having written anything.
+    """Loads the model, finds the texts and makes the plan, which lacks only what the texts tell; writes nothing.
+    `threads` are those of one worker if this process only drives workers; a begun folder keeps its own.
     """
     check_folder(directory, options)
     require_addresses(_ADDRESSES, "mining")
@@ -169,17 +168,10 @@ def begin_mining(
 
 
 def begun_threads(directory: Path, options: MiningOptions) -> int | None:
-    """The threads of a worker that the run in this folder was begun with, if it is to be gone on with."""
+    """The threads of a worker in the run begun in this folder; None if there is none or `force` discards it."""
     begun = unfinished_plan(directory)
     threads = None if begun is None or options.force else begun["plan"].get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
-
-
-def _refuse_workers(directory: Path) -> None:
-    if work_of(unfinished_plan(directory)):
-        raise PlanDiffers(
-            f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin anew"
-        )
 
 
 def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
@@ -190,7 +182,7 @@ def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
 
 
 def _device(directory: Path, options: MiningOptions) -> str:
-    """The device asked for; `auto` is, in a folder that was begun, what it was begun on. Raises OptionError."""
+    """The device asked for; for `auto`, that of the run begun in the folder. Raises OptionError."""
     begun = unfinished_plan(directory)
     if options.device != AUTO or begun is None:
         return options.device
@@ -208,6 +200,6 @@ def _device(directory: Path, options: MiningOptions) -> str:
 
 
 def check_folder(directory: Path, options: MiningOptions) -> None:
-    """Raises AtlasExists where nothing can be mined into the folder."""
+    """Raises AtlasExists if nothing can be mined into the folder."""
     advice = "; choose another folder, or --force to mine it again"
     check_writable(directory, force=options.force, advice=advice)

@@ -1,9 +1,7 @@
-"""The folder of a run: what lies in it when the run begins, and the text that is settled there.
+"""The folder of a run: its content when the run begins, and preparing the text in it.
 
-What lies in the folder is found out once (`FoundFolder`), when it is locked, so that nobody else changes it
-meanwhile. A text is settled when it is read and tokenized, its fingerprints are in the plan, and the folder is
-begun. A text that cannot be used leaves no trace, and a finished atlas is taken away only when there is something to
-replace it with.
+A text is settled when it is read and tokenized, its fingerprints are in the plan, and the folder is marked as begun. A
+text that cannot be used leaves no trace, and a finished atlas is removed only when there is something to replace it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,19 +31,19 @@ from mnemoscope.models.special_tokens import ChatReader
 
 @dataclass(frozen=True)
 class FoundFolder:
-    """What lies in a folder when a run begins; nothing of an atlas where all is left out."""
+    """The content of a folder when a run begins; the defaults: no atlas."""
 
     finished: bool = False
-    """Whether it is a finished atlas, which is to be replaced."""
+    """Whether it is a finished atlas, to be replaced."""
     begun: Mapping[str, Any] | None = None
-    """What a run that was stopped there said of itself."""
+    """The document of an unfinished run."""
     differs: PlanDiffers | None = None
-    """How that run was one of another plan or part; None: it can be gone on with."""
+    """Why the unfinished run cannot be gone on with; None if it can."""
 
 
 @contextmanager
 def hold_folder(directory: Path) -> Iterator[None]:
-    """Locks the folder for a run or a merge, in which Ctrl-C becomes Interrupted, a StopSignal Terminated."""
+    """Locks the folder; Ctrl-C becomes Interrupted, a StopSignal Terminated."""
     with lock_folder(directory):
         try:
             yield
@@ -54,7 +52,7 @@ def hold_folder(directory: Path) -> Iterator[None]:
 
 
 def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, otherwise: str) -> FoundFolder:
-    """What the folder is to a run of this plan and part; `otherwise` is the way out where another part was begun."""
+    """The folder as a run of this plan and part finds it; `otherwise` is the advice if another part was begun."""
     begun = unfinished_plan(directory)
     if begun is None:
         return FoundFolder(finished=occupancy(directory) == "finished")
@@ -64,7 +62,7 @@ def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, othe
 def difference(
     plan: MiningPlan, begun: Mapping[str, Any], directory: Path, *, part: list[int] | None, otherwise: str
 ) -> PlanDiffers | None:
-    """How what was begun in the folder differs from this plan and part, as an error; None where it is the same."""
+    """The error for a run begun with another plan or part; None if it is the same."""
     try:
         plan.check_same(begun["plan"], directory)
     except PlanDiffers as error:
@@ -75,11 +73,7 @@ def difference(
 
 
 def check_writable(directory: Path, *, force: bool, advice: str) -> None:
-    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas.
-
-    `advice` is what the error says of a finished one after the folder's name, and after how its patterns are made,
-    where it was stopped before it had them.
-    """
+    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas."""
     with storing(directory):
         found = occupancy(directory)
     if found == "foreign":
@@ -90,7 +84,7 @@ def check_writable(directory: Path, *, force: bool, advice: str) -> None:
 
 
 def _lacks_patterns(directory: Path) -> bool:
-    """Whether a finished atlas, which is no part, has no patterns that a manifest covers."""
+    """Whether a finished atlas, no part, has no patterns that a manifest covers."""
     try:
         covered = files_beside(directory, "analyses", file_hash(directory / MANIFEST))
     except OSError:
@@ -100,8 +94,6 @@ def _lacks_patterns(directory: Path) -> bool:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run begins with: its model, its texts as they are found, and the plan but for what the texts tell."""
-
     model: LanguageModel
     plan: MiningPlan
     source: Source
@@ -109,13 +101,13 @@ class RunInputs:
 
     @property
     def places(self) -> dict[str, dict[str, Any]]:
-        """Where model and texts lie, and how large the texts are, which no plan tells."""
+        """The paths of model and texts and the sizes of the texts, which are not in the plan."""
         texts = {"corpus": self.source} | ({} if self.validation is None else {"validation": self.validation})
         paths = {name: full_name(text.spec, of_text=True) for name, text in texts.items()}
         return {"paths": paths_of(self.model) | paths, "sizes": {name: text.size for name, text in texts.items()}}
 
     def check_texts(self, begun: Mapping[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers for a text of another place and size than begun with; what one as large holds decides."""
+        """Raises PlanDiffers for a text of another path and size; others are compared by content later."""
         for name, size in self.places["sizes"].items():
             was, now = begun.get("paths", {}).get(name), self.places["paths"][name]
             if was != now and (size is None or size != begun.get("sizes", {}).get(name)):
@@ -127,19 +119,18 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class SettledText:
-    """A text as it is mined: its tokens, the complete plan, and the versions that had a hand in the atlas."""
+    """A tokenized text, the complete plan, and the library versions used."""
 
     copy: TokenizedCorpus
     plan: MiningPlan
     versions: list[dict[str, str]]
     work: Mapping[str, Any] | None = None
-    """What workers share of a run that was begun for them, which goes on."""
+    """The shared settings of a run for workers that goes on."""
 
 
 def settle_text(context: RunContext, beginning: RunInputs, options: MiningOptions) -> SettledText:
-    """The text of a run in its locked folder, which is then begun with the complete plan.
-
-    Raises PlanDiffers for a folder that was begun otherwise (without `force`), and what reading a text raises.
+    """Prepares the text in the locked folder, which is then begun with the complete plan. Raises PlanDiffers for a
+    folder begun with another plan (without `force`), and what reading a text raises.
     """
     directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, beginning.plan
     part = None if options.share is None else list(options.share)
@@ -197,25 +188,19 @@ def begin_run(
     places: Mapping[str, Any],
     work: Mapping[str, Any] | None = None,
 ) -> None:
-    """Marks the folder as one in which this is made, so that it can be gone on with.
-
-    `places` tells the `paths` of model and texts, which the plan does not; `work` is what workers share.
-    """
+    """Marks the folder as begun; `places` has the `paths` of model and texts, `work` the settings of workers."""
     shared = {} if work is None else {"work": dict(work)}
     begin(directory, plan={"plan": plan.document(), "part": part, "versions": versions, **places, **shared})
 
 
 def paths_of(model: LanguageModel) -> dict[str, str]:
-    """What opens a model again, from every folder of this machine, by its names in a plan."""
+    """What opens a model again from any folder of this machine, by its names in a plan."""
     found = {"model": model.source, **{name: getattr(model.opening, name) for name in NAMED}}
     return {name: full_name(str(value)) for name, value in found.items() if value is not None}
 
 
 def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Encoder, str, Render | None]:
-    """What reads the texts of a run, what says which it is, and what makes a text of a chat.
-
-    The model, or for token ids a reader of these, or for chats one of the model's template. Raises ModelUnsupported.
-    """
+    """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any. Raises ModelUnsupported."""
     if is_chat(text_field) and not ids:
         chat = ChatReader(model)
         return chat, chat.fingerprint, chat.render
@@ -227,10 +212,9 @@ def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Enc
 
 
 def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> TokenizedCorpus:
-    """The tokenized text, made or opened."""
     model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
-    libraries = {name: plan.versions[name] for name in ("tokenizers", "sentencex")}
+    libraries = {"tokenizers": plan.tokenizers, "sentencex": plan.sentencex}
     encoder, made_of, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
@@ -242,14 +226,14 @@ def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> Tok
 
 
 def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:
-    """Tries the model on rows beyond its boundaries where the text has any; raises ModelUnsupported."""
+    """Proves the model on rows beyond its boundaries if the text has any; raises ModelUnsupported."""
     texts = [copy, *([copy.validation] if isinstance(copy.validation, TokenizedCorpus) else [])]
     longest = max(int(text.lengths.max(initial=0)) for text in texts)
     prove_long_rows(model, model.reading.columns(longest))
 
 
 def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:
-    """The plan with what only the texts tell: their fingerprints, and how many removals they are worth."""
+    """The plan with the fingerprints of the texts and the default number of removals."""
     sentences, tokens = int(copy.counts["mined_sentences"]), int(copy.counts["mined_tokens"])
     removals = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(plan.layers))
     return replace(

@@ -1,7 +1,7 @@
-"""The end of a run: patterns, what the manifest says, and the seal.
+"""The end of a run: patterns, the manifest, and the seal.
 
 Sealing needs no model, only `model_facts`: the driver that seals what workers made has none. Patterns are found before
-the seal, layer by layer, and put together behind it, since the manifest does not cover them.
+the seal, layer by layer, and joined after it, since the manifest does not cover them.
 """
 
 import platform
@@ -27,7 +27,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write_layer_patterns, write_words
 
 SEALING = "sealing"
-"""The stage at whose begin nothing may write into the work folder any more."""
+"""The stage from whose begin nothing may write into the work folder."""
 _OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers")
 """The tables in which patterns are found."""
 
@@ -42,11 +42,9 @@ def seal_run(
     part: tuple[int, int] | None = None,
     keep_work: bool = False,
 ) -> None:
-    """Makes an atlas, or a part, of a folder in which all stages are done; needs no model.
-
-    `facts` are those of `model_facts`, as they are or read from JSON; `counts` those of the text; `versions` as of
-    `all_versions`. Raises MiningError where a stage is not done, AtlasUnfinished where a layer's patterns are missing
-    (the atlas is sealed then), Interrupted, StoreFailed.
+    """Seals the folder as an atlas, or a part, when all stages are done. `facts` are `model_facts`, `counts` those of
+    the text, `versions` those of `all_versions`. Raises MiningError if a stage is not done, AtlasUnfinished if a
+    layer's patterns are missing (the atlas is sealed then), Interrupted, StoreFailed.
     """
     directory, work = context.directory, context.work
     context.progress(SEALING, 0, None, "")
@@ -63,10 +61,32 @@ def seal_run(
         halved = {stage: own.pop("halved") for stage, own in asked.items()}
         halved = {stage: steps for stage, steps in halved.items() if steps or stage != "scales"}
         questions = {**asked["removals"], **asked["predictions"], **asked["scales"], "out_of_memory_steps": halved}
-    document = manifest_of(
-        facts, plan, text["halved"], counts=counts, versions=versions, part=part, questions=questions,
-        equality=text["equality"],
-    )  # fmt: skip
+    given, held_out = counts.get("validation"), int(counts["held_out_sentences"])
+    # Sentences of a separate validation text may be mined, too; of the mined text none is.
+    total = held_out if given is None else int(given["sentences"])
+    shared = 0 if given is None else int(given["overlap_sentences"])
+    document: dict[str, Any] = {
+        "model": {**facts, "spec": plan.spec},
+        "corpus": {
+            "spec": plan.corpus,
+            "fingerprint": plan.corpus_fingerprint,
+            "counts": dict(counts),
+            "held_out_share": held_out / max(1, int(counts["sentences"])),
+            "overlap": {"sentences": shared, "of": total, "share": shared / max(1, total)},
+        },
+        "plan": plan.document(),
+        "plan_hash": plan.hash(),
+        "layers": list(plan.layers),
+        "projections": {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"},
+        "dtype": plan.dtype,
+        "device": plan.device,
+        "out_of_memory_batches": text["halved"],
+        "versions": list(versions),
+        "byte_identity_promised": len(versions) == 1 and not text["halved"],
+        **text["equality"],
+        **({} if questions is None else {"questions": questions}),
+        **({} if part is None else {"part": {"index": part[0], "of": part[1]}}),
+    }
     seal(directory, document)
     if part is None:
         add_patterns(directory)
@@ -75,10 +95,7 @@ def seal_run(
 
 
 def add_patterns(directory: Path) -> None:
-    """Puts the patterns of all layers together in the atlas, which is sealed by now.
-
-    Raises Interrupted after Ctrl-C, StoreFailed, AtlasUnfinished where a layer's were not found.
-    """
+    """Joins the patterns of all layers in the sealed atlas. Raises Interrupted, StoreFailed, AtlasUnfinished."""
     left = f"{directory} is finished but for its patterns, which {patterns_command(directory)} makes"
     try:
         join_patterns(open_atlas(directory))
@@ -89,18 +106,17 @@ def add_patterns(directory: Path) -> None:
 
 
 def number_words(run: MiningRun) -> None:
-    """Numbers the words of all layers, in one go: patterns that are equals come in the order of their words."""
+    """Numbers the words of all layers at once: ties between patterns are ordered by their words."""
     write_words(_unsealed_atlas(run), progress=run.context.progress)
 
 
 def find_layer_patterns(run: MiningRun, layer: int) -> None:
-    """Finds the patterns of one layer, whose triggers must be there."""
     finder = run.keep(PatternFinder, lambda: open_finder(_unsealed_atlas(run)))
     write_layer_patterns(finder.atlas, layer, finder)
 
 
 def _unsealed_atlas(run: MiningRun) -> Atlas:
-    """The folder of a run as the atlas that it will be: what patterns are found in can be read, no other table."""
+    """The folder as an atlas with only the tables in which patterns are found."""
     directory, plan = run.directory, run.plan
     read = {path: found[0].name for path in table_files(directory) if (found := place(path))}
     files = {path: file_entry(directory / path) for path, name in read.items() if name in _OF_PATTERNS}
@@ -116,7 +132,7 @@ def _unsealed_atlas(run: MiningRun) -> Atlas:
 
 
 def model_facts(model: LanguageModel) -> dict[str, Any]:
-    """What the manifest says of a model: where it is from, its kind, sizes and proof, as plain values."""
+    """The entry of a model in the manifest: origin, kind, sizes and proof."""
     routed, shared = most_experts(model.numberings.values())
     experts = [numbering.document() for numbering in model.numberings.values()]
     return {
@@ -132,7 +148,8 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         "final_norm": model.final_norm,
         "values": "probed" if model.probed else "read",
         "head": "linear" if model.linear_head else "adaptive softmax",
-        **({"experts": routed, "shared_experts": shared} if experts else {}), **model.anatomy.hybrid_facts(),
+        **({"experts": routed, "shared_experts": shared} if experts else {}),
+        **model.anatomy.hybrid_facts(),
         "sizes": {
             **vars(model.sizes),
             "memories": list(model.sizes.memories),
@@ -142,51 +159,3 @@ def model_facts(model: LanguageModel) -> dict[str, Any]:
         **({} if model.eager else {"attention_weights": "unknown"}),
         "proof": {name: getattr(model.proof, name) for name in ("residual", "ablation", "keys", "scores")},
     }
-
-
-def manifest_of(
-    facts: Mapping[str, Any],
-    plan: MiningPlan,
-    halved: Sequence[int],
-    *,
-    counts: Mapping[str, Any],
-    versions: Sequence[Mapping[str, str]],
-    part: tuple[int, int] | None,
-    questions: Mapping[str, Any] | None,
-    equality: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What the manifest says, but for the schema, the package and the hashes; as of `seal_atlas`."""
-    sentences = max(1, int(counts["sentences"]))
-    document: dict[str, Any] = {
-        "model": {**facts, "spec": plan.spec},
-        "corpus": {
-            "spec": plan.corpus,
-            "fingerprint": plan.corpus_fingerprint,
-            "counts": dict(counts),
-            "held_out_share": int(counts["held_out_sentences"]) / sentences,
-            "overlap": _overlap(counts),
-        },
-        "plan": plan.document(),
-        "plan_hash": plan.hash(),
-        "layers": list(plan.layers),
-        "projections": {"values": "gain", "votes": "gain", "streams": "lens", "neighbours": "raw cosine"},
-        "dtype": plan.dtype,
-        "device": plan.device,
-        "out_of_memory_batches": list(halved),
-        "versions": list(versions),
-        "byte_identity_promised": len(versions) == 1 and not halved,
-        **(equality or {}),
-    }
-    if questions is not None:
-        document["questions"] = dict(questions)
-    if part is not None:
-        document["part"] = {"index": part[0], "of": part[1]}
-    return document
-
-
-def _overlap(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """How many sentences of the validation text are mined, too: none where it was held out of the mined text."""
-    given = counts.get("validation")
-    total = int(counts["held_out_sentences"] if given is None else given["sentences"])
-    shared = 0 if given is None else int(given["overlap_sentences"])
-    return {"sentences": shared, "of": total, "share": shared / max(1, total)}

@@ -1,9 +1,8 @@
-"""The one list of stages from a read text to an atlas, and what does one unit of any of them.
+"""The list of stages from a read text to an atlas, and the routine that does one unit of any of them.
 
 One process does all units in order (`run_stages`), workers lease them, `extend` does the stages of one optional table,
-a part stops before the first stage that needs all triggers. The units of a stage are independent: any order, any
-process, and twice does no harm, since every unit writes whole files and none changes a file that another has made. So
-who is late and does again what is long done writes what lies there already.
+and a part stops before the first stage that needs all triggers. Units of a stage are independent: each writes whole
+files and changes none of another unit, so they may run in any order, in any process, and twice.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,27 +27,26 @@ from mnemoscope.mining.sealing import find_layer_patterns, number_words
 
 @dataclass(frozen=True)
 class Stage:
-    """One step: `make(run, unit)` does one unit, which is a layer, the number of a piece, or 0 of a whole run."""
+    """`make(run, unit)` does one unit: a layer, the number of a piece, or 0."""
 
     name: str
     unit: Literal["run", "layer", "piece"]
     make: Callable[[MiningRun, int], None]
     table: str | None = None
-    """The optional table that it is a step to; `extend` makes it."""
+    """The optional table that it helps to make."""
     needs_all: bool = True
-    """Whether the triggers of the whole text are needed, which a part of it does not have."""
+    """Whether it needs the triggers of the whole text, which a part lacks."""
     mined: bool = True
-    """Whether mining does it, or `extend` alone."""
+    """Whether mining does it; if not, only `extend` does."""
 
     def count(self, layers: int, pieces: int) -> int:
-        """How many units it has, of a run with so many mined layers and pieces."""
         return {"run": 1, "layer": layers, "piece": pieces}[self.unit]
 
 
 def _pass_stages(
     name: str, kind: type[PlannedPass], *, table: str | None = None, mined: bool = True
 ) -> tuple[Stage, Stage]:
-    """The two stages of a planned pass: its pieces, and their answers put together."""
+    """The two stages of a planned pass: its pieces, and joining them."""
     return (
         Stage(name, "piece", lambda run, piece: ask(run, kind, piece), table, mined=mined),
         Stage(f"{name} together", "run", lambda run, _: answer(run, kind, name), table, mined=mined),
@@ -75,11 +73,11 @@ STAGES: tuple[Stage, ...] = (
 
 MINED: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage.mined)
 OPTIONAL_TABLES: tuple[str, ...] = tuple(dict.fromkeys(stage.table for stage in STAGES if stage.table))
-"""What `extend` can make, in the order in which it is made."""
+"""The tables that `extend` can make, in order."""
 
 
 def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
-    """Does all units of these stages in order; resumes what a stop saved. Raises what stages raise, Interrupted."""
+    """Does all units of the stages in order and resumes saved work. Raises what stages raise, Interrupted."""
     for stage in stages:
         count = stage.count(len(run.plan.layers), run.pieces)
         for number in range(count):
@@ -92,10 +90,7 @@ def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:
 
 
 def run_unit(run: MiningRun, stage: Stage, number: int) -> None:
-    """Does one unit (0-based) of a stage, once all stages before it are done.
-
-    Raises MiningError where they are not, AtlasDamaged for a state of another plan, NotFinite, StoreFailed.
-    """
+    """Does unit `number` (0-based). Raises MiningError, AtlasDamaged, NotFinite, StoreFailed."""
     count = stage.count(len(run.plan.layers), run.pieces)
     if not 0 <= number < count:
         raise MiningError(f"stage {stage.name} has no task {number}, only {count}")

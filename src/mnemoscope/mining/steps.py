@@ -1,9 +1,8 @@
-"""A run's work in steps: where it works, how it is saved and resumed, and what it does when memory runs out.
+"""A run's work in steps that are saved and resumed, and taken in halves when memory runs out.
 
-`RunContext` is what every pass needs and no plan holds. `run_checkpointed` is the one loop that saves now and then: of
-the text, of passes, of lenses. A pass after the text knows beforehand what it will ask (`PlannedSteps`); a piece of it
-is a run of neighbouring steps, which any process takes in any order (`run_piece`), and whose answers are put together
-(`join_pieces`). Nothing here knows what the steps do.
+`run_checkpointed` is the one loop that saves now and then: of the text, of passes, of lenses. A pass after the text
+plans all its steps (`PlannedSteps`). A piece is a run of neighbouring steps, which any process takes in any order
+(`run_piece`); `join_pieces` puts the answers together. Nothing here knows what the steps do.
 """
 
 import hashlib
@@ -31,14 +30,15 @@ from mnemoscope.mining.text.thread_team import ThreadTeam
 Answers = dict[str, NDArray[Any]]
 
 CHECKPOINT = "state.safetensors"
-"""The state of the pass over the text: in the work folder while that goes on, in `state/` of a finished part."""
+"""The state of the pass over the text, in the work folder; of a finished part in `state/`."""
 _ROWS, _HALVED, _DONE = "rows", "halved", "done"
-"""In a piece's file beside its answers: their places along the first axis, the steps that were halved, steps taken."""
+"""In a piece's file beside its answers: their places along the first axis, the steps halved, the number of steps taken.
+"""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run in its locked folder: `checkpoint_every` in seconds; `progress` is called with each step of a pass."""
+    """One run in its locked folder; `checkpoint_every` is in seconds."""
 
     directory: Path
     checkpoint_every: float = 60.0
@@ -50,21 +50,17 @@ class RunContext:
 
     @property
     def work(self) -> Path:
-        """Where the tokenized text and the saved states lie until the atlas is sealed."""
+        """Holds the tokenized text and saved states until the atlas is sealed."""
         return self.directory / WORK
 
     def end_stage(self, stage: str) -> None:
-        """Notes that a stage ends here; the next one begins."""
         self.seconds[stage] = time.monotonic() - self.began - sum(self.seconds.values())
 
 
 def run_checkpointed(
     context: RunContext, numbers: Sequence[int], take: Callable[[int], None], save_state: Callable[[], None]
 ) -> None:
-    """Takes the steps of these numbers in order; saves now and then, and at the end.
-
-    Raises Interrupted after Ctrl-C with the state saved, StoreFailed.
-    """
+    """Takes the steps in order, saves now and then and at the end. Raises Interrupted (state saved), StoreFailed."""
     with Checkpoints(save_state, every=context.checkpoint_every) as checkpoints:
         for number in numbers:
             take(number)
@@ -74,7 +70,7 @@ def run_checkpointed(
 
 
 def digest(*parts: object) -> str:
-    """The sha256, in hex, of arrays, tensors on a CPU and plain values, in this order."""
+    """The sha256, in hex, of arrays, CPU tensors and plain values, in this order."""
     sha = hashlib.sha256()
     for part in parts:
         array = np.asarray(part)
@@ -85,10 +81,9 @@ def digest(*parts: object) -> str:
 
 @dataclass(frozen=True)
 class PlannedSteps:
-    """Steps that are known before the first is taken: `step(items)` fills `answers` for the items of one of the `cuts`.
-
-    `answers` are made by `empty_answers`, share their first axis, and are changed in place. `inputs` is a digest of all
-    that the steps read: saved answers of other inputs are ignored. The steps run inside `around()`.
+    """Steps known beforehand: `step(items)` fills `answers` for the items of one of the `cuts`, inside `around()`.
+    `answers` come from `empty_answers`, share their first axis and are changed in place. `inputs` is a digest of all
+    that the steps read: saved answers of other inputs are ignored.
     """
 
     step: Callable[[slice], None]
@@ -101,36 +96,31 @@ class PlannedSteps:
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def take(self, number: int) -> bool:
-        """Takes one cut, of whose items each thread of the team takes a part; whether memory held it whole.
+        """Takes one cut, shared among the team; returns whether memory held it whole. Raises MiningError."""
 
-        What does not fit is taken in halves; raises MiningError for an item that does not fit alone.
-        """
-        return run_in_halves(self._share_out, self.cuts[number], halves_of)
+        def share_out(items: slice) -> None:
+            self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
 
-    def _share_out(self, items: slice) -> None:
-        self.team.run([partial(self.step, part) for part in even_parts(items, self.team.size)])
+        return run_in_halves(share_out, self.cuts[number], halves_of)
 
     def forget(self) -> None:
-        """Empties all answers."""
         for array in self.answers.values():
             array[...] = empty_answers(array.shape, array.dtype)
 
 
 def empty_answers(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[Any]:
-    """Room for answers: NaN, or -1 in integers, which no answer is."""
+    """NaN, or -1 in integers: no answer has these values."""
     return np.full(shape, np.nan if np.dtype(kind).kind == "f" else -1, kind)
 
 
 def is_unanswered(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which entries of an array of answers no step has filled."""
     return np.isnan(array) if array.dtype.kind == "f" else array < 0
 
 
 def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: int = 1) -> None:
-    """Takes the steps of one of so many pieces (0-based) that no earlier run has taken, and saves their answers.
-
-    All that `steps.answers` held is forgotten. Two processes may do one piece at the same time. Raises Interrupted,
-    StoreFailed, MiningError (an item that does not fit alone).
+    """Takes the steps of piece `number` (0-based) that no earlier run has taken, and saves their answers; drops what
+    `steps.answers` held. Two processes may do one piece at the same time. Raises Interrupted, StoreFailed, MiningError
+    (an item that does not fit alone).
     """
     path, inputs = _file(context, steps, number, of), _inputs(steps, number, of)
     first, last = number * len(steps.cuts) // of, (number + 1) * len(steps.cuts) // of
@@ -151,7 +141,8 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
         done = k + 1 - first
 
     def save_piece() -> None:
-        rows = _answered_rows(steps.answers)
+        there = [(~is_unanswered(one)).any(axis=tuple(range(1, one.ndim))) for one in steps.answers.values()]
+        rows = np.flatnonzero(np.logical_or.reduce(there))
         own = {name: array[rows] for name, array in steps.answers.items()}
         own |= {_ROWS: rows, _HALVED: np.array(halved, np.int64), _DONE: np.array([done], np.int64)}
         write_bytes(path, save(own, {"inputs": inputs}))
@@ -162,9 +153,8 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
 
 
 def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> list[int]:
-    """Fills `steps.answers` from the files of all pieces; returns the numbers of the steps that were halved.
-
-    Raises MiningError for a piece that is missing, unfinished or of other inputs, and for an answer that no step gave.
+    """Fills `steps.answers` from the files of all pieces; returns the numbers of the steps that were halved. Raises
+    MiningError for a piece that is missing, unfinished or of other inputs, and for an entry without an answer.
     """
     halved: list[int] = []
     steps.forget()
@@ -189,7 +179,7 @@ def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> lis
 
 
 def read_saved(path: Path, inputs: str) -> Answers | None:
-    """The arrays saved at `path`; None where there is nothing that was made of these inputs."""
+    """The arrays saved at `path`; None unless they were made of these inputs."""
     try:
         with safe_open(path, "np") as file:
             stated = (file.metadata() or {}).get("inputs")
@@ -199,11 +189,9 @@ def read_saved(path: Path, inputs: str) -> Answers | None:
 
 
 def _fill(answers: Answers, saved: Answers) -> list[int]:
-    """Fills in what a piece's file holds; returns the numbers of its steps that were halved."""
     for name, array in answers.items():
         array[saved[_ROWS]] = saved[name]
-    halved: list[int] = saved[_HALVED].tolist()
-    return halved
+    return list(saved[_HALVED].tolist())
 
 
 def _file(context: RunContext, steps: PlannedSteps, number: int, of: int) -> Path:
@@ -211,12 +199,6 @@ def _file(context: RunContext, steps: PlannedSteps, number: int, of: int) -> Pat
 
 
 def _inputs(steps: PlannedSteps, number: int, of: int) -> str:
-    """What the file of a piece must have been made of: arrays of these kinds, cut into as many pieces."""
+    """The digest that a file of this piece must state."""
     kinds = [(name, array.dtype.str, array.shape) for name, array in sorted(steps.answers.items())]
     return digest(steps.inputs, number, of, str(kinds))
-
-
-def _answered_rows(answers: Answers) -> NDArray[np.int64]:
-    """The places along the first axis at which any array has an answer."""
-    there = [(~is_unanswered(array)).any(axis=tuple(range(1, array.ndim))) for array in answers.values()]
-    return np.flatnonzero(np.logical_or.reduce(there))

@@ -1,4 +1,4 @@
-"""One pass of the model over the text, checkpointed: every batch of the plan, read and counted in its order."""
+"""The checkpointed pass of the model over the text."""
 
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from mnemoscope.models.special_tokens import special_tokens
 
 
 class TextReader:
-    """Runs the model over batches of the text, by number, and counts them in a state."""
-
     def __init__(
         self, context: RunContext, model: LanguageModel, loader: BatchLoader, plan: MiningPlan, state: MiningState
     ) -> None:
@@ -26,7 +24,7 @@ class TextReader:
         self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all", never=never)
 
     def take(self, number: int) -> int:
-        """Counts one batch; returns the tokens of its sentences. Raises NotFinite (nothing of it is counted)."""
+        """Counts one batch; returns the number of its tokens. Raises NotFinite (nothing of it is counted)."""
         batch = self._loader(number)
         if not self._reader.read(batch):
             self.state.halved.append(number)
@@ -34,7 +32,7 @@ class TextReader:
         return batch.tokens
 
     def serialise(self) -> bytes:
-        """The state as a file holds it; raises NotFinite."""
+        """The state as a file; raises NotFinite."""
         self._reader.check()
         return self.state.serialise(plan=self._plan_hash)
 
@@ -47,9 +45,8 @@ def read_text(
     *,
     share: tuple[int, int] | None,
 ) -> Path:
-    """The saved state once the model has run over every batch of the text (or of its part); resumes a saved one.
-
-    Raises NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
+    """Runs the model over all batches of the text (or of its `share`) and returns the saved state; resumes one. Raises
+    NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
     """
     state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
     checkpoint = context.work / CHECKPOINT

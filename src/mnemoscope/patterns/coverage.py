@@ -28,9 +28,8 @@ def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """One row per memory and group of `prefixes`, with the `kind` that `patterns` give it.
-
-    `patterns` has memory, kind (shallow, semantic, both; others explain nothing) and triggers (ranks).
+    """One row per memory and group of `prefixes`, with the `kind` that `patterns` give it. `patterns` has memory, kind
+    (shallow, semantic, both; others explain nothing) and triggers (ranks).
     """
     named = patterns.select("memory", "kind", rank="triggers").explode("rank", empty_as_null=False)
     named = named.with_columns(pl.col("rank").cast(pl.Int16)).join(prefixes, on=["memory", "rank"])
@@ -93,9 +92,8 @@ def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFram
 
 
 def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The mean over authors of each one's estimate; counts are summed.
-
-    The interval is that of all judgements pooled, shifted to the mean; a judged memory is a cluster.
+    """The mean over authors of each one's estimate; counts are summed. The interval is that of all judgements pooled,
+    shifted to the mean; a judged memory is a cluster.
     """
     single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
     estimates = key_estimates(rows)

@@ -11,7 +11,6 @@ from math import log10
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
@@ -24,13 +23,12 @@ from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import (
     COMMON,
-    Background,
     PrefixBatch,
     number_words,
     read_background,
     read_prefixes,
 )
-from mnemoscope.patterns.significance import Candidate, Groups, count_shared, groups_of
+from mnemoscope.patterns.significance import Candidate, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon
 
@@ -42,8 +40,6 @@ _MOST_WORDS = 6
 
 @dataclass(frozen=True)
 class Pattern:
-    """One row of patterns.parquet."""
-
     layer: int
     memory: int
     pattern: int
@@ -86,32 +82,51 @@ def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iter
 
 
 class PatternFinder:
-    """Finds the patterns of one layer after the other; holds the background, and the words met so far.
-
-    Words are numbered in the order of their first occurrence, and ties are ordered by these numbers: a layer's patterns
-    are reproducible if all layers before it were read in order, or if `words` come from `words_of`.
+    """Finds the patterns of one layer after the other; holds the background, and the words met so far. Words are
+    numbered in the order of their first occurrence, and ties are ordered by these numbers: a layer's patterns are
+    reproducible if all layers before it were read in order, or if `words` come from `words_of`.
     """
 
     def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
         self.atlas = atlas
-        rows, self._lexicon = _begin(atlas, words)
-        sentence, position = _places(rows)
+        sentence, position, self._lexicon = _read_background_places(atlas, words)
         drawn = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
         keys, counts = np.unique(drawn.words.keys, return_counts=True)
-        self._common = keys[counts > COMMON * rows.height]
+        self._common = keys[counts > COMMON * sentence.size]
         self._background = read_background(drawn.without_words(self._common))
 
     def of_layer(self, layer: int) -> Iterator[Pattern]:
         groups, sentence, position = groups_of(self.atlas.best_triggers(layer))
         prefixes = read_prefixes(self.atlas, sentence, position=position, lexicon=self._lexicon)
         prefixes = prefixes.without_words(self._common)
-        yield from _of_layer(layer, groups, prefixes, background=self._background, lexicon=self._lexicon)
+        words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
+        shallow = shallow_patterns(groups, prefixes, background=self._background, words=words)
+        explained = explained_tokens(groups, shallow.unlikely)
+        about = semantic_patterns(
+            groups, prefixes, background=self._background, explained=explained, tried=shallow.tried
+        )
+        for place, memory in enumerate(groups.memories.tolist()):
+            begin = int(groups.starts[place])
+            correction = log10(max(1, int(shallow.tried[place])))
+            rows: list[tuple[str, str, Candidate, float]] = []
+            for candidate in shallow.kept.get(place, []):
+                showing = groups.prefix[_members(candidate, begin)].tolist()
+                text = describe(candidate.key, prefixes, showing=showing, lexicon=self._lexicon)
+                rows.append(("shallow", text, candidate, correction))
+            for one in about.get(place, []):
+                topic = one.candidate.key < 0
+                text = describe_words([self._lexicon.words[word] for word in one.words])
+                rows.append(("semantic", text, one.candidate, 0.0 if topic else correction))
+            # By groups explained, then by probability.
+            rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
+            for number, (kind, text, candidate, added) in enumerate(rows):
+                ranks = groups.rank[_members(candidate, begin)].tolist()
+                yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, candidate.log10_p + added)
 
 
 def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]:
     """The words that a PatternFinder has met after every layer, by number."""
-    rows, lexicon = _begin(atlas, ())
-    sentence, position = _places(rows)
+    sentence, position, lexicon = _read_background_places(atlas, ())
     number_words(atlas, sentence, position=position, lexicon=lexicon)
     for done, layer in enumerate(atlas.layers):
         progress("words", done, len(atlas.layers), "layers")
@@ -121,41 +136,12 @@ def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]
     return lexicon.words
 
 
-def _begin(atlas: Atlas, words: Sequence[str]) -> tuple[pl.DataFrame, Lexicon]:
+def _read_background_places(atlas: Atlas, words: Sequence[str]) -> tuple[Integers, Integers, Lexicon]:
+    """The sentences and positions of the background, and a lexicon that has read its spelling off some of them."""
     rows = atlas.table("background")
     some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
-    return rows, Lexicon(read_spelling(atlas.vocabulary, some), words)
-
-
-def _places(rows: pl.DataFrame) -> tuple[Integers, Integers]:
     sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
-    return sentence, position
-
-
-def _of_layer(
-    layer: int, groups: Groups, prefixes: PrefixBatch, *, background: Background, lexicon: Lexicon
-) -> Iterator[Pattern]:
-    words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
-    shallow = shallow_patterns(groups, prefixes, background=background, words=words)
-    explained = explained_tokens(groups, shallow.unlikely)
-    about = semantic_patterns(groups, prefixes, background=background, explained=explained, tried=shallow.tried)
-    for place, memory in enumerate(groups.memories.tolist()):
-        begin = int(groups.starts[place])
-        correction = log10(max(1, int(shallow.tried[place])))
-        rows: list[tuple[str, str, Candidate, float]] = []
-        for candidate in shallow.kept.get(place, []):
-            showing = groups.prefix[_members(candidate, begin)].tolist()
-            text = describe(candidate.key, prefixes, showing=showing, lexicon=lexicon)
-            rows.append(("shallow", text, candidate, correction))
-        for one in about.get(place, []):
-            topic = one.candidate.key < 0
-            text = describe_words([lexicon.words[word] for word in one.words])
-            rows.append(("semantic", text, one.candidate, 0.0 if topic else correction))
-        # By groups explained, then by probability.
-        rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
-        for number, (kind, text, candidate, added) in enumerate(rows):
-            ranks = groups.rank[_members(candidate, begin)].tolist()
-            yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, candidate.log10_p + added)
+    return sentence, position, Lexicon(read_spelling(atlas.vocabulary, some), words)
 
 
 def _members(candidate: Candidate, begin: int) -> list[int]:
@@ -201,7 +187,6 @@ def describe_words(words: Sequence[str]) -> str:
 
 
 def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling) -> str:
-    """The last word of these prefixes, which may differ in case."""
     forms = {
         spelling.vocabulary.text(prefixes.runs.tokens[prefixes.runs.start[end] : end + 1].tolist()).strip()
         for end in prefixes.end[list(showing)].tolist()

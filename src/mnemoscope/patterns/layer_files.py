@@ -4,8 +4,6 @@ Words are numbered first, in one pass over all layers, since ties between patter
 lie in the atlas's work folder until `join_patterns` has read them. Only that needs a finished atlas.
 """
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,7 +17,7 @@ from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.finding import PatternFinder, columns_of, store_patterns, words_of
 
-_WORDS = f"{WORK}/pattern-words.json"
+_WORDS, _FILE = f"{WORK}/pattern-words.json", f"{WORK}/patterns-{{:03d}}.parquet"
 
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
@@ -38,18 +36,17 @@ def open_finder(atlas: Atlas) -> PatternFinder:
 
 def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
     columns = columns_of(atlas, finder.of_layer(layer))
-    write_table(_file(atlas, layer), columns, name="patterns", provenance=atlas.manifest.provenance)
+    write_table(atlas.path / _FILE.format(layer), columns, name="patterns", provenance=atlas.manifest.provenance)
 
 
 def join_patterns(atlas: Atlas) -> int:
     """Writes patterns.parquet from all layers' files; returns the number of patterns. Raises AtlasUnfinished."""
-    tables = [_read(atlas, layer) for layer in atlas.layers]
-    whole = pa.concat_tables(tables)
+    whole = pa.concat_tables([_read(atlas, layer) for layer in atlas.layers])
     return store_patterns(atlas, dict(zip(whole.column_names, whole.columns, strict=True)))
 
 
 def _read(atlas: Atlas, layer: int) -> pa.Table:
-    path = _file(atlas, layer)
+    path = atlas.path / _FILE.format(layer)
     try:
         table = pq.read_table(path, partitioning=None)
         error = schema_error("patterns", table.schema, atlas.manifest.provenance)
@@ -60,7 +57,3 @@ def _read(atlas: Atlas, layer: int) -> pa.Table:
             f"the patterns of layer {layer} are missing ({path}); {patterns_command(atlas.path)} makes all of them"
         )
     return table
-
-
-def _file(atlas: Atlas, layer: int) -> Path:
-    return atlas.path / WORK / f"patterns-{layer:03d}.parquet"

@@ -109,7 +109,6 @@ def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:
 @lru_cache(maxsize=1 << 18)
 def log10_tail(count: int, tried: int, held: int, background: float) -> float:
     """log10 of the probability that `count` or more of `tried` random prefixes show what `held` of `background` show.
-
     `background` may be fractional (a number of prefixes as long as these), and counts as at least `held`.
     """
     if count <= 0:

@@ -128,7 +128,6 @@ def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def tokens_said(key: int) -> int:
-    """How many tokens of a prefix the feature specifies in full."""
     family, kind, _ = split_key(key)
     return kind + 1 if family in (Feature.NGRAM, Feature.BEGINNING) else int(family in (Feature.WORD, Feature.DISTANCE))
 

@@ -99,7 +99,6 @@ class Topic:
 
 def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
     """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
-
     After each topic the remaining groups are searched in the same way.
     """
     rest = found.counted.copy()
@@ -132,10 +131,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
 
 
 def find_core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
-    """The largest connected set of groups and words: each group holds two of the words, each word is in two groups.
-
-    Ties go to the set that begins first.
-    """
+    """The largest connected set in which groups hold two words and words are in two groups; of ties the first."""
     words = np.flatnonzero(noticed)
     inside = held[words]
     groups = np.ones(held.shape[1], dtype=np.bool_)

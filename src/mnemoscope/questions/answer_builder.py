@@ -1,7 +1,5 @@
-"""Builds the table of an answer: estimates by layer and name, and totals over all layers.
-
-An answer is a data frame with the columns of `schema.ANSWER_COLUMNS` (layer null for totals) and the question's own key
-columns after them. Holds no question and reads no atlas.
+"""Builds the table of an answer: the columns of `schema.ANSWER_COLUMNS` (layer null for totals), then the question's
+own key columns.
 """
 
 import math
@@ -22,8 +20,8 @@ ByLayer = Mapping[int | None, Estimate]
 
 
 class AnswerBuilder:
-    """Collects the rows of an answer. Only numbers that the question declares are accepted. `own` names the question's
-    own key columns and their types; a row without one has null there.
+    """Collects the rows of an answer. Only declared numbers are accepted. `own` has the names and types of the
+    question's own key columns; a row without one has null there.
     """
 
     def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
@@ -65,7 +63,7 @@ def complement(estimate: AnyEstimate) -> AnyEstimate:
 
 
 def least_layer(estimates: ByLayer) -> tuple[int | None, Estimate]:
-    """The layer with the smallest estimate, the lower one of a tie; (None, NOTHING) if none is defined."""
+    """The layer with the smallest estimate, of ties the lowest; (None, NOTHING) if none is defined."""
     defined = [(one.value, layer) for layer, one in estimates.items() if layer is not None and one.value is not None]
     if not defined:
         return None, NOTHING

@@ -1,10 +1,8 @@
 """Computes the answers of an atlas, writes them as analyses/QUESTION.json and QUESTION.parquet, and reads them back.
 
-The same atlas gives the same bytes. A new answer replaces the stored one. All answers are computed before the first is
-written, so an atlas that lacks a table keeps the answers it has.
-
-A stored answer is used only if analyses/manifest.json lists it with the right hash. An answer of another atlas, one
-that was edited, or one that counts older judgements is computed again.
+The same atlas gives the same bytes. A stored answer is used only if analyses/manifest.json lists it with the right
+hash: one that was edited, of another atlas, or that counts older judgements is computed again. `write` computes all
+answers before it writes the first, so an atlas that lacks a table keeps its answers.
 """
 
 import hashlib
@@ -81,8 +79,8 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
 
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the judgements that the question counts now; None where there are none, or it counts none. Raises
-    AnnotationError for judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """The sha256 of the judgements that the question counts now; None without any. Raises AnnotationError for
+    judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
     """
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)
@@ -91,8 +89,7 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
     """Answers the questions, writes the answers into the atlas and returns their documents. Raises what `answer` raises
-    (then nothing is written), AtlasBusy while another process writes or if the folder now holds another atlas, and
-    StoreFailed.
+    (then nothing is written), AtlasBusy if another process writes or the folder now holds another atlas, StoreFailed.
     """
     answers = {question: make_answer(atlas, question) for question in questions}
     _store(atlas, answers)
@@ -167,9 +164,9 @@ def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
 
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
-    """Every answer of the atlas. Missing answers and those that count older judgements are computed and written. With
-    `keep` False, an answer that cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for a
-    part, AnnotationError for judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    """Every answer of the atlas; missing and outdated ones are computed and written. With `keep` False, an answer that
+    cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for a part, AnnotationError for
+    judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]
@@ -199,24 +196,20 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
 
 def stored_answers(atlas: Atlas) -> dict[str, Answer]:
-    """The stored answers by question, in the paper's order. Computes and writes nothing; newer judgements are not
-    counted.
-    """
+    """The stored answers by question, in the paper's order, as they are; computes and writes nothing."""
     stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
     return {one: _answer(atlas, one, own, "" if own else _remedy(atlas, one)) for one, own in stored.items()}
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
-    """The command that makes the answer possible: the one that makes its missing table, else `analyze`."""
+    """The command that makes the missing table of the question, or else `analyze`."""
     if lacking := _lacking_table(atlas, question):
         return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
     return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
-    """The stored answers, and that of `question` computed if missing or outdated. Writes nothing. Raises what `answer`
-    raises.
-    """
+    """The stored answers, with a current one of `question`; writes nothing. Raises what `answer` raises."""
     contents = _read_answers(atlas)
     made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
     stored = {one: made if one == question and made else _parse(own) if own else None for one, own in contents.items()}
@@ -224,9 +217,7 @@ def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
 
 
 def all_are_current(atlas: Atlas) -> bool:
-    """Whether every answer whose tables exist is stored and counts the present judgements. Raises what
-    `judgements_hash` does.
-    """
+    """Whether every possible answer is stored and counts the present judgements."""
     return all(
         _is_current(atlas, question, contents) or lacks_tables(atlas, question)
         for question, contents in _read_answers(atlas).items()
@@ -239,10 +230,11 @@ def lacks_tables(atlas: Atlas, question: str) -> bool:
 
 
 def _lacking_table(atlas: Atlas, question: str) -> str | None:
-    may_lack = load_question(question).may_lack
-    numbered = {name: atlas.layers[0] if TABLES[name].numbered else None for name in may_lack}
-    lacking = (name for name in may_lack if is_switched_off(atlas, name) or not atlas.has(name, layer=numbered[name]))
-    return next(lacking, None)
+    for name in load_question(question).may_lack:
+        layer = atlas.layers[0] if TABLES[name].numbered else None
+        if is_switched_off(atlas, name) or not atlas.has(name, layer=layer):
+            return name
+    return None
 
 
 def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
@@ -256,9 +248,7 @@ def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
 
 
 def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:
-    """The bytes of the files; None if one is missing or its hash differs. Read once: what is compared is what is
-    used.
-    """
+    """The bytes of the files, each read once; None if one is missing or has another hash."""
     contents = []
     for path in paths:
         try:

@@ -28,7 +28,7 @@ Outcome = tuple[str, str, Verdict | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Estimate):
-    """One defined number of an answer, of a layer or (layer None) a total. `own` holds the question's own columns."""
+    """One defined number of an answer, of a layer or (layer None) a total; `own` holds the question's own columns."""
 
     value: float
     layer: int | None
@@ -42,20 +42,19 @@ class Row(Estimate):
 
     @property
     def interval(self) -> str:
-        """`[3.1 %, 3.9 %]`; empty without an interval."""
+        """`[3.1 %, 3.9 %]`, or empty."""
         return format_interval(self.low, self.high, self.form)
 
     @property
     def text_and_interval(self) -> str:
-        """`34.0 % [33.1 %, 35.2 %]`."""
         return f"{self.text} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an answer: its name, format and label. The label defaults to the name, with spaces. `alone` is the
-    label outside the question's own figure and tables, `terminal` the format in the terminal's table if it differs.
-    Numbers with a `table` form a separate table of that caption.
+    """One number of an answer. `label` defaults to the name, with spaces; `alone` is the label outside the question's
+    own figure and tables, `terminal` another format in the terminal's table. Numbers with a `table` form a separate
+    table of that caption.
     """
 
     name: str
@@ -72,9 +71,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper's text, the figure it gives, and the name of our total beside it. `form` is the format
-    of our number. `rule` states when the claim counts as shown. `test` applies it to the answer and that total (or the
-    total `by`) and returns None if it does not apply. A claim without a fair rule has none.
+    """One statement of the paper's text, the figure it gives, and the name and format of our total. `rule` states when
+    the claim counts as shown; `test` applies it to the answer and that total (or the total `by`); None: it does not
+    apply.
     """
 
     text: str
@@ -88,9 +87,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """A result that the paper's figure shows without a number; `rule` in words, and its test on all answers by
-    question.
-    """
+    """A result that the paper's figure shows without a number, a `rule` in words, and its test on all answers."""
 
     text: str
     paper: str
@@ -116,13 +113,10 @@ class Paper:
 class Question:
     """One question. Its module defines QUESTION and `answer(atlas)`; `figures` has a module of the same name.
 
-    `title` is a short phrase. `main` is the number without which there is no figure; `nothing` is the text shown then.
-    `headline` lists the columns of the terminal's table, `layer_page` those of a layer's page. `projections` and
-    `interval` describe the vectors and intervals of the answer.
-
-    `needs_patterns`: reads patterns.parquet. `may_lack` lists required tables that an atlas may lack, or have empty
-    because its plan disabled them. `judgements` returns the judgements that the answer counts (None without any).
-    `cases` lists cases for people to judge.
+    `main` is the number without which there is no figure, `nothing` the text shown then. `headline` lists the columns
+    of the terminal's table, `layer_page` those of a layer's page. `projections` and `interval` describe the vectors and
+    intervals. `needs_patterns`: reads patterns.parquet. `may_lack` lists required tables that an atlas may lack or have
+    empty. `judgements` returns the judgements counted (None without any), `cases` those to be judged.
     """
 
     id: str
@@ -157,9 +151,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with its answer: the table, what its intervals are over, and the reason if it is missing. `missing` is
-    one sentence, empty if there is an answer. `layers` are the atlas's layers, `depth` the model's number of layers.
-    The paper's layers 11-16 of 16 are the *upper* ones: `layer >= ceil(10 * depth / 16)`.
+    """A question with its answer: the table, what its intervals are over, the reason if it is missing (else empty), the
+    atlas's `layers`, and the model's number of layers (`depth`). The *upper* layers are `layer >= ceil(10 * depth /
+    16)`: the paper's layers 11-16 of 16.
     """
 
     question: Question
@@ -179,23 +173,19 @@ class Answer:
 
     @property
     def lower(self) -> tuple[int, ...]:
-        """The mined layers that correspond to the paper's layers 1-10."""
         return tuple(layer for layer in self.layers if layer < first_upper_layer(self.depth))
 
     def names(self) -> tuple[str, ...]:
-        """The names with at least one number, in order of appearance."""
         return tuple(self._by_name)
 
     def rows(self, name: str) -> list[Row]:
-        """One number by layer, without the total."""
         return [row for row in self._by_name.get(name, ()) if row.layer is not None]
 
     def total(self, name: str) -> Row | None:
-        """One number over all layers; None if undefined."""
         return self.at(name, None)
 
     def at(self, name: str, layer: int | None) -> Row | None:
-        """One number in one layer, or (layer None) over all; None if undefined."""
+        """The number in a layer, or (None) over all; None if undefined."""
         return next((row for row in self._by_name.get(name, ()) if row.layer == layer), None)
 
     def mean(self, name: str, layers: Sequence[int]) -> float | None:
@@ -205,7 +195,7 @@ class Answer:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Row]]:
-        """Rows by name, each sorted by layer with the total last; names in order of appearance."""
+        """Rows by name, sorted by layer with the total last; names in order of appearance."""
         finite = self.table.filter(pl.col("value").is_finite()).to_dicts()
         rows: dict[str, list[Row]] = {columns["name"]: [] for columns in finite}
         for columns in finite:

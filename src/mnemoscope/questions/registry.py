@@ -1,7 +1,5 @@
-"""The list of questions (the paper's ten in its order, then those beyond it), and the answer to one of them.
-
-A question is a module of this room, with a figure of the same name in `figures`; a new one is added to the list here.
-Writes nothing; answers.py does.
+"""The list of questions (the paper's ten in its order, then those beyond it), and the answer to one. A question is a
+module of this room, with a figure of the same name.
 """
 
 from importlib import import_module
@@ -52,16 +50,14 @@ def question_module(question: str) -> ModuleType:
 
 
 def load_question(question: str) -> Question:
-    """The declaration of a question. Raises OptionError."""
     declared: Question = question_module(question).QUESTION
     return declared
 
 
 def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
-    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns.
-
-    Writes nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the
-    question needs, AtlasDamaged, and what `open_atlas` raises.
+    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns. Writes
+    nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the question
+    needs, AtlasDamaged, and what `open_atlas` raises.
     """
     module = question_module(question)
     frame: pl.DataFrame = module.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))

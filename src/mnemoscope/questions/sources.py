@@ -1,12 +1,10 @@
-"""Reads the tables that questions need, with a one-line error that names the missing table and the command that makes
-it.
+"""Reads the tables that questions need; a missing one raises an error that names it and the command that makes it.
 
-Also facts of the manifest and, for the questions of the paper's section 5 (Figures 7-11), the predictions on validation
-prefixes: one row per prefix and layer. Every share or mean over them has a bootstrap interval over the prefixes'
-documents.
+Also facts of the manifest, and the predictions on validation prefixes for section 5 of the paper (Figures 7-11): one
+row per prefix and layer, with bootstrap intervals over the prefixes' documents.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +35,7 @@ _FILLED = (
 
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
-    """All rows of a table, none unfilled. Raises AtlasUnfinished, AtlasDamaged."""
+    """All rows of a table; raises AtlasUnfinished, and AtlasDamaged for values that no run writes."""
     refuse_part(atlas)
     if is_switched_off(atlas, name):
         raise AtlasUnfinished(
@@ -55,9 +53,7 @@ def is_switched_off(atlas: Atlas, name: str) -> bool:
 
 
 def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
-    """Raises AtlasDamaged for a number that no run writes: a negative count, token or rank, NaN, infinity, or a token
-    beyond the vocabulary.
-    """
+    """Raises AtlasDamaged for a negative count, token or rank, NaN, infinity, or a token beyond the vocabulary."""
     tokens = cs.integer() & cs.ends_with("token")
     wrong = table.select(
         tokens.is_between(0, atlas.manifest.model.sizes.vocabulary - 1).not_().fill_null(False),
@@ -74,13 +70,25 @@ def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
 
 
 def refuse_part(atlas: Atlas) -> None:
-    """Raises AtlasUnfinished for a part of an atlas, which has no table that a question can use."""
+    """Raises AtlasUnfinished for a part of an atlas."""
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then ask")
 
 
+def read_layers(atlas: Atlas, name: str) -> pl.DataFrame:
+    """The rows of a table of all mined layers, with a column `layer`. Raises what `require_table` raises."""
+    return pl.concat(
+        require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16)) for layer in atlas.layers
+    )
+
+
+def by_layer(atlas: Atlas, rows: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
+    """The rows of each mined layer, then all of them as those of None."""
+    yield from ((layer, rows.filter(pl.col("layer") == layer)) for layer in atlas.layers)
+    yield None, rows
+
+
 def plan_seed(atlas: Atlas) -> int:
-    """The plan's seed, used for all random draws of the answers."""
     return int(atlas.manifest.plan.get("seed", 0))
 
 
@@ -101,21 +109,11 @@ def values(atlas: Atlas) -> pl.DataFrame:
     agrees (top is the target), max_probability, working_probability (null where unknown), value_norm, log_probability
     (mean over the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
     """
-    frames = [
-        require_table(atlas, "values", layer=layer).select(
-            "memory",
-            "target",
-            "target_rank",
-            "max_probability",
-            "working_probability",
-            "value_norm",
-            layer=pl.lit(layer, pl.Int16),
-            top=pl.col("top_tokens").list.first(),
-            log_probability="trigger_log_probability",
-        )
-        for layer in atlas.layers
-    ]
-    return pl.concat(frames).sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
+    names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
+    rows = read_layers(atlas, "values").select(
+        *names, top=pl.col("top_tokens").list.first(), log_probability="trigger_log_probability"
+    )
+    return rows.sort("layer", "memory").with_columns(agrees=pl.col("top") == pl.col("target"))
 
 
 def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
@@ -170,8 +168,12 @@ class Predictions:
 
     def once(self) -> NDArray[np.bool_]:
         """A mask with one row per prefix."""
-        first = np.zeros(len(self.place), bool)
-        first[np.unique(self["prefix"], return_index=True)[1]] = True
+        return self._firsts(np.ones(len(self.place), bool))
+
+    def _firsts(self, cases: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """A mask with the first row of each prefix among `cases`."""
+        first = np.zeros(len(cases), bool)
+        first[np.flatnonzero(cases)[np.unique(self["prefix"][cases], return_index=True)[1]]] = True
         return first
 
     def documents(self) -> Estimate:
@@ -179,13 +181,10 @@ class Predictions:
         return Estimate(float(count), count) if count else NOTHING
 
     def share(self, hits: ArrayLike, among: ArrayLike | None = None) -> dict[int | None, ResampledValue]:
-        """Per layer and over all: the mean of `hits` (booleans or numbers) over the rows where `among` holds. No
-        interval for fewer than two documents.
-        """
-        values = np.asarray(hits, np.float64)
-        cases = np.ones(len(values), bool) if among is None else np.asarray(among, bool)
+        """Means of `hits` by layer and over all where `among` holds; no interval for fewer than two documents."""
+        cases = np.ones(len(self.place), bool) if among is None else np.asarray(among, bool)
         counted = self._sums(cases.astype(np.float64))
-        return self._ratios(self._sums(np.where(cases, values, 0.0)), counted, counted.sum(0))
+        return self._ratios(self._sums(np.where(cases, np.asarray(hits, np.float64), 0.0)), counted, counted.sum(0))
 
     def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, ResampledValue]:
         """Per layer and over all: the ratio of two sums over the rows where `among` holds. `below` is the same in all
@@ -194,8 +193,7 @@ class Predictions:
         """
         cases = np.asarray(among, bool)
         tops, bottoms = (self._sums(np.where(cases, np.asarray(each, np.float64), 0.0)) for each in (above, below))
-        first = np.zeros(len(cases), bool)
-        first[np.flatnonzero(cases)[np.unique(self["prefix"][cases], return_index=True)[1]]] = True
+        first = self._firsts(cases)
         bottoms[:, -1] = self._sums(np.where(first, np.asarray(below, np.float64), 0.0))[:, -1]
         sign = np.where(bottoms.sum(0) < 0, -1.0, 1.0)
         counts = self._sums(cases.astype(np.float64)).sum(0)
@@ -214,7 +212,6 @@ class Predictions:
         }
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums `[document, layer]` of one number per row; the last column is over all layers."""
         shape = self._resamples.clusters, len(self.layers)
         place = self._codes * shape[1] + self.place
         sums = np.bincount(place, weights=values, minlength=shape[0] * shape[1]).reshape(shape)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from mnemoscope.foundation.formatting import DASH
 from mnemoscope.foundation.intervals import widen
+from mnemoscope.questions import answer_builder
 from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
 
 NOTHING_FOUND: Outcome = (DASH, "", None)
@@ -79,13 +80,9 @@ def correct_intervals(rows: Sequence[Row], looks: int | None = None) -> list[Row
 
 
 def difference(of: Row, from_: Row) -> Row:
-    """The difference of two numbers of independent samples, with an interval from both (Newcombe 1998)."""
-    low = high = None
-    value = of.value - from_.value
-    if of.low is not None and of.high is not None and from_.low is not None and from_.high is not None:
-        low = value - math.hypot(of.value - of.low, from_.high - from_.value)
-        high = value + math.hypot(of.high - of.value, from_.value - from_.low)
-    return replace(of, layer=None, value=value, low=low, high=high, own={})
+    """The difference of two numbers of independent samples, as a row."""
+    found = answer_builder.difference(of, from_)
+    return replace(of, layer=None, value=of.value - from_.value, low=found.low, high=found.high, own={})
 
 
 def of_few_documents(answer: Answer) -> bool:

@@ -1,1 +1,1 @@
-"""What starts workers: processes of this machine, Ray, SLURM."""
+"""Start workers: as processes of this machine, on Ray, on SLURM."""

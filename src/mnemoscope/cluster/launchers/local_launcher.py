@@ -1,7 +1,7 @@
-"""Workers as processes of this machine: so many on a CPU, whose threads are divided, or one for every card.
+"""Workers as processes of this machine: on a CPU they divide the threads, otherwise each has its cards.
 
-A worker is the command `mnemoscope worker`, in a session of its own, so that Ctrl-C reaches the driver alone, which
-then asks the workers to save and end. A worker whose driver is gone ends by itself.
+A worker is the command `mnemoscope worker` in its own session, so that Ctrl-C reaches the driver alone, which then asks
+the workers to save and end. A worker ends when its driver is gone.
 """
 
 import os
@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 _PATIENCE = 120
-"""Seconds in which a worker that was asked to end may save."""
+"""Seconds that a worker asked to end may take to save."""
 _PREFIX = "mnemoscope: "
 
 
@@ -29,22 +29,22 @@ class _RunningProcess:
 
 
 class LocalLauncher:
-    """Starts workers on this machine, and tells which have ended."""
+    """`words` are more words of every worker's command; `cards` the cards of the machine, `each` those per worker."""
 
     def __init__(self, directory: Path, *, threads: int, words: Sequence[str], cards: int = 0, each: int = 1) -> None:
-        """`words` are further words of every worker's command; `cards` how many there are, `each` how many it gets."""
         self._directory, self._threads, self._words = directory, threads, list(words)
         self._cards, self._each = cards, each
         self._running: dict[str, _RunningProcess] = {}
 
     def start(self, name: str) -> None:
-        """Starts a worker of this name."""
         command = [sys.executable, "-m", "mnemoscope", "worker", str(self._directory), "--name", name]
         command += ["--parent", str(os.getpid()), *self._words]
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "MKL_NUM_THREADS": str(self._threads)}
-        card = self._free_card()
+        taken = {each.card for each in self._running.values()}
+        card = next((card for card in range(0, self._cards, self._each) if card not in taken), 0)
         if self._cards:
-            cards = self._visible_cards()
+            given = os.environ.get("CUDA_VISIBLE_DEVICES")
+            cards = given.split(",") if given else [str(number) for number in range(self._cards)]
             own = [cards[(card + i) % len(cards)] for i in range(self._each)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         said = TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
@@ -54,23 +54,13 @@ class LocalLauncher:
         )  # fmt: skip
         self._running[name] = _RunningProcess(process, said, card)
 
-    def _free_card(self) -> int:
-        taken = {each.card for each in self._running.values()}
-        return next((card for card in range(0, self._cards, self._each) if card not in taken), 0)
-
-    def _visible_cards(self) -> list[str]:
-        given = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return given.split(",") if given else [str(card) for card in range(self._cards)]
-
     def take_ended(self) -> dict[str, str | None]:
-        """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
         over = {name: each for name, each in self._running.items() if each.process.poll() is not None}
         for name in over:
             del self._running[name]
         return {name: _reason(each) for name, each in over.items()}
 
     def stop(self) -> None:
-        """Asks all workers to save and end, waits, and kills those that do not."""
         for each in self._running.values():
             with suppress(ProcessLookupError):
                 each.process.send_signal(signal.SIGTERM)
@@ -86,7 +76,7 @@ class LocalLauncher:
 
 
 def _reason(ended: _RunningProcess) -> str | None:
-    """Why a worker ended, in one line; None where it was done, or had been asked to end."""
+    """Why a worker ended, in one line; None if it was done, or had been asked to end."""
     code = ended.process.returncode
     with ended.said as file:
         file.seek(0)

@@ -1,7 +1,7 @@
-"""A connection to Ray: an instance that this command starts and ends, or somebody's cluster that it joins.
+"""A connection to Ray: an instance that this command starts and ends, or an existing cluster.
 
 Ray waits for minutes for an address that does not answer, writes the reasons on stderr from C++, and may end the
-process. So a child knocks first: it is given seconds, and what it said becomes one plain line.
+process. So a child process tries first, for some seconds, and its output becomes one plain line.
 """
 
 import os
@@ -23,14 +23,14 @@ from typing import Any
 from mnemoscope.errors import MiningError, OptionError
 
 _KNOCK_SECONDS = 30
-"""What an address may take to answer; 1 to 3 s are usual, 10 s by ray://."""
+"""Seconds an address may take to answer; 1 to 3 are usual, 10 by ray://."""
 _CONNECT_SECONDS = 5
 _STORE_BYTES = 100 * 2**20
-"""Shared memory of an instance of our own: paths and names travel, never tensors."""
+"""Shared memory of our own instance: paths and names travel, never tensors."""
 _LONGEST_FOLDER = 45
 """Ray's sockets lie 62 characters below its folder, and a socket's path has at most 107."""
 _SET_BY_US = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
-"""The mode is set by Ray when it starts an instance."""
+"""Ray sets the mode when it starts an instance."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
 
 _KNOCK = """
@@ -47,10 +47,9 @@ except Exception as error:
 
 @contextmanager
 def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[None]:
-    """Ray's functions work inside: on an instance of `cpus` workers' threads of our own (None), or on that cluster.
-
-    A process that uses Ray already goes on with what it has. Raises OptionError (no ray, no such cluster, a token or
-    a version that does not fit), MiningError (an instance that does not start).
+    """Connects to Ray inside the block: to our own instance with `cpus` (None), or to that cluster. A process that
+    already uses Ray keeps its connection. Raises OptionError (no ray, no such cluster, a wrong token or version),
+    MiningError (an instance that does not start).
     """
     try:
         import ray
@@ -65,7 +64,7 @@ def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[None]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Ray prints what befalls its processes on stdout, whatever its levels of logging."""
+    """Ray prints events of its processes on stdout, at any log level."""
     from ray._private import worker
 
     worker._worker_logs_enabled = False
@@ -118,7 +117,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextmanager
 def _signals_as_before() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; who had it before gets it back, and one that came meanwhile."""
+    """Ray replaces the handler of SIGTERM; restores it, and delivers a signal that came meanwhile."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,7 +133,7 @@ def _signals_as_before() -> Iterator[None]:
 
 
 def check_answer(address: str) -> None:
-    """Raises OptionError where no cluster answers there, or not to us."""
+    """Raises OptionError unless a cluster answers."""
     if address != "auto":
         _check_port(address)
     with tempfile.TemporaryFile() as said:
@@ -150,7 +149,7 @@ def check_answer(address: str) -> None:
 
 
 def _wait(child: subprocess.Popen[bytes], read: Any) -> tuple[int | None, str]:
-    """The child's exit code, and what it said; ends early where nothing but a refusal can follow."""
+    """The child's exit code and output; ends early once it is refused."""
     end = time.monotonic() + _KNOCK_SECONDS
     while time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
@@ -161,7 +160,7 @@ def _wait(child: subprocess.Popen[bytes], read: Any) -> tuple[int | None, str]:
 
 
 def _check_port(address: str) -> None:
-    """Raises OptionError where the address is none, or nothing listens there."""
+    """Raises OptionError for a malformed address, or if nothing listens there."""
     found = re.fullmatch(r"(?:ray://)?\[?([^\s/\[\]]+?)\]?:(\d{1,5})", address)
     if found is None or not 0 < int(found[2]) < 65536:
         raise OptionError(f"--ray {address!r} is no address; write auto, HOST:PORT or ray://HOST:PORT")
@@ -175,7 +174,7 @@ def _check_port(address: str) -> None:
 
 
 def _reason(address: str, text: str) -> str:
-    """Why a cluster was not joined, as one line, of what the child said."""
+    """Why joining a cluster failed, in one line, from the child's output."""
     where = f"the Ray cluster at {address!r}"
     if "Unauthenticated" in text or "AuthenticationError" in text:
         return f"{where} {_missing_token(text)}"
@@ -216,11 +215,11 @@ def _missing_token(text: str) -> str:
 
 @cache
 def _own_token() -> str:
-    """The token of instances of our own, in place of one that Ray would write to the user's home; it reads it once."""
+    """The token of our own instances, so that Ray writes none to the user's home; Ray reads it once."""
     return secrets.token_hex(32)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something."""
+    """The first non-empty line of an error's text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".:") if lines else type(error).__name__

@@ -1,8 +1,7 @@
-"""Workers as actors of Ray Core, on this machine or on the nodes of a cluster: a launcher as the driver wants it.
+"""Workers as actors of Ray Core, on this machine or on a cluster.
 
-What travels is a path, a name and options. The atlas folder has to be reachable by the same path on every node; the
-model and everything else a worker opens for itself. An actor that dies is not started again by Ray: the driver sees
-that it ended, and starts another worker.
+Only a path, a name and options travel. The atlas folder must have the same path on every node; a worker opens
+everything else itself. Ray does not restart an actor that dies: the driver notices, and starts another worker.
 """
 
 import os
@@ -21,16 +20,16 @@ from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.model_options import ModelOptions
 
 _PATIENCE = 120
-"""Seconds in which a worker that was asked to end may save."""
+"""Seconds that a worker asked to end may take to save."""
 _NEWS = 2
-"""Seconds in which a worker that runs is known to run: news of it may take a moment."""
+"""Seconds that Ray may take to report a running worker."""
 
 
 class Work(Protocol):
-    """A worker's whole life, as a function that Ray can send: one of a module, by its name."""
+    """The loop of a worker, as a function of a module, which Ray can send by name."""
 
     def __call__(self, directory: Path, name: str, *, stop: Callable[[], bool], **options: Any) -> object:
-        """Works on `directory` until it is finished or `stop` is true, and saves then."""
+        """Works on `directory` until it is finished or `stop` returns True, then saves."""
 
 
 def run_worker(
@@ -49,17 +48,16 @@ def run_worker(
 
 
 class _Worker:
-    """The actor: `work` runs in one of its threads, `stop` comes in by another."""
+    """The actor: `work` runs in one of its threads, `stop` is called in another."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
 
     def node(self) -> str:
-        """Where it runs."""
         return platform.node()
 
     def work(self, work: Work, directory: str, here: str, name: str, options: dict[str, Any]) -> str | None:
-        """The line that says why it ended; None: it was done, or had been asked to end."""
+        """The reason why it ended, in one line; None: it was done, or had been asked to end."""
         node = platform.node()
         if not os.path.isdir(directory):
             return (
@@ -78,7 +76,6 @@ class _Worker:
         return None
 
     def stop(self) -> None:
-        """Asks the work to save and end."""
         self._stop.set()
 
 
@@ -90,8 +87,6 @@ class _RunningActor:
 
 
 class RayLauncher:
-    """Starts workers on a Ray cluster, and tells which have ended."""
-
     def __init__(
         self,
         directory: Path,
@@ -106,9 +101,9 @@ class RayLauncher:
     ) -> None:
         """Starts Ray on this machine (`address` None or `local`), or joins `auto`, HOST:PORT, ray://HOST:PORT.
 
-        An instance of our own has room for so many `workers` of so many `threads`; None: for as many as this machine
-        has cores for. `worker_options` are those of `work`; `patience` is how many seconds a worker may take to save
-        when it is asked to end. Raises OptionError (no ray, no such cluster, no node has room for one), MiningError.
+        Our own instance has room for `workers` of `threads` each; None: for as many as there are cores.
+        `worker_options` are those of `work`; `patience` is how many seconds a worker may take to save. Raises
+        OptionError (no ray, no such cluster, no node large enough), MiningError.
         """
         self._directory, self._work, self._options = os.path.abspath(directory), work, dict(worker_options)
         self._patience = patience
@@ -126,7 +121,7 @@ class RayLauncher:
             raise
 
     def capacity(self) -> int:
-        """How many workers fit the cluster now, beside what others run there; those that wait for room not counted."""
+        """How many workers fit the cluster now, without those that wait for room."""
         import ray
 
         free = ray.available_resources()
@@ -134,7 +129,7 @@ class RayLauncher:
         return min(whole, self._fitting(free))
 
     def start(self, name: str) -> None:
-        """Starts a worker of this name, or has it wait for room."""
+        """Starts a worker, or queues it until there is room."""
         import ray
 
         # Two threads: one for the work, and one by which it is told to stop.
@@ -144,13 +139,11 @@ class RayLauncher:
         self._running[name] = _RunningActor(actor, actor.node.remote(), result)
 
     def take_ended(self) -> dict[str, str | None]:
-        """Workers that have ended since the last call, by name, with the line that says why; None: they were done."""
         self._collect(seconds=0)
         over, self._over = self._over, {}
         return over
 
     def stop(self) -> None:
-        """Asks all workers to save and end, waits, kills those that do not, and leaves the cluster."""
         import ray
 
         try:
@@ -171,7 +164,7 @@ class RayLauncher:
             self._connection.close()
 
     def _collect(self, *, seconds: float) -> None:
-        """Moves workers that end within so many seconds from those that run to those that are over."""
+        """Moves workers that end within so many seconds from the running ones to those over."""
         import ray
 
         if not self._running:
@@ -197,7 +190,7 @@ class RayLauncher:
         return None if line is None else str(line)
 
     def _names_up(self) -> set[str]:
-        """The workers whose process runs; one that waits for room has nothing to save."""
+        """The workers whose process runs; a queued one has nothing to save."""
         import ray
 
         names = {each.node: name for name, each in self._running.items()}
@@ -205,11 +198,11 @@ class RayLauncher:
         return {names[each] for each in ready}
 
     def _fitting(self, resources: Mapping[str, float]) -> int:
-        """How many workers these resources are enough for."""
+        """How many workers these resources suffice for."""
         return min(int(resources.get(name, 0) // need) for name, need in self._needs.items() if need)
 
     def _check_room(self) -> None:
-        """Raises OptionError where no worker could ever start."""
+        """Raises OptionError if no worker could ever start."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

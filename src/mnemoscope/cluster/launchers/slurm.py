@@ -1,9 +1,9 @@
-"""A run on a SLURM cluster: three jobs, of which each begins when the one before has ended.
+"""A run on a SLURM cluster: three jobs, each of which begins when the one before has ended.
 
-The first prepares the text and the plan, the tasks of the second, an array, are the workers, the last one does what is
-left, merges and seals. A job whose time is nearly up is told by SIGUSR1: it saves, ends with 75 and goes back into the
-queue. Partition, account and time limit are sbatch's own business: `SBATCH_PARTITION` and the like, or a line in the
-printed script. Here scripts are made and submitted; nothing is mined.
+The first prepares text and plan, the tasks of the second, an array, are the workers, the last does what is left, merges
+and seals. SIGUSR1 warns a job before its time limit: it saves, ends with 75 and is requeued. Partition, account and
+time limit are set with sbatch's variables (`SBATCH_PARTITION` and the like) or in the printed script. This file makes
+and submits scripts.
 """
 
 import os
@@ -20,30 +20,26 @@ from mnemoscope.errors import OptionError, Terminated
 from mnemoscope.foundation.files import make_folder
 
 WORKERS = 4
-"""Tasks of the array where nobody says how many."""
+"""Default number of tasks of the array."""
 _NOTICE = 120
-"""Seconds before its time is up at which a job is told."""
+"""Seconds before its time limit at which a job is warned."""
 _FLAGS, _VALUED = ("--print", "--json"), ("--launch", "--workers", "--gpus-per-worker")
-"""Options of `mine` that say how it is launched, and no job is to see."""
+"""Options of `mine` for launching, which jobs must not get."""
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job, as sbatch reads it."""
-
     role: str
     """`prepare`, `work` or `finish`."""
     purpose: str
-    """What it does, in one line."""
     script: str
-    """The whole script, with its #SBATCH lines."""
     log: str
-    """Where its output goes, as sbatch's --output wants it."""
+    """The value of sbatch's --output."""
     after: Mapping[str, str] = field(default_factory=dict)
-    """The roles of the jobs that it waits for, and how they must have ended: `afterok` or `afterany`."""
+    """The roles of the jobs it waits for, with `afterok` or `afterany`."""
 
     def arguments(self, ids: Mapping[str, str]) -> list[str]:
-        """What sbatch is given beside the script; `ids` are the numbers of earlier jobs by their roles."""
+        """Sbatch's arguments beside the script; `ids` are the numbers of earlier jobs by role."""
         words = ["--parsable", f"--output={self.log}"]
         if self.after:
             needed = ",".join(f"{how}:{ids[role]}" for role, how in self.after.items())
@@ -62,11 +58,9 @@ def scripts(
     program: Sequence[str] = (sys.executable, "-m", "mnemoscope"),
     directory: Path | None = None,
 ) -> list[SlurmJob]:
-    """The three jobs of the command `mine MODEL CORPUS --out ATLAS ...`, whose words `command` are, `mine` first.
-
-    Words that say how it is launched may stand among them, and are left out of the jobs. Every job gets `threads` cores
-    and `gpus` cards, every worker `worker_options`. The jobs run in `directory`, by default this one, where relative
-    paths are what they are here. Raises OptionError where no worker is asked for.
+    """The three jobs of `command`, the words of `mine MODEL CORPUS --out ATLAS ...` from `mine` on, without launch
+    options. Every job gets `threads` cores and `gpus` cards, every worker `worker_options`. Jobs run in `directory`, by
+    default the current one. Raises OptionError for no workers.
     """
     if workers < 1 or threads < 1 or gpus < 0:
         raise OptionError(f"{workers} workers of {threads} threads and {gpus} cards cannot be; ask for one or more")
@@ -74,7 +68,7 @@ def scripts(
     lead = ["#SBATCH --ntasks=1", f"#SBATCH --cpus-per-task={threads}"]
     lead += [f"#SBATCH --gres=gpu:{gpus}"] if gpus else []
     place = Path.cwd() if directory is None else directory
-    logs = _escape(str(log_folder(place / atlas)))
+    logs = str(log_folder(place / atlas)).replace("%", "%%")  # sbatch reads % as a job's number
 
     def job(role: str, purpose: str, words: Sequence[str], after: Mapping[str, str], array: str = "") -> SlurmJob:
         head = [f"#SBATCH --job-name=mnemoscope-{role}", *([f"#SBATCH --array={array}"] if array else []), *lead]
@@ -132,7 +126,7 @@ exit "$code"
 
 
 def without_launch_options(command: Sequence[str]) -> list[str]:
-    """The words of a `mine` command without those that say how it is launched."""
+    """The words of a `mine` command without launch options."""
     kept: list[str] = []
     words = iter(command)
     for word in words:
@@ -146,23 +140,21 @@ def without_launch_options(command: Sequence[str]) -> list[str]:
 
 
 def cards_wanted(device: str, gpus_per_worker: int | None) -> int:
-    """How many graphics cards a job asks for: as many as said, one where the device is a card of CUDA, else none."""
+    """The cards a job asks for: as given, else one on CUDA, else none."""
     if gpus_per_worker is not None:
         return gpus_per_worker
     return 1 if device.startswith("cuda") else 0
 
 
 def log_folder(atlas: Path) -> Path:
-    """Where the jobs' output goes: beside the atlas, which holds nothing but what is its own."""
     return atlas.parent / f"{atlas.name}.slurm"
 
 
 def document(jobs: Sequence[SlurmJob]) -> str:
-    """One bash script that submits the jobs, to be read, changed, and run where sbatch is."""
     parts = [_HEAD.format(logs=quote(_folder_of(jobs)))]
     for number, job in enumerate(jobs, 1):
         words = job.arguments({role: f"${role}" for role in job.after})
-        # The numbers of earlier jobs are the shell's own variables; everything else is somebody's words.
+        # The numbers of earlier jobs are variables of the shell; everything else is quoted.
         given = " ".join(f'"{word}"' if word.startswith("--dependency=") else quote(word) for word in words)
         parts.append(
             f"\n# {number}. {job.role}: {job.purpose}.\n"
@@ -184,10 +176,7 @@ mkdir -p -- {logs}
 
 
 def submit(jobs: Sequence[SlurmJob]) -> list[str]:
-    """Submits the jobs and returns their numbers; makes the folder of their logs.
-
-    Raises OptionError where sbatch is missing or refuses one, in its words; then those submitted before are cancelled.
-    """
+    """Submits the jobs and returns their numbers; cancels them if sbatch refuses one. Raises OptionError."""
     _check_array(jobs)
     make_folder(Path(_folder_of(jobs)))
     ids: dict[str, str] = {}
@@ -219,7 +208,7 @@ def _submit_one(job: SlurmJob, ids: Mapping[str, str]) -> str:
 
 
 def _cancel(ids: Sequence[str]) -> str:
-    """Cancels jobs that cannot do without one that was refused; what has become of them, as a clause."""
+    """Cancels jobs whose successor was refused; returns the result as a clause."""
     if not ids:
         return ""
     with suppress(OSError):
@@ -229,7 +218,7 @@ def _cancel(ids: Sequence[str]) -> str:
 
 
 def _check_array(jobs: Sequence[SlurmJob]) -> None:
-    """Raises OptionError for more tasks than the cluster lets an array have, where it tells."""
+    """Raises OptionError for more tasks than the cluster allows in an array, if it tells."""
     try:
         asked = subprocess.run(["scontrol", "show", "config"], capture_output=True, check=False)
     except OSError:
@@ -241,15 +230,10 @@ def _check_array(jobs: Sequence[SlurmJob]) -> None:
 
 
 def quote(word: str) -> str:
-    """The word as bash reads it; in one line, whatever it holds."""
+    """The word for bash, on one line."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(chr(b) if 32 < b < 127 and b not in b"'\\" else f"\\{b:03o}" for b in os.fsencode(word)) + "'"
-
-
-def _escape(path: str) -> str:
-    """A path as sbatch's --output wants it, which reads % as the beginning of a number of the job."""
-    return path.replace("%", "%%")
 
 
 def _folder_of(jobs: Sequence[SlurmJob]) -> str:

@@ -1,8 +1,9 @@
-"""`mnemoscope lens`: translators from every layer to the head, fitted on an atlas's text, and what they let one read.
+"""`mnemoscope lens`: translators from every layer to the head, fitted on an atlas's text, and what is read through
+them.
 
-A translator of layer l takes the stream that its feed-forward layer reads; with it the layer's update, its output and
-its values are read, too, so that a layer has one ruler. Where a lens is no better at the validation prefixes' next
-tokens than the plain readout, the layer keeps the plain one.
+A translator of a layer takes the stream that its feed-forward layer reads; the layer's update, output and values are
+read through it, too. A layer at which a lens is no better at the validation prefixes' next tokens than the plain
+readout keeps the plain one.
 """
 
 import json
@@ -27,7 +28,7 @@ from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOption
 from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
-from mnemoscope.mining.lenses.lens_text import LensText, facts_of, read_streams
+from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
     Lenses,
@@ -51,21 +52,21 @@ from mnemoscope.models.readout.translators import Lens, Translator
 
 LENSES = ("ridge", "tuned")
 WORDS = "words"
-"""The translator that leads the other way, made with ridge: from the words' embeddings to each layer's stream."""
+"""The translator in the other direction, fitted with ridge: from the words' embeddings to each layer's stream."""
 _FILES = (*LENSES, WORDS)
 _SAYS = "mnemoscope"
-"""The entry of a file's metadata that tells, as JSON, what the lens is."""
+"""The entry of a file's metadata with the facts of the lens, as JSON."""
 
 
 @dataclass(frozen=True)
 class FittedLenses:
-    """The lenses that an atlas has now; of those, which were fitted now, and the layers that keep the plain ruler."""
+    """The lenses of the atlas, those fitted by this call, and the layers that keep the plain readout."""
 
     lenses: tuple[str, ...]
     fitted: tuple[str, ...]
     plain_layers: Mapping[str, tuple[int, ...]]
     losses: Mapping[str, tuple[float, ...]]
-    """Cross-entropy of the residual's readout with the next token, in nats, by mined layer; also `plain`."""
+    """Cross-entropy of the residual's readout with the next token, in nats, by lens (also `plain`) and mined layer."""
 
 
 def fit_lenses(
@@ -80,10 +81,9 @@ def fit_lenses(
     force: bool = False,
     progress: Progress = ignore_progress,
 ) -> FittedLenses:
-    """Fits lenses in a finished atlas, and writes what is read through them; those that are there are kept.
-
-    `model` None is the plan's. Goes on from a stop. Raises OptionError for an unknown kind, ModelDiffers for another
-    model than was mined, AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
+    """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. `model` None is
+    the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for another model,
+    AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
     """
     if unknown := [kind for kind in kinds if kind not in LENSES]:
         raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(LENSES)}")
@@ -126,7 +126,6 @@ def _write(
     found: dict[str, Lens],
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
-    """Judges the lenses, writes their files and tables, and covers them."""
     lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
     run = MiningRun(context, model, plan)
     asked = ReadoutPass(run, lenses)
@@ -140,8 +139,19 @@ def _write(
         kept[kind] = {layer: identity if layer in plain else each for layer, each in lens.items()}
         if kind in facts:
             path = atlas.path / FOLDER / f"{kind}.safetensors"
-            said = {**facts[kind], "plain_layers": list(plain)}
-            write_bytes(path, _serialise(atlas, kind, kept[kind], said))
+            layers = sorted(lens)
+            tensors = {
+                name: torch.stack([getattr(kept[kind][at], name) for at in layers]) for name in ("weight", "bias")
+            }
+            said = {
+                "lens": kind,
+                "model": atlas.manifest.model.fingerprint,
+                "plan": atlas.manifest.plan_hash,
+                "layers": layers,
+                "facts": {**facts[kind], "plain_layers": list(plain)},
+            }
+            # One entry: the file would hold several in any order.
+            write_bytes(path, save(tensors, {_SAYS: json.dumps(said, sort_keys=True)}))
         files.append(f"{FOLDER}/{kind}.safetensors")
     asked.write()
     words, moved = input_embeddings(model), kept.pop(WORDS)
@@ -175,7 +185,7 @@ def _fit_ridge(
     found: dict[str, Lens] = {}
     for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
         found[kind] = {layer: one.translator for layer, one in layers.items()}
-        facts[kind] = facts_of(text) | {"penalties": {str(layer): one.penalty for layer, one in layers.items()}}
+        facts[kind] = text.facts() | {"penalties": {str(layer): one.penalty for layer, one in layers.items()}}
     return found
 
 
@@ -189,7 +199,7 @@ def _fit_tuned(
         fit.step(number, streams, final)
 
     _run(context, "tuned", plan, text, fit.state(), take, steps=STEPS)
-    return fit.translators(), facts_of(text) | fit.facts()
+    return fit.translators(), text.facts() | fit.facts()
 
 
 def _run(
@@ -228,28 +238,8 @@ def _run(
     context.end_stage(f"lens {kind}")
 
 
-def _serialise(atlas: Atlas, kind: str, lens: Lens, facts: Mapping[str, Any]) -> bytes:
-    layers = sorted(lens)
-    tensors = {
-        "weight": torch.stack([lens[layer].weight for layer in layers]),
-        "bias": torch.stack([lens[layer].bias for layer in layers]),
-    }
-    said = {
-        "lens": kind,
-        "model": atlas.manifest.model.fingerprint,
-        "plan": atlas.manifest.plan_hash,
-        "layers": layers,
-        "facts": dict(facts),
-    }
-    # One entry: the file would hold several in any order.
-    return save(tensors, {_SAYS: json.dumps(said, sort_keys=True)})
-
-
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
-    """A lens that was fitted in this atlas, by layer; None where there is none.
-
-    Raises AtlasDamaged for a file that is not what was written, ModelDiffers for one of another model or atlas.
-    """
+    """A lens of this atlas, by layer; None if there is none. Raises AtlasDamaged, ModelDiffers."""
     path = f"{FOLDER}/{kind}.safetensors"
     where = atlas.path / path
     if path not in atlas.hashes:

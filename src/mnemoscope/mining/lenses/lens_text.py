@@ -1,10 +1,8 @@
-"""The text on which lenses are fitted: the sentences that an atlas stores, in a fixed order, and the streams of them.
-
-Only sentences that were mined: the held-out ones are those on which lenses are judged, as all other readouts are.
+"""The text on which lenses are fitted: stored mined sentences in a fixed order, and their streams. Lenses are judged on
+held-out sentences, as all readouts are.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 
 _JUDGED = 10
-"""One document of so many chooses the penalty and is not fitted."""
+"""One document of so many is not fitted but chooses the penalty."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +30,13 @@ class LensBatch:
     rows: list[NDArray[np.int64]]
     judged: bool
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens the sentences have."""
-        return sum(map(len, self.rows))
-
 
 class LensText:
-    """The batches of one atlas's text, at most `most` tokens of it or one sentence, chosen by the seed."""
+    """The batches of an atlas's text, at most `most` tokens or one sentence, chosen by the seed. No batch has sentences
+    on both sides of a boundary. Raises AtlasUnfinished if the stored mined sentences are of fewer than two documents.
+    """
 
-    def __init__(
-        self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()
-    ) -> None:
-        """No batch has sentences of up to a boundary's tokens beside longer ones.
-
-        Raises AtlasUnfinished where the mined sentences that are stored are of fewer than two documents.
-        """
+    def __init__(self, directory: Path, *, area: int, seed: int, most: int, boundaries: Sequence[int] = ()) -> None:
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
         table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
@@ -81,6 +70,9 @@ class LensText:
         shuffled = np.random.default_rng((seed, 11)).permutation(len(batches))
         self.batches = [batches[place] for place in shuffled]
 
+    def facts(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "batches": len(self.batches)}
+
 
 def read_streams(
     model: LanguageModel, rows: list[NDArray[np.int64]], layers: tuple[int, ...]
@@ -94,16 +86,10 @@ def read_streams(
     def keep(layer: int, block: Block) -> None:
         kept[layer] = block.residual[inside.to(block.residual.device)]
 
-    def end(stream: Tensor) -> None:
-        final.append(stream[inside.to(stream.device)])
-
-    with ExitStack() as hooks, torch.inference_mode():
-        hooks.enter_context(read_blocks(model, keep, layers=layers, own_thread=True))
-        hooks.enter_context(read_final(model, end, own_thread=True))
+    with (
+        torch.inference_mode(),
+        read_blocks(model, keep, layers=layers, own_thread=True),
+        read_final(model, final.append, own_thread=True),
+    ):
         model.backbone(ids)
-    return kept, final[0]
-
-
-def facts_of(text: LensText) -> dict[str, Any]:
-    """What a fitted lens says of its text."""
-    return {"tokens": text.tokens, "batches": len(text.batches)}
+        return kept, final[0][inside.to(final[0].device)]

@@ -1,8 +1,8 @@
-"""What every layer says under a fitted lens, beside the plain one: its values, and its streams at validation prefixes.
+"""Values, keys and streams at validation prefixes under every lens, and under the plain readout.
 
-The counterpart of the value pass and of the predictions under other rulers (definitions.md section 9, lenses). Every
-number has its baseline under the same ruler: another memory's target, another prefix's final token, another memory's
-triggers. Makes `readings`, `key_readings` and `readouts`, and answers no question.
+Like the value pass and predictions under other readouts (definitions.md section 9, lenses). Every number has a baseline
+under the same readout: another memory's target or triggers, another prefix's final token. Makes `readings`,
+`key_readings` and `readouts`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,28 +24,25 @@ from mnemoscope.mining.passes.projector import Share, join_columns
 from mnemoscope.mining.passes.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
 from mnemoscope.mining.steps import empty_answers
-from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models.forward.hooks import Block, read_blocks
 from mnemoscope.models.readout.translators import Lens, Translator, translated_scores, translated_values
 from mnemoscope.tracing import read_scores, top
 
 PLAIN = "plain"
-"""The ruler that every atlas has: `gain` for values, `lens` for streams."""
+"""The readout that every atlas has: `gain` for values, `lens` for streams."""
 _INTEGERS = ("residual_top", "residual_final_rank", "residual_control_rank", "ffn_top", "output_top")
 _NUMBERS = ("residual_final_probability", "residual_loss")
 
 Ints = NDArray[np.int64]
 Lenses = Mapping[str, Lens]
-"""By name; the plain ruler has an empty one."""
+"""By name; the plain readout has an empty one."""
 
 
 def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses, *, seed: int) -> dict[str, Any]:
     """The columns of `readings` for one layer; `targets [memory]` are -1 where there is none. Raises NotFinite."""
     model, projector = values.model, values.projector
-    owners = np.flatnonzero(targets >= 0)
-    control = np.full_like(targets, -1)
-    if len(owners) > 1:
-        control[owners] = targets[owners[next_in_circle(len(owners), seed, 13, layer)]]
+    control = deal(targets, seed, 13, layer)
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["readings"].columns.names}
     memories = model.sizes.memories[layer]
     for name, lens in lenses.items():
@@ -61,14 +58,12 @@ def reading_columns(values: ValuePass, layer: int, targets: Ints, lenses: Lenses
         columns["max_probability"].append(found["max_probability"])
         for column, wanted in (("target_rank", targets), ("control_rank", control)):
             columns[column].append(np.ma.array(found[column], mask=wanted < 0))
-    whole: dict[str, Any] = dict(columns)
-    for name in ("memory", "max_probability"):
-        whole[name] = np.concatenate(columns[name])
-    return whole | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
+    joined: dict[str, Any] = {name: np.concatenate(columns[name]) for name in ("memory", "max_probability")}
+    return columns | joined | {name: _join(columns[name]) for name in ("target_rank", "control_rank")}
 
 
 def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories, but for nulls."""
+    """The columns of some memories, without nulls."""
     with torch.inference_mode():
         tokens = [torch.from_numpy(each[share.vectors]).clamp(min=0).to(share.scores.device) for each in wanted]
         ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens)
@@ -81,10 +76,9 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
 
 
 def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: int) -> dict[str, Any]:
-    """The columns of `key_readings` for one layer: what `roles` says of keys, with the embeddings of every lens."""
-    model, own = run.model, last_tokens(run, layer)
-    dealt = own.dealt(run.plan.seed, layer)
-    found = [each.columns(layer, own, dealt) for each in roles.values()]
+    """The columns of `key_readings` for one layer; `roles` compare keys with the embeddings under each lens."""
+    model, last = run.model, last_tokens(run, layer)
+    found = [each.columns(layer, *last) for each in roles.values()]
     numbers = ("trigger_rank", "triggers_found", "control_rank", "controls_found", "text_rank", "shuffled_rank")
     return {
         "memory": np.concatenate([columns["memory"] for columns in found]),
@@ -95,21 +89,16 @@ def key_reading_columns(run: MiningRun, roles: Mapping[str, RolePass], layer: in
 
 
 def _join(parts: Sequence[Any]) -> Any:
-    """Masked arrays, one after the other."""
-    unknown = np.concatenate([part.mask for part in parts])
-    return np.ma.array(np.concatenate([part.data for part in parts]), mask=unknown)
+    return np.ma.array(np.concatenate([one.data for one in parts]), mask=np.concatenate([one.mask for one in parts]))
 
 
 def targets_of(run: MiningRun, layer: int) -> Ints:
-    """The targets `[memory]` of a layer's values, from its table in a finished atlas; -1 where there is none."""
+    """The targets `[memory]` of a layer's values in a finished atlas; -1 where there is none."""
     counted = run.read("values", ("memory", "target"), layer).sort("memory")
-    found: Ints = counted["target"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
-    return found
+    return np.array(counted["target"].fill_null(-1), np.int64)
 
 
 class ReadoutPass:
-    """Reads every layer's streams under all lenses at every validation prefix."""
-
     def __init__(self, run: MiningRun, lenses: Lenses) -> None:
         self._run, self._model, self._layers, self._lenses = run, run.model, run.plan.layers, lenses
         listed = pl.read_parquet(run.path("prefixes"), glob=False).sort("prefix")
@@ -128,7 +117,6 @@ class ReadoutPass:
         )
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        """One forward, and all that is read off it; raises NotFinite."""
         kept: dict[int, list[Tensor]] = {}
 
         def keep(layer: int, block: Block) -> None:
@@ -150,7 +138,7 @@ class ReadoutPass:
         return found
 
     def _read(self, layer: int, streams: list[Tensor], chosen: Ints) -> Iterator[dict[str, Tensor]]:
-        """One layer's answers of some prefixes, under each lens."""
+        """One layer's answers for some prefixes, under each lens."""
         model = self._model
         wanted = [torch.from_numpy(ids[chosen]) for ids in (self._final, self._control, self._following)]
         for name, lens in self._lenses.items():
@@ -173,12 +161,10 @@ class ReadoutPass:
             }
 
     def write(self) -> Mapping[str, Any]:
-        """Writes `readouts`."""
         self._run.write("readouts", self.columns())
         return {}
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `readouts`, once every forward was made."""
         count, layers, lenses = self.answers["residual_top"].shape
         names = list(self._lenses)
         return {
@@ -189,7 +175,7 @@ class ReadoutPass:
         }
 
     def fall_back(self) -> dict[str, tuple[int, ...]]:
-        """By lens the layers at which it is no better than the plain ruler; there its answers become those of that."""
+        """By lens the layers at which it is no better than the plain readout; their answers become the plain ones."""
         means, found = self.losses(), {}
         for number, name in enumerate(self._lenses):
             worse = np.flatnonzero(means[name] > means[PLAIN]) if name != PLAIN else np.empty(0, np.int64)

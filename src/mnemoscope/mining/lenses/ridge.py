@@ -1,9 +1,8 @@
 """The `ridge` translator: the affine map from a layer's stream to the final stream with the least squared error.
 
-The same is fitted from the words' embeddings to a layer's stream, for its keys. Closed form, of moments that are added
-up over the text batch by batch in a fixed order, in float64. The map is drawn towards the identity, so that a layer of
-which little was seen is read as the logit lens would; how strongly is chosen by the error on documents that were not
-fitted.
+The same is fitted from the words' embeddings to a layer's stream, for its keys. The solution is in closed form, from
+moments added up over the text in a fixed order, in float64. The map is shrunk towards the identity, so that a layer
+with little data is read as by the logit lens; the strength is chosen by the error on documents that were not fitted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +18,12 @@ from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Translator
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Of the mean variance of the stream's entries: what is added to every one of them."""
+"""Added to every variance, in units of the mean variance of the stream's entries."""
 
 
 @dataclass
 class Moments:
-    """Sums over positions, of streams h `[hidden]` that a map begins from and of those t it leads to; all float64."""
+    """Float64 sums over positions of streams h `[hidden]` that a map takes and t that it should give."""
 
     count: Tensor
     of_stream: Tensor
@@ -34,21 +33,19 @@ class Moments:
 
     @classmethod
     def empty(cls, hidden: int) -> "Moments":
-        """Of no position."""
         shapes = ((1,), (hidden,), (hidden,), (hidden, hidden), (hidden, hidden))
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
     def copy(self) -> "Moments":
-        """The same sums, to be added to apart."""
         return Moments(*(tensor.clone() for tensor in vars(self).values()))
 
     def add(self, stream: Tensor, final: Tensor) -> None:
-        """Adds positions `[row, hidden]` of both; products are taken in float32, sums in float64."""
+        """Adds positions `[row, hidden]` of both; products are float32, sums float64."""
         self.add_stream(stream)
         self.add_final(stream, final)
 
     def add_stream(self, stream: Tensor, times: Tensor | None = None) -> None:
-        """Adds what positions tell of h alone; `times [row]` is how many positions have this h, one if it is None."""
+        """Adds the part of h alone; `times [row]` is how many positions have this h, None: one each."""
         stream = stream.float()
         every = stream if times is None else stream * times[:, None]
         self.count += len(stream) if times is None else times.sum().cpu()
@@ -56,18 +53,17 @@ class Moments:
         self.squares += _product(stream, every)
 
     def add_final(self, stream: Tensor, final: Tensor) -> None:
-        """Adds what the same positions tell of t; a row of it may be the sum over the positions of its h."""
+        """Adds the part of t; a row of it may be the sum over the positions of its h."""
         final = final.float()
         self.of_final += final.double().sum(0).cpu()
         self.products += _product(stream.float(), final)
 
     def with_another_final(self) -> "Moments":
-        """Sums of another t with the same h: what is added of h here is added there."""
+        """Sums for another t that share the sums of h."""
         final, products = torch.zeros_like(self.of_final), torch.zeros_like(self.products)
         return replace(self, of_final=final, products=products)
 
     def state(self) -> dict[str, Tensor]:
-        """The sums by name; what is changed in them is changed here."""
         return dict(vars(self))
 
     def covariances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -78,19 +74,17 @@ class Moments:
 
 
 def _product(stream: Tensor, other: Tensor) -> Tensor:
-    """`stream.T @ other`, float64, of float32 products with what is left of the stream without its mean.
-
-    An entry that is large at every position would else leave a covariance of rounding errors.
+    """`stream.T @ other`, float64, from float32 products of the centred stream: an entry that is large at every
+    position would otherwise leave a covariance of rounding errors.
     """
     mean = stream.mean(0)
     return ((stream - mean).T @ other).double().cpu() + mean.double().outer(other.double().sum(0)).cpu()
 
 
 class RidgeFit:
-    """The sums from which the maps of all layers follow; `state()` is all that decides them.
-
-    Two maps a layer: from its stream to the final one, and to its stream from the embedding of the word that went in.
-    The latter change nothing without embeddings of the stream's width.
+    """The sums that give the maps of all layers; `state()` has the tensors themselves. Two maps per layer: from its
+    stream to the final one, and from the embedding of the input word to its stream. The latter need embeddings of the
+    stream's width.
     """
 
     def __init__(self, model: LanguageModel, layers: Sequence[int]) -> None:
@@ -102,7 +96,7 @@ class RidgeFit:
         self._from_words = {layer: tuple(one.with_another_final() for one in self._put_in) for layer in layers}
 
     def add(self, tokens: NDArray[np.int64], streams: Mapping[int, Tensor], final: Tensor, *, judged: bool) -> None:
-        """Adds positions: the tokens there, the streams `[position, hidden]` of every layer, and the final ones."""
+        """Adds positions: their tokens, the streams `[position, hidden]` of every layer, and the final ones."""
         words, once, of = None, *np.unique(tokens, return_inverse=True)
         if self._words is not None:
             words = self._words[torch.from_numpy(once).to(self._words.device)]
@@ -115,7 +109,6 @@ class RidgeFit:
                 self._from_words[layer][judged].add_final(words.to(stream.device), sums)
 
     def state(self) -> dict[str, Tensor]:
-        """The sums by name; what is changed in them is changed here."""
         pairs = {"words": self._put_in, **{f"final {layer}": pair for layer, pair in self._to_final.items()}}
         found = {
             f"{name} {judged} {key}": tensor
@@ -130,26 +123,23 @@ class RidgeFit:
         return found
 
     def to_final(self) -> "dict[int, FittedTranslator]":
-        """By layer, the maps to the final stream."""
         return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
 
     def from_words(self) -> "dict[int, FittedTranslator]":
-        """By layer, the maps from the words' embeddings to its stream."""
         return {layer: fit_ridge(*pair) for layer, pair in self._from_words.items()}
 
 
 @dataclass(frozen=True)
 class FittedTranslator:
-    """A translator, and the penalty that was chosen (None: nothing was fitted)."""
+    """A translator, and the penalty chosen (None: nothing was fitted)."""
 
     translator: Translator
     penalty: float | None
 
 
 def fit_ridge(fitted: Moments, judged: Moments) -> FittedTranslator:
-    """The translator of `fitted` positions, with the penalty that has the least squared error on the `judged` ones.
-
-    Without judged positions the middle penalty is taken; without fitted ones it is the identity.
+    """The translator of `fitted` positions, with the penalty of least squared error on the `judged` ones: the middle
+    one without judged positions. Without fitted ones it is the identity.
     """
     hidden = len(fitted.of_stream)
     if not fitted.count:
@@ -169,7 +159,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> FittedTranslator:
 
 
 def squared_error(moments: Moments, weight: Tensor, bias: Tensor) -> float:
-    """The mean squared error over the positions of the moments, but for the final stream's own variance."""
+    """The mean squared error over the positions, without the variance of the final stream."""
     mean, final_mean, covariance, shared = moments.covariances()
     off = mean @ weight + bias - final_mean
     return float((weight * (covariance @ weight)).sum() - 2 * (weight * shared).sum() + off @ off)

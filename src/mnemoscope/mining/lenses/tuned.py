@@ -1,9 +1,9 @@
 """The `tuned` translator: affine maps trained so that every layer predicts what the model predicts in the end.
 
-Belrose et al. 2023 (Eliciting Latent Predictions from Transformers with the Tuned Lens): each layer's map follows the
-gradient of the Kullback-Leibler divergence of its readout from the model's own prediction. It begins as the `ridge` map
-rather than the identity, from which the first layers would need many more steps than these.
-All layers learn from the same positions of one forward. Seeded; a state that was saved goes on with the same numbers.
+Belrose et al. 2023 (Eliciting Latent Predictions from Transformers with the Tuned Lens): the loss is the
+Kullback-Leibler divergence of a layer's readout from the model's own prediction. It starts from the `ridge` map instead
+of the identity, from which the first layers would need many more steps. All layers learn from the same positions of one
+forward. Training is seeded; a saved state resumes with the same numbers.
 """
 
 from typing import Any
@@ -16,16 +16,14 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.translators import Lens, Translator
 
 STEPS = 300
-"""Steps of training; each takes one batch of the text, from the start again when it ends."""
+"""Training steps; each takes one batch of the text, cyclically."""
 POSITIONS = 128
-"""Positions of a batch that a step learns from."""
+"""Positions of a batch per step."""
 RATE = 1e-3
-"""Adam's step at the start; it falls to zero along a straight line."""
+"""Adam's initial learning rate; it falls linearly to zero."""
 
 
 class TunedFit:
-    """The maps of all layers while they are trained; `state()` is all that decides what follows."""
-
     def __init__(self, model: LanguageModel, begin: Lens, *, seed: int) -> None:
         self._model, self._layers, self._seed = model, tuple(begin), seed
         eye = torch.eye(model.sizes.hidden)
@@ -57,14 +55,13 @@ class TunedFit:
         self._adam.step()
 
     def state(self) -> dict[str, Tensor]:
-        """The maps and what Adam remembers, by name; the tensors themselves."""
+        """The maps and Adam's state, by name; the tensors themselves."""
         found = {"offset": self._offset.detach(), "bias": self._bias.detach()}
         for name, weight in (("offset", self._offset), ("bias", self._bias)):
             found |= {f"{name}.{key}": value for key, value in self._adam.state[weight].items()}
         return found
 
     def translators(self) -> dict[int, Translator]:
-        """The maps as they are now."""
         eye = torch.eye(self._model.sizes.hidden)
         return {
             layer: Translator(self._offset[place].detach() + eye, self._bias[place].detach().clone())
@@ -73,5 +70,4 @@ class TunedFit:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """What a fitted lens says of its training."""
         return {"steps": STEPS, "positions": POSITIONS, "rate": RATE}

@@ -1,10 +1,9 @@
-"""Attention beside the feed-forward layer, on the validation prefixes: who writes the final token's logit.
+"""Attention beside the feed-forward layers, on the validation prefixes: which parts write the final token's logit.
 
-For the prefixes that `prefixes` lists: what embedding, attention, feed-forward layers and biases add to the logit of
-the model's final token, to the mean logit, and to that of another prefix's final token; to those of the text's next
-token and of another prefix's next token; how much attention adds, what it says alone, how many positions it
-looks at (definitions.md section 9, attention_share). Needs `prefixes` and makes
-`attention`, one row for each prefix and layer; the parts that have no layer are repeated in the rows of a prefix.
+Makes `attention`, one row per prefix and layer, from the prefixes in `prefixes`: what embedding, attention,
+feed-forward layers and biases add to the logits of the model's final token, the text's next token and those of another
+prefix, and to the mean logit; how much attention adds, its own top token, and how many positions it attends to
+(definitions.md section 9, attention_share). Parts without a layer are repeated in the rows of a prefix.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,22 +23,22 @@ from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models.forward.attention import BlockAttention, Part, eager_attention, find_attention, read_attention
-from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
 from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 
 SPLIT_LOGITS = ("", "_mean", "_other")
-"""The logits that are split: the final token's, the mean over the vocabulary, and another prefix's final token's."""
+"""The logits split: the final token's, the mean, and another prefix's final token's."""
 _OF_PREFIX = tuple(f"{part}_logit{kind}" for kind in SPLIT_LOGITS for part in ("embedding", "rest", "bias", "final"))
 _OF_TEXT = ("_next", "_other_next")
-"""Those of the text's next token, and of another prefix's: which no model has chosen to be the greatest."""
+"""The text's next token and another prefix's, which no model has chosen to be the greatest."""
 _OF_LAYER = tuple(f"{part}_logit{kind}" for kind in (*SPLIT_LOGITS, *_OF_TEXT) for part in ("attention", "ffn"))
 _OF_ATTENTION = tuple(name for name in ("attention_top", "attention_norm", "attended", *_OF_LAYER) if name[0] == "a")
-"""Columns that are null in a block whose attention cannot be told."""
+"""Columns that are null in a block whose attention cannot be separated."""
 
 
 class AttentionPass:
-    """Reads what every part adds to the logits at every prefix; `prefixes` and `sentences` must be there."""
+    """Reads what every part adds to the logits at every prefix; needs `prefixes` and `sentences`."""
 
     def __init__(self, run: MiningRun) -> None:
         self._run, self._model, self._plan = run, run.model, run.plan
@@ -66,12 +65,11 @@ class AttentionPass:
         )  # fmt: skip
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        """One forward in `eager_attention`, and all that is read off it; raises NotFinite."""
+        """Runs one forward in `eager_attention`; raises NotFinite."""
         model = self._model
         parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
         attended: dict[int, Tensor] = {}
         streams: dict[int, LayerStreams] = {}
-        final: list[Tensor] = []
 
         def note(layer: int, part: Part, tensor: Tensor) -> None:
             if part == "weights":
@@ -84,13 +82,9 @@ class AttentionPass:
             found = LayerStreams.of(parts[layer], ffn, attended.get(layer))
             streams[layer] = found.on(model.device)
 
-        with (
-            read_attention(model, self._attention, note, own_thread=True),
-            read_blocks(model, keep, layers=self._plan.layers, own_thread=True),
-            read_final(model, lambda stream: final.append(batch.at(stream)), own_thread=True),
-        ):
-            model.backbone(batch.ids)
-        last, embedding = final[0].to(model.device), parts[-1]["input"].to(model.device)
+        with read_attention(model, self._attention, note, own_thread=True):
+            last = batch.run(model, keep, self._plan.layers).to(model.device)
+        embedding = parts[-1]["input"].to(model.device)
         found = self._split(batch.chosen, embedding, streams, last)
         found |= self._project([streams[layer] for layer in self._plan.layers])
         self._check(found, batch.chosen)
@@ -99,7 +93,6 @@ class AttentionPass:
     def _split(
         self, chosen: NDArray[np.int64], embedding: Tensor, streams: Mapping[int, LayerStreams], last: Tensor
     ) -> dict[str, NDArray[Any]]:
-        """The parts of the logits, norms, and how many positions were attended."""
         token, other, following, elsewhere = (
             self._logits.of_tokens(last, torch.from_numpy(tokens[chosen]))
             for tokens in (self._final, self._other, self._next, self._other_next)
@@ -117,8 +110,8 @@ class AttentionPass:
         own_layers = [streams[layer] for layer in self._plan.layers]
         none = torch.zeros(len(chosen), dtype=torch.float64)
         for name, column in {
-            "attention_norm": [_length(own.attention) for own in own_layers],
-            "ffn_norm": [_length(own.added) for own in own_layers],
+            "attention_norm": [torch.linalg.vector_norm(own.attention.double(), dim=-1) for own in own_layers],
+            "ffn_norm": [torch.linalg.vector_norm(own.added.double(), dim=-1) for own in own_layers],
             "attended": [none if own.attended is None else own.attended.cpu() for own in own_layers],
         }.items():
             found[name] = torch.stack(column, 1)
@@ -126,7 +119,7 @@ class AttentionPass:
 
     def _project(self, streams: Sequence[LayerStreams]) -> dict[str, NDArray[Any]]:
         """The top tokens of every layer: of the stream that enters, of attention alone, and in a parallel block of that
-        stream with what the feed-forward layer adds (0 in another block).
+        stream plus the feed-forward update (0 in another block).
         """
         every, parallel = list(range(len(streams))), np.flatnonzero(self._parallel).tolist()
         found: dict[str, NDArray[Any]] = {}
@@ -153,12 +146,10 @@ class AttentionPass:
                 )
 
     def write(self) -> Mapping[str, Any]:
-        """Writes `attention`."""
         self._run.write("attention", self.columns())
         return {}
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `attention`, once every forward was made."""
         count, layers = len(self._position), self._plan.layers
         columns: dict[str, Any] = {
             "prefix": np.repeat(np.arange(count, dtype=np.int32), len(layers)),
@@ -171,15 +162,7 @@ class AttentionPass:
         known = dict.fromkeys(_OF_ATTENTION, separable) | {"ffn_alone_top": np.array(self._parallel)}
         known["attended"] = weights
         for name, array in self.answers.items():
-            if array.ndim == 1:
-                columns[name] = np.repeat(array, len(layers))
-            elif name in known:
-                columns[name] = np.ma.array(array.reshape(-1), mask=np.tile(~known[name], count))
-            else:
-                columns[name] = array.reshape(-1)
+            columns[name] = np.repeat(array, len(layers)) if array.ndim == 1 else array.reshape(-1)
+            if name in known:
+                columns[name] = np.ma.array(columns[name], mask=np.tile(~known[name], count))
         return columns
-
-
-def _length(vectors: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(vectors.double(), dim=-1)
-    return length

@@ -1,8 +1,8 @@
-"""Where keys point to most on a little text, and where the same keys with shuffled entries do: what is in any key.
+"""The tokens that activate keys most on a little text, and those that activate the keys with shuffled entries.
 
-A trigger is where a key fires most, and a stream holds the word that was put in; so in any model, trained or not, a key
-looks for the word that its trigger ends with more than for another trigger's. For a shuffled key a place is chosen by
-the same rule, on the same text; only what training has written into the key is gone. Compares no words.
+A trigger is where a key fires most, and a stream holds its input word; so any key, trained or not, prefers the last
+word of its own trigger to that of another's. For a shuffled key a token is chosen by the same rule on the same text:
+only what training has written into the key is missing.
 """
 
 from functools import cached_property
@@ -30,20 +30,17 @@ Ints = NDArray[np.int64]
 
 
 class KeyTriggers:
-    """Reads the text once, when it is first asked; the folder must have `background` and `sentences`."""
+    """Reads the text at the first call; needs `background` and `sentences`."""
 
     def __init__(self, model: LanguageModel, directory: Path, plan: MiningPlan) -> None:
         self._model, self._directory, self._plan = model, directory, plan
 
     def shuffle(self, layer: int) -> Ints:
-        """The order in which a shuffled key of a layer has the key's entries."""
+        """The order of a key's entries in a shuffled key of the layer."""
         return np.random.default_rng((self._plan.seed, 16, layer)).permutation(self._model.sizes.hidden)
 
     def of(self, layer: int) -> tuple[Ints, Ints] | None:
-        """The tokens `[memory]` that a layer's keys point to most, and its shuffled keys.
-
-        None where keys do not all read one input as wide as the stream.
-        """
+        """The tokens `[memory]` that activate keys and shuffled keys most; None if keys do not read the stream."""
         return self._found.get(layer)
 
     @cached_property
@@ -85,6 +82,6 @@ class KeyTriggers:
 
 
 def _farther(seen: tuple[Tensor, Tensor], reached: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each memory the largest number, and the word there: of those seen, and of `reached [position, memory]`."""
+    """Of each memory the largest activation and its word, from those seen and `reached [position, memory]`."""
     most, place = (found.cpu() for found in reached.max(0))
     return torch.maximum(seen[0], most), torch.where(most > seen[0], words[place], seen[1])

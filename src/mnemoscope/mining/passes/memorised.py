@@ -1,13 +1,11 @@
-"""What the model memorised of the mined text: which documents it continues word for word from their beginning.
+"""Which documents of the mined text the model continues word for word from their beginning. Makes `memorised`.
 
-A document counts with its first 64 tokens: given 32, the model has it by heart if it goes on greedily with the next 32
-(definitions.md section 9, audit). It does so exactly where the text's own next token is the best one at every position,
-so one forward of the text answers what decoding token by token would. Makes the optional table `memorised`; which
-memories fire there is the question's business.
+A document counts with its first 64 tokens: given 32, the model has memorised it if it continues greedily with the next
+32 (definitions.md section 9, audit). That holds exactly if the text's own next token is the best one at every position,
+so one forward answers it.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.corpus import Source, open_source
+from mnemoscope.corpus import open_source
 from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
@@ -35,14 +33,12 @@ from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.tracing import rank_of
 
 DOCUMENTS = 2_000
-"""Documents of the mined text, at most, and as many held-out ones beside them."""
+"""Documents of the mined text, at most, and as many held-out ones."""
 
 
 class MemorisedPass:
-    """The forwards of documents' beginnings; reads the text again. A model of a shorter context is asked of none.
-
-    Raises CorpusNotFound where the text is not where it was, PlanDiffers for another text, and what reading a text
-    raises.
+    """The forwards of documents' beginnings; reads the text again. A model with a shorter context is asked about none.
+    Raises CorpusNotFound if the text has moved, PlanDiffers for another text, and what reading a text raises.
     """
 
     def __init__(self, run: MiningRun) -> None:
@@ -61,7 +57,6 @@ class MemorisedPass:
         )  # fmt: skip
 
     def take(self, items: slice) -> None:
-        """Answers for some documents; raises NotFinite."""
         ids = pad(list(self._tokens[items]), self._model)
         final: list[Tensor] = []
         with torch.inference_mode():
@@ -86,12 +81,10 @@ class MemorisedPass:
             raise NotFinite(f"the model has no finite loss on document {number}; try --dtype float32")
 
     def write(self) -> Mapping[str, Any]:
-        """Writes `memorised`."""
         self._run.write("memorised", self.columns())
         return {}
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `memorised`, once every forward was made."""
         return {
             "document": np.array([one.number for one in self.documents], np.int64),
             "held_out": np.array([one.held_out for one in self.documents], np.bool_),
@@ -104,9 +97,16 @@ class MemorisedPass:
 
 
 def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
-    """The documents asked about, drawn from the text by the plan's seed."""
     directory = context.directory
-    source = _open_text(directory, plan)
+    try:
+        source = open_source(
+            mined_from(directory)["corpus"], text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
+            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
+        )  # fmt: skip
+    except CorpusNotFound as error:
+        raise CorpusNotFound(
+            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
+        ) from None
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
     encoder, _, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
@@ -117,21 +117,7 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
         threshold=0 if own_validation else int(counts["held_out_threshold"]),
         listed=None if own_validation else source.held_out, render=render,
     )  # fmt: skip
-
-    def tell() -> None:
-        context.progress("reading text", source.meter.done, source.size, "bytes")
-
-    return sample.draw(source, stored.filter(~pl.col("held_out")).drop("held_out"), tell=tell)
-
-
-def _open_text(directory: Path, plan: MiningPlan) -> Source:
-    text = mined_from(directory)["corpus"]
-    try:
-        return open_source(
-            text, text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
-            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
-        )  # fmt: skip
-    except CorpusNotFound as error:
-        raise CorpusNotFound(
-            f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
-        ) from None
+    return sample.draw(
+        source, stored.filter(~pl.col("held_out")).drop("held_out"),
+        tell=lambda: context.progress("reading text", source.meter.done, source.size, "bytes"),
+    )  # fmt: skip

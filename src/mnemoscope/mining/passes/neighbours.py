@@ -1,7 +1,5 @@
-"""Which values point the same way: of every value the others with the highest cosine (definitions.md section 4).
-
-Every value is compared with every other, a block of cosines at a time. The directions of all values are made once for
-all layers, and lie in one room beside the model: 4 bytes for each of their numbers.
+"""The nearest values of every value, by cosine (definitions.md section 4). The directions of all values are made once
+for all layers, 4 bytes per number, beside the model.
 """
 
 from collections.abc import Sequence
@@ -23,8 +21,6 @@ from mnemoscope.tracing import top
 
 
 class NeighbourPass:
-    """Compares the values of these layers with one another; at most `most` neighbours are kept of each."""
-
     def __init__(self, model: LanguageModel, layers: Sequence[int], *, most: int) -> None:
         self._model, self._layers, self._most = model, list(layers), most
         self._sizes = [model.sizes.memories[layer] for layer in layers]
@@ -38,7 +34,7 @@ class NeighbourPass:
 
     @cached_property
     def _directions(self) -> Tensor:
-        """All values at length 1, `[memory, hidden]`, float32; one of length 0 stays that."""
+        """All values at length 1, `[memory, hidden]`, float32; one of length 0 stays zero."""
         tiny = torch.finfo(torch.float32).tiny
         device, size = self._model.device, (sum(self._sizes), self._model.sizes.hidden)
         directions = torch.empty(size, dtype=torch.float32, device=device)
@@ -47,11 +43,7 @@ class NeighbourPass:
         return directions
 
     def columns(self, layer: int) -> dict[str, Any]:
-        """The columns of `neighbours` for one of the layers: the value itself left out, and itself in other layers
-        whose values are the same weights.
-
-        With `most` 0 nothing is compared, and the columns are empty.
-        """
+        """The columns of `neighbours` for one layer, without the value itself; empty with `most` 0."""
         at = self._layers.index(layer)
         same = [place for place, other in enumerate(self._layers) if _share_values(self._model, layer, other)]
         kept = min(self._most, sum(self._sizes) - len(same))
@@ -80,7 +72,7 @@ class NeighbourPass:
 
 
 def write_layer_neighbours(run: MiningRun, layer: int) -> None:
-    """Writes `neighbours` of one layer, if it is not there; raises StoreFailed."""
+    """Writes `neighbours` of one layer if it is missing; raises StoreFailed."""
     if not run.is_made("neighbours", layer):
         plan = run.plan
         asked = run.keep(NeighbourPass, lambda: NeighbourPass(run.model, plan.layers, most=plan.neighbours))
@@ -88,7 +80,6 @@ def write_layer_neighbours(run: MiningRun, layer: int) -> None:
 
 
 def _share_values(model: LanguageModel, layer: int, other: int) -> bool:
-    """Whether the values of two layers, or of one, are the same weights."""
     weights = [
         {id(weight) for module in model.layer(each).ffn.exits for weight in module.parameters()}
         for each in (layer, other)

@@ -1,8 +1,7 @@
-"""What every layer predicts for prefixes of the validation text: residual, feed-forward layer, output, and votes.
+"""What every layer predicts for the validation prefixes: residual, feed-forward layer, output, and votes.
 
-The questions of the paper's section 5 (Figures 7-11) are asked about these rows. One forward per batch of prefixes; of
-every block only the chosen position is kept and projected. A memory's vote is known from the value pass (its top token,
-or its bottom token where the coefficient is negative). Makes `prefixes` and `predictions`, and answers no question.
+The questions of the paper's section 5 (Figures 7-11) read these tables, `prefixes` and `predictions`. A memory votes
+for the top token of its value, or the bottom token where its coefficient is negative.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import empty_answers
-from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scores import activity_of, votes_in
 
 _INTEGERS = (
@@ -31,12 +30,12 @@ _INTEGERS = (
 )
 _NUMBERS = ("residual_final_probability", "effective", "top_share")
 ROUTED = "routed_memories"
-"""Only of a model of experts: how many memories the prefix could fire, those of its experts and of the shared ones."""
+"""In a model of experts: the number of memories that the prefix was routed to, shared experts included."""
 
 
 @dataclass(frozen=True)
 class Votes:
-    """What each memory of a layer votes for, by the sign of its coefficient, and the length of its value."""
+    """The vote of each memory of a layer by the sign of its coefficient, and the length of its value."""
 
     positive: Tensor
     negative: Tensor
@@ -44,13 +43,11 @@ class Votes:
 
     @classmethod
     def of(cls, path: Path, *, device: torch.device) -> "Votes":
-        """The votes `[memory]` of one layer, from its table `values` at `path`."""
         values = pl.read_parquet(path, columns=["value_norm", "top_tokens", "bottom_tokens"], glob=False)
         norm = values["value_norm"].cast(pl.Float64).to_torch()
         return cls(*(column.to(device) for column in (*votes_in(values), norm)))
 
     def count(self, coefficients: Tensor, ffn_vote_top: Tensor, output_top: Tensor) -> dict[str, Tensor]:
-        """What the layer's memories do at some places, each `[row]`."""
         found = activity_of(coefficients, self.norm)
         is_major = found.pop("is_major")
         vote = torch.where(coefficients > 0, self.positive, self.negative)
@@ -65,7 +62,7 @@ class Votes:
 
 
 class PredictionPass:
-    """Reads every block's streams and votes at every prefix; the values of all mined layers must be there."""
+    """Reads every block's streams and votes at every prefix; needs `values` of all mined layers."""
 
     def __init__(self, run: MiningRun) -> None:
         self._run, self._model, self._layers = run, run.model, run.plan.layers
@@ -98,54 +95,43 @@ class PredictionPass:
         streams: dict[int, Streams] = {}
         coefficients: dict[int, Tensor] = {}
         routed: dict[int, Tensor] = {}
-        final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
             streams[layer] = Streams(*map(batch.at, (block.residual, block.ffn_update, block.layer_output)))
             coefficients[layer] = batch.at(block.coefficients)
             routed[layer] = batch.at(self._reachable(layer, block))
 
-        with (
-            read_blocks(model, keep, layers=self._layers, own_thread=True),
-            read_final(model, lambda stream: final.append(batch.at(stream)), own_thread=True),
-        ):
-            model.backbone(batch.ids)
-        final_top = self._reader.lens_tops(final[0])
+        final_top = self._reader.lens_tops(batch.run(model, keep, self._layers))
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in self._answers}
         readings = self._reader.read(streams, final_top)
         for layer in self._layers:
             own = readings[layer]
             own |= self._votes[layer].count(coefficients[layer], own["ffn_vote_top"], own["output_top"])
             own[ROUTED] = routed[layer]
-            self._check(layer, own, batch)
+            wrong = torch.stack([~own[name].isfinite().to("cpu") for name in _NUMBERS]).nonzero()
+            if len(wrong):
+                sentence = int(self._prefixes.sentence[batch.chosen[int(wrong[0, 1])]])
+                raise NotFinite(
+                    f"layer {layer} has NaN or infinite predictions on sentence {sentence}; "
+                    "try --dtype float32, or check the model's weights"
+                )
             for name in columns.keys() & own.keys():
                 columns[name].append(own[name].cpu().numpy())
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
         return {**of_layers, "final_top": final_top.cpu().numpy()}
 
     def _reachable(self, layer: int, block: Block) -> Tensor:
-        """How many memories each token `[batch, position]` is routed to."""
+        """The number of memories that each token `[batch, position]` is routed to."""
         widths = torch.tensor(self._model.numbering(layer).widths, device=block.residual.device)
         if block.weights is None:
             return widths.sum().expand(block.residual.shape[:2])
         return ((block.weights != 0) * widths).sum(-1)
 
-    def _check(self, layer: int, own: Mapping[str, Tensor], batch: PrefixRows) -> None:
-        for name in _NUMBERS:
-            wrong = (~own[name].isfinite()).nonzero()
-            if len(wrong):
-                sentence = int(self._prefixes.sentence[batch.chosen[int(wrong[0])]])
-                raise NotFinite(
-                    f"layer {layer} has NaN or infinite predictions on sentence {sentence}; "
-                    "try --dtype float32, or check the model's weights"
-                )
-
     def write(self) -> Mapping[str, Any]:
-        """Writes `predictions` and `prefixes`."""
         prefixes, answers, layers = self._prefixes, dict(self._answers), self._layers
-        count = len(prefixes.position)
+        numbers = np.arange(len(prefixes.position), dtype=np.int32)
         listed = {
-            "prefix": np.arange(count, dtype=np.int32),
+            "prefix": numbers,
             "sentence": prefixes.sentence,
             "document": prefixes.document,
             "position": prefixes.position.astype(np.int32),
@@ -153,10 +139,10 @@ class PredictionPass:
             "final_top": answers.pop("final_top"),
         }
         predictions = {
-            "prefix": np.repeat(np.arange(count, dtype=np.int32), len(layers)),
-            "layer": np.tile(np.array(layers, np.int16), count),
+            "prefix": np.repeat(numbers, len(layers)),
+            "layer": np.tile(np.array(layers, np.int16), len(numbers)),
             **{name: array.reshape(-1) for name, array in answers.items()},
         }
         self._run.write("predictions", predictions)
         self._run.write("prefixes", listed)
-        return {"prefixes_asked": self._run.plan.prefixes, "prefixes": count}
+        return {"prefixes_asked": self._run.plan.prefixes, "prefixes": len(numbers)}

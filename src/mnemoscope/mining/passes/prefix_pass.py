@@ -1,10 +1,7 @@
-"""The prefixes of the validation text, and the skeleton of every pass that asks the model about one position of texts.
+"""The prefixes of the validation text, and what passes share that ask the model about one position of many texts.
 
-`Prefixes` follow from text and plan before any model runs.
-
-Rows are sorted by length and packed; what is read of each is kept where it stands among the prefixes. `plan_prefixes`
-makes steps of that, which `run_piece` takes, saves and resumes, and `join_pieces` puts together. A pass says what it
-reads off a forward (`read`), and makes its table of the answers.
+`Prefixes` follow from text and plan before any model runs. `plan_prefixes` sorts rows by length, packs them into steps,
+and puts what a pass reads off each forward (`read`) at the rows' places among the prefixes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +26,8 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, read_saved, run_piece
 from mnemoscope.mining.text.batches import even_parts, pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 from mnemoscope.models.proof.company import sides
 
 PREFIXES = "prefixes.safetensors"
@@ -47,12 +46,12 @@ class Prefixes:
     next_token: Ints
 
     def save(self, run: MiningRun) -> None:
-        """Writes the list to the work folder, with the hash of its plan; raises StoreFailed."""
+        """Writes the list to the work folder; raises StoreFailed."""
         write_bytes(run.context.work / PREFIXES, save(vars(self), {"inputs": run.plan.hash()}))
 
     @classmethod
     def of(cls, run: MiningRun) -> Self:
-        """The list in the work folder; raises MiningError where there is none of this plan."""
+        """The list in the work folder; raises MiningError if there is none of this plan."""
         path = run.context.work / PREFIXES
         saved = read_saved(path, run.plan.hash())
         if saved is None:
@@ -72,11 +71,8 @@ class Prefixes:
 
     @classmethod
     def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, reading: Reading) -> Self:
-        """At most `count` prefixes, one per sentence: a random sentence, a random position with a token after it.
-
-        Fewer where the validation
-        text has fewer sentences that are long enough. A validation text of its own is numbered after the mined text:
-        its sentence i has the id `sentences of the mined corpus + i`, its documents likewise.
+        """At most `count` prefixes from random sentences, one of each, at a random position with a token after it.
+        Sentences and documents of a separate validation text are numbered after those of the mined text.
         """
         validation = copy.validation
         if isinstance(validation, TokenizedCorpus):
@@ -95,20 +91,20 @@ class Prefixes:
 
 
 class PlannedPass(Protocol):
-    """A pass of planned steps, which writes its tables once all was answered."""
+    """A pass of planned steps, which writes its tables when all are answered."""
 
     steps: PlannedSteps
 
     def __init__(self, run: MiningRun) -> None: ...
 
     def write(self) -> Mapping[str, Any]:
-        """Writes the tables; returns what the manifest says of them."""
+        """Writes the tables; returns facts for the manifest."""
         ...
 
 
 @dataclass(frozen=True)
 class PrefixRows:
-    """The prefixes of one forward: their places among all, padded ids, and the `column` of each row that is read."""
+    """The prefixes of one forward: their numbers, padded ids, and the `column` of each row that is read."""
 
     chosen: Ints
     ids: Tensor
@@ -117,6 +113,16 @@ class PrefixRows:
     def at(self, tensor: Tensor) -> Tensor:
         """A tensor `[batch, position, ...]` at the rows' columns: `[batch, ...]`."""
         return tensor[torch.arange(len(self.column), device=tensor.device), self.column.to(tensor.device)]
+
+    def run(self, model: LanguageModel, keep: Callable[[int, Block], None], layers: Sequence[int]) -> Tensor:
+        """Runs the model and gives `keep` each of the layers' blocks; returns the final stream at the columns."""
+        final: list[Tensor] = []
+        with (
+            read_blocks(model, keep, layers=layers, own_thread=True),
+            read_final(model, lambda stream: final.append(self.at(stream)), own_thread=True),
+        ):
+            model.backbone(self.ids)
+        return final[0]
 
 
 def plan_prefixes(
@@ -131,10 +137,9 @@ def plan_prefixes(
     weights: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
-    """Steps that fill `answers [prefix, ...]` with what `read` says of `tokens[0..position]` of each sentence.
-
+    """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence.
     `read` returns arrays `[row, ...]` by the answers' names. `inputs` are what it reads beside the sentences. At most
-    `weights` attention weights of one head exist at one time: they grow with the square of a prefix's length.
+    `weights` attention weights of one head exist at a time: they grow with the square of a prefix's length.
     """
     model, sentences = run.model, run.sentences
     order = np.argsort(position, kind="stable")
@@ -156,10 +161,8 @@ def plan_prefixes(
     )  # fmt: skip
 
 
-def cut_prefixes(
-    lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None
-) -> list[slice]:
-    """The prefixes, in order of length, in batches of at most 128 that also bound the attention weights."""
+def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None) -> list[slice]:
+    """Prefixes, in order of length, in batches of at most 128 that also bound the attention weights."""
     cuts = []
     for items in pack(lengths, area=area, rows=BUDGET.prefixes, apart=apart):
         rows = items.stop - items.start
@@ -170,18 +173,11 @@ def cut_prefixes(
 
 def ask(run: MiningRun, kind: type[PlannedPass], piece: int) -> None:
     """Answers one piece of a pass; raises Interrupted, NotFinite, StoreFailed."""
-    run_piece(run.context, _pass_of(run, kind).steps, piece, of=run.pieces)
+    run_piece(run.context, run.keep(kind, lambda: kind(run)).steps, piece, of=run.pieces)
 
 
 def answer(run: MiningRun, kind: type[PlannedPass], stage: str) -> None:
-    """Puts the answers of all pieces together, writes the pass's tables, and notes what the manifest says of them.
-
-    Raises MiningError where a piece is missing, StoreFailed.
-    """
-    asked = _pass_of(run, kind)
+    """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
+    asked = run.keep(kind, lambda: kind(run))
     halved = join_pieces(run.context, asked.steps, of=run.pieces)
     run.note(stage, {**asked.write(), "halved": halved})
-
-
-def _pass_of(run: MiningRun, kind: type[PlannedPass]) -> PlannedPass:
-    return run.keep(kind, lambda: kind(run))

@@ -1,6 +1,5 @@
-"""Many vectors against a vocabulary, a block of scores at a time, and what is read off every block by all cores.
-
-A block takes the room of the one before it: fresh memory for each took nearly half of the time of `roles` (docs/log).
+"""Many vectors against a vocabulary, a block of scores at a time, read by all cores. Blocks reuse one buffer: fresh
+memory for each took nearly half of the time of `roles` (docs/log).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +20,11 @@ from mnemoscope.models.modules.projections import Head, room_for_scores
 
 Found = TypeVar("Found")
 Columns = dict[str, NDArray[Any]]
-"""By name, `[vector, ...]` each."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one thread reads of a block: the scores of some vectors, the first of which is vector `start`.
-
-    `opposite` are scores(-v), if they were asked for and are not -scores(v).
-    """
+    """Scores of some vectors, from vector `start` on; `opposite` are scores(-v) where they are not -scores(v)."""
 
     start: int
     scores: Tensor
@@ -37,7 +32,6 @@ class Share:
 
     @property
     def vectors(self) -> slice:
-        """Whose scores they are."""
         return slice(self.start, self.start + len(self.scores))
 
 
@@ -45,7 +39,7 @@ Read = Callable[[Share], Found]
 
 
 class Projector:
-    """A head, room for one block of scores, used again for every block, and threads that read it."""
+    """A head, a buffer for one block of scores, and threads that read it."""
 
     def __init__(self, head: Head, vocabulary: int, *, device: torch.device) -> None:
         self._head = head
@@ -61,7 +55,6 @@ class Projector:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
-        """That of a model's own head."""
         return cls(model.scorer(), model.sizes.vocabulary, device=model.device)
 
     def scores(self, folded: Tensor) -> Tensor:
@@ -70,9 +63,7 @@ class Projector:
             return self._head.scores(folded, out=self._scores[: len(folded)])
 
     def read_all(self, vectors: Tensor, read: Read[Found], *, opposite: bool = False) -> list[Found]:
-        """What is read off the scores of all vectors `[row, hidden']`, in their order; with `opposite` also off those
-        of the negated vectors.
-        """
+        """What `read` returns for all vectors `[row, hidden']`, in order; `opposite`: also negated ones."""
         found: list[Found] = []
         for start in range(0, len(vectors), self.rows):
             block = vectors[start : start + self.rows]
@@ -84,7 +75,7 @@ class Projector:
         return found
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
-        """What is read off all rows of a block, in their order: every thread reads as many rows, on one core."""
+        """What `read` returns for equal parts of a block, in order, one per thread."""
         if block.scores.numel() < BUDGET.shared_scores:
             return [read(block)]
         rows, size, opposite = len(block.scores), self._team.size, block.opposite
@@ -102,7 +93,4 @@ class Projector:
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
-    """The columns of all vectors, of what was read off their shares."""
-    if len(parts) == 1:
-        return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

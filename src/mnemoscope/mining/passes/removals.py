@@ -1,11 +1,10 @@
-"""Which token of a trigger matters: the coefficient after the first, the last or a random token is dropped.
+"""How the coefficient of a trigger changes when its first, last or a random token is dropped. Makes `removals`.
 
-Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md
-section 4). The models read from left to right, so one run of a sentence without its token k answers for every trigger
-in that sentence whose prefix lost token k, whatever its memory and position, and the sentence as it stands answers for
-the dropped last token, one position earlier. A run is a row of a padded batch, whatever is asked about it: a sentence
-without one of its tokens, or as it stands, as far as anything in it is asked on one side of a boundary of the model
-(company.py). Makes the table `removals`; the statistics are the questions' business.
+Asked of the top positive triggers of a seeded sample of memories (paper, section 3 and Figure 3; definitions.md section
+4). The models read from left to right, so one run of a sentence without token k answers for every trigger in it whose
+prefix lost token k, of any memory and position; the whole sentence answers for a dropped last token, one position
+earlier. A run is a row of a padded batch, as long as anything in it is asked, on one side of a boundary of the model
+(company.py).
 """
 
 import hashlib
@@ -39,17 +38,15 @@ from mnemoscope.models.proof.company import sides
 Ints = NDArray[np.int64]
 
 WHOLE = -1
-"""In place of a removed token: the sentence as it stands."""
+"""In place of a removed token: the whole sentence."""
 
 Answer = Callable[[int, Ints, Tensor], None]
-"""Given a layer, the numbers of requests and their coefficients."""
+"""Called with a layer, the numbers of requests and their coefficients."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What is asked: for each request a layer and memory, and the coefficient at `position - 1` of its sentence without
-    token `gap`.
-    """
+    """For each request a layer and memory: the coefficient at `position - 1` of its sentence without token `gap`."""
 
     layer: Ints
     memory: Ints
@@ -58,20 +55,21 @@ class Requests:
     position: Ints
 
     def at(self, places: Ints | slice) -> "Requests":
-        """Some of them."""
         return Requests(*(each[places] for each in vars(self).values()))
 
 
 class ShortenedRuns:
-    """Every run is an item, and a row of a batch of `area` tokens; sorted by their deepest layer, and by length.
-
-    `cuts` are the items of each batch.
-    """
+    """The runs, each a row of a batch, by deepest layer and length; `cuts` are the batches of `area` tokens."""
 
     def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
         self._model, self._sentences = model, sentences
-        side = sides(model, model.reading.columns(requests.position))
-        self._runs, run = _runs_of(requests, side, "layer", "position", "sentence", "gap")
+        asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
+        asked = asked.with_columns(side=sides(model, model.reading.columns(requests.position)))
+        one = ("sentence", "gap", "side")
+        runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max())
+        self._runs = runs.sort("layer", "position", "sentence", "gap", "side")
+        found = asked.join(self._runs.select(one).with_row_index("run"), on=one, maintain_order="left")["run"]
+        run = found.to_numpy().astype(np.int64)
         self._order = np.argsort(run, kind="stable")
         self._run, self._requests = run[self._order], requests.at(self._order)
         lengths = model.reading.columns(self._runs["position"].to_numpy())
@@ -79,7 +77,6 @@ class ShortenedRuns:
         self.cuts = pack(lengths, area=area, rows=area, apart=apart)
 
     def take(self, items: slice, answer: Answer) -> None:
-        """Runs items, and answers all that is asked of them."""
         ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
                   self._model)  # fmt: skip
         begin, end = np.searchsorted(self._run, (items.start, items.stop))
@@ -89,36 +86,20 @@ class ShortenedRuns:
             here = np.flatnonzero(asked.layer == layer)
             last = self._model.reading.columns(asked.position[here] - 1)
             places = (run[here] - items.start, last, asked.memory[here])
-            answer(layer, numbers[here], coefficients[_tensors(*places)])
+            answer(layer, numbers[here], coefficients[tuple(map(torch.from_numpy, places))])
 
         layers = np.unique(asked.layer).tolist()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
 
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
-        """The tokens of one run's sentence without the removed one, as far as they are asked about."""
+        """The tokens of a run: its sentence without the removed one, up to the last position asked."""
         tokens = self._model.reading.context(self._sentences.of(sentence), position)
         return tokens[:-1] if gap == WHOLE else np.delete(tokens, gap)
 
 
-def _runs_of(requests: Requests, side: Ints, *order: str) -> tuple[pl.DataFrame, Ints]:
-    """The runs that answer all requests, in that order, with their deepest layer and last position; each request's.
-
-    `side` says of each request on which side of which boundary its row lies.
-    """
-    asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
-    asked, one = asked.with_columns(pl.Series("side", side)), ("sentence", "gap", "side")
-    runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max()).sort(*order, "side")
-    found = asked.join(runs.select(one).with_row_index("run"), on=one, maintain_order="left")["run"]
-    return runs, found.to_numpy().astype(np.int64)
-
-
-def _tensors(*arrays: Ints) -> tuple[Tensor, ...]:
-    return tuple(map(torch.from_numpy, arrays))
-
-
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
-    """Which of the tokens 0..position is dropped: uniform, by a hash of the trigger's place."""
+    """Which of the tokens 0..position is dropped: uniform, by a hash."""
     digest = hashlib.blake2b(struct.pack("<5q", seed, layer, memory, sentence, position), digest_size=8).digest()
     return int.from_bytes(digest, "little") % (position + 1)
 
@@ -126,11 +107,12 @@ def random_position(seed: int, layer: int, memory: int, sentence: int, position:
 def choose_triggers(
     directory: Path, plan: MiningPlan, *, first: int, numberings: Numberings
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire.
+    """The triggers asked about, by layer, memory and rank: of every mined layer `plan.removals` memories that fire,
+    drawn by the plan's seed.
 
-    And how many are left out: `length_one` has nothing but one token; `length_two`, in a model without a beginning
-    token, has two, of which a removal leaves one alone at position 0, the attention sink. `first` is the first position
-    at which a coefficient counts (1 where position 0 is an attention sink). The memories are drawn by the plan's seed.
+    Also the numbers left out: `length_one` triggers have one token; `length_two`, in a model without a beginning token,
+    have two, of which a removal leaves one at position 0, the attention sink. `first` is the first position that
+    counts.
     """
     layers = []
     for layer in plan.layers:
@@ -154,7 +136,7 @@ def choose_triggers(
 
 
 class RemovalPass:
-    """The runs that answer for all triggers; triggers and sentences must be there."""
+    """The runs that answer for all triggers; needs `triggers` and `sentences`."""
 
     def __init__(self, run: MiningRun) -> None:
         self._run, model, plan = run, run.model, run.plan
@@ -175,13 +157,10 @@ class RemovalPass:
         self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, run.sentences, area=plan.batch_tokens)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = PlannedSteps(
-            self._take, self._runs.cuts, self._answers, stage="removals", unit="sentences", team=ThreadTeam.of(model),
+            lambda items: self._runs.take(items, self._answer), self._runs.cuts, self._answers, stage="removals",
+            unit="sentences", team=ThreadTeam.of(model),
             inputs=digest(plan.hash(), *self.requests.drop("removed"), *run.sentences.arrays()),
         )  # fmt: skip
-
-    def _take(self, items: slice) -> None:
-        """Answers all that some items of the runs are asked for; raises NotFinite."""
-        self._runs.take(items, self._answer)
 
     def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:
         found = coefficients.float().cpu().numpy()

@@ -1,12 +1,10 @@
-"""What each key looks for among the words that go in, and whether its triggers end with one of them.
+"""Which input words each key detects, and whether its triggers end with one of them. Makes `roles`.
 
-The mirror of the value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a
-memory's read direction with the embedding of every token. A control has the same ruler and another memory's triggers;
-another is the key itself with its entries shuffled (key_triggers.py). Needs the finished triggers; makes `roles`, and
-answers no question.
+The value pass at the layer's other end (definitions.md section 9, key_agreement): the centred cosine of a memory's read
+direction with the embedding of every token. One control uses another memory's triggers, another the key with shuffled
+entries (key_triggers.py).
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.projector import Projector, Share, join_columns
-from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
 from mnemoscope.models.readout.read_directions import input_embeddings, read_directions
@@ -35,55 +33,30 @@ _TINY = 1e-30
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class LastTokens:
-    """The last tokens `[memory, KEPT]` of each memory's best positive triggers, best first; -1 where it has fewer."""
-
-    tokens: Ints
-
-    @classmethod
-    def of(cls, triggers: pl.DataFrame, memories: int) -> "LastTokens":
-        """Those of one layer's triggers, whose memories are counted through the layer."""
-        best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
-        tokens = np.full((memories, KEPT), -1, np.int64)
-        tokens[best["memory"].to_numpy(), best["rank"].to_numpy()] = best["token"].to_numpy()
-        return cls(tokens)
-
-    def dealt(self, seed: int, layer: int) -> "LastTokens":
-        """The same triggers dealt to other memories: each that has some gets those of the next in a random circle.
-
-        One memory alone gets none.
-        """
-        owners = np.flatnonzero(self.tokens[:, 0] >= 0)
-        tokens = np.full_like(self.tokens, -1)
-        if len(owners) > 1:
-            tokens[owners] = self.tokens[owners[next_in_circle(len(owners), seed, 9, layer)]]
-        return LastTokens(tokens)
-
-
 def write_layer_roles(run: MiningRun, layer: int) -> None:
-    """Writes `roles` of one layer, if it is not there; its triggers must be. Raises NotFinite, StoreFailed."""
+    """Writes `roles` of one layer if it is missing; needs its triggers. Raises NotFinite, StoreFailed."""
     if run.is_made("roles", layer):
         return
     triggers = KeyTriggers(run.model, run.directory, run.plan)
     roles = run.keep(RolePass, lambda: RolePass(run.model, input_embeddings(run.model), triggers))
-    own = last_tokens(run, layer)
-    run.write("roles", roles.columns(layer, own, own.dealt(run.plan.seed, layer)), layer)
+    run.write("roles", roles.columns(layer, *last_tokens(run, layer)), layer)
 
 
-def last_tokens(run: MiningRun, layer: int) -> LastTokens:
-    """The last tokens of a layer's triggers, from their table."""
+def last_tokens(run: MiningRun, layer: int) -> tuple[Ints, Ints]:
+    """The last tokens `[memory, KEPT]` of the best positive triggers (-1: fewer), and another memory's as control."""
     triggers = run.read("triggers", ("memory", "sign", "rank", "token"), layer)
-    return LastTokens.of(triggers, run.model.sizes.memories[layer])
+    best = triggers.filter(pl.col("sign") == 1, pl.col("rank") < KEPT)
+    tokens = np.full((run.model.sizes.memories[layer], KEPT), -1, np.int64)
+    tokens[best["memory"].to_numpy(), best["rank"].to_numpy()] = best["token"].to_numpy()
+    return tokens, deal(tokens, run.plan.seed, 9, layer)
 
 
 class RolePass:
-    """Compares the keys of one model with words, `embeddings [token, hidden]`; their directions and room for cosines
-    are made once for all layers of a device.
+    """Compares a model's keys with words, `embeddings [token, hidden]`. Directions and room for cosines are made once
+    per device. Without `triggers` the columns of shuffled keys are null.
     """
 
     def __init__(self, model: LanguageModel, embeddings: Tensor | None, triggers: KeyTriggers | None = None) -> None:
-        """Without `triggers` of shuffled keys their columns are null."""
         self.model, self._triggers = model, triggers
         self._directions: Tensor | None = None
         if embeddings is not None:
@@ -91,11 +64,8 @@ class RolePass:
             self._directions = normalize(centred, dim=1, eps=_TINY, out=centred)
         self._projectors: dict[torch.device, Projector] = {}
 
-    def columns(self, layer: int, own: LastTokens, dealt: LastTokens) -> dict[str, Any]:
-        """The columns of `roles` for one layer.
-
-        `dealt` are the triggers of the control. Without embeddings lists are empty and numbers null. Raises NotFinite.
-        """
+    def columns(self, layer: int, own: Ints, dealt: Ints) -> dict[str, Any]:
+        """The columns of `roles`; `dealt` is the control. Null without embeddings. Raises NotFinite."""
         model, projector = self.model, self._projector(self.model.devices[layer])
         memories = model.sizes.memories[layer]
         columns: dict[str, Any] = {"memory": np.arange(memories, dtype=np.int32)}
@@ -125,48 +95,44 @@ class RolePass:
 
 
 _ON_TEXT = ("text_rank", "shuffled_rank")
-"""Where keys and shuffled keys have the token that they point to most on a little text."""
+"""The ranks, under keys and shuffled keys, of the token that activates them most on a little text."""
 _NUMBERS: dict[str, type] = {
     "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
     "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
     **dict.fromkeys(_ON_TEXT, np.int32),
 }  # fmt: skip
-"""Columns that are null where the memory has no positive trigger."""
+"""Columns that are null if the memory has no positive trigger."""
 
 
 def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
-    """The ranks of the wanted tokens `[memory]` under some keys, off cosines `[memory, token]`."""
+    """The ranks of the wanted tokens `[memory]` under some keys, from cosines `[memory, token]`."""
     tokens = torch.from_numpy(wanted[share.vectors]).to(share.scores.device)
     with torch.inference_mode():
         ranks = rank_tokens(share.scores, best=1, of=[tokens]).ranks[0].int().cpu().numpy()
     return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
 
 
-_WHOSE = (("trigger", "triggers"), ("control", "controls"))
-
-
-def read_cosines(triggers: tuple[LastTokens, LastTokens], share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories, off cosines `[memory, token]`; `triggers` are their own and the control's.
-
-    The cosines of a key that is zero are zero, so every token ties and the lower id comes first.
+def read_cosines(triggers: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, from cosines `[memory, token]`; `triggers` are their own and the control's. Under a
+    key of zeros every token ties, and the lower id comes first.
     """
     cosines = share.scores
     with torch.inference_mode():
-        last = [torch.from_numpy(each.tokens[share.vectors]).to(cosines.device) for each in triggers]
+        last = [torch.from_numpy(each[share.vectors]).to(cosines.device) for each in triggers]
         first = [there[:, 0].clamp(min=0) for there in last]
         ranking = rank_tokens(cosines, best=KEPT, of=first)
         tokens, best = ranking.best
         found: dict[str, NDArray[Any]] = {
             "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
         }  # fmt: skip
-        for (one, many), there, rank in zip(_WHOSE, last, ranking.ranks, strict=True):
+        for one, there, rank in zip(("trigger", "control"), last, ranking.ranks, strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
             counted = (there >= 0).sum(1)
             numbers = {
                 f"{one}_token": there[:, 0],
                 f"{one}_rank": rank,
                 f"{one}_cosine": cosines.gather(1, there[:, :1].clamp(min=0))[:, 0],
-                f"{many}_found": among / counted.clamp(min=1),
+                f"{one}s_found": among / counted.clamp(min=1),
             }
             for name, values in numbers.items():
                 found[name] = values.cpu().numpy().astype(_NUMBERS[name])

@@ -1,7 +1,7 @@
-"""What the norms before the head divide each layer's values by: the median over the validation prefixes.
+"""The median over the validation prefixes of what the norms before the head divide each layer's values by.
 
-A value at work (definitions.md section 2) needs this number, and so one product with the head makes both the bare
-values and the values at work. One forward per batch of prefixes, without the head.
+A value at work (definitions.md section 2) needs this number, so one product with the head gives bare values and values
+at work. Runs without the head.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
 from mnemoscope.mining.steps import empty_answers
-from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scores import own_norm_scales
 
 
@@ -35,18 +35,12 @@ class ScalePass:
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         model = self._model
         kept: dict[int, tuple[Tensor, Tensor, list[Tensor]]] = {}
-        final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
             branches = [batch.at(tensor) for tensor in block.branches]
             kept[layer] = batch.at(block.residual), batch.at(block.ffn_output), branches
 
-        with (
-            read_blocks(model, keep, layers=self._layers, own_thread=True),
-            read_final(model, lambda stream: final.append(batch.at(stream)), own_thread=True),
-        ):
-            model.backbone(batch.ids)
-        last = model.norm_scale(final[0], layer=None)[:, None]
+        last = model.norm_scale(batch.run(model, keep, self._layers), layer=None)[:, None]
         own = [last * own_norm_scales(model, layer, *kept[layer]) for layer in self._layers]
         scale = np.stack([each.expand(-1, self._ways).cpu().numpy() for each in own], 1)
         if wrong := np.argwhere(~np.isfinite(scale)).tolist():
@@ -58,7 +52,7 @@ class ScalePass:
         return {"scale": scale}
 
     def write(self) -> Mapping[str, Any]:
-        """Says of each mined layer the scale, one for each branch where it has several; None without prefixes."""
+        """The scale of each mined layer, one per branch where it has several; None without prefixes."""
         if not len(self._scale):
             return {"value_scales": [None] * len(self._layers)}
         medians = np.median(self._scale.astype(np.float64), axis=0).tolist()

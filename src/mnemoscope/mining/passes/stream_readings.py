@@ -1,8 +1,8 @@
-"""What the vocabulary says of the streams of many places: best tokens, ranks, a probability; of every layer alike.
+"""Readings of streams at many places: top tokens, ranks, a probability, the same for every layer.
 
-For most models two products with the head serve all streams of a block (shared_readout.py), and the places of
-all layers share them: a product of few rows fetches the whole head from memory for each. On a CPU the scores are then
-read a few rows at a time, while its cache holds them. What is said of memories (votes, activity) is made elsewhere.
+For most models two products with the head serve all streams of a block (shared_readout.py), and all layers share them,
+since a product of few rows fetches the whole head from memory. On a CPU scores are read a few rows at a time, while
+they are in its cache.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ Readings = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Streams:
-    """What flows through one layer's block at some places; all `[row, hidden]`."""
+    """The streams of one block at some places; all `[row, hidden]`."""
 
     residual: Tensor
     update: Tensor
@@ -35,10 +35,7 @@ class Streams:
 
 @final
 class StreamReader:
-    """Reads streams of one model; keeps the head, and for each thread room for scores.
-
-    `shared`: whether the streams of a block share their products; else each has its own.
-    """
+    """Reads streams of one model. `shared`: whether the streams of a block share their products."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._readout = model, SharedReadout.of(model)
@@ -72,7 +69,7 @@ class StreamReader:
         return found
 
     def _room(self) -> Tensor:
-        """Room for the scores of this thread: fresh memory for every product would cost a tenth of it."""
+        """The buffer of one thread: fresh memory would cost a tenth of every product."""
         if getattr(self._kept, "room", None) is None:
             model = self._model
             self._kept.room = room_for_scores(max(2, self._rows), model.sizes.vocabulary, device=model.device)
@@ -109,7 +106,7 @@ class StreamReader:
 
 
 def _read_one_by_one(model: LanguageModel, layer: int, streams: Streams, finals: Tensor) -> Readings:
-    """The readings of one layer, by a product of its own for each stream."""
+    """The readings of one layer, with a product for each stream."""
     scores = model.scores(streams.output, projection="lens")
     output_top = top(scores, 1)[0][:, 0]
     scores = model.scores(streams.residual, projection="lens")
@@ -143,10 +140,9 @@ def _read_rows(
     known: Tensor,
     scratch: Tensor,
 ) -> Readings:
-    """The readings of a few rows, off the products of their residuals and updates, which are changed.
-
-    `weights [2, row, 1]`: the shares of the two in what the norm leaves of `outputs [row, hidden]`. Where `known`, the
-    output's top is the final one.
+    """The readings of a few rows, from the products of their residuals and updates, which are overwritten. `weights [2,
+    row, 1]` are the shares of the two in the normed `outputs [row, hidden]`. Where `known`, the output's top token is
+    the final one.
     """
     residual, update = products
     scratch = scratch[: len(finals)]

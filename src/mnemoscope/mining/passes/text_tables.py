@@ -1,6 +1,5 @@
-"""What was read and counted of the text becomes tables: the text's own, and triggers and activity of every layer.
-
-The first stages after the text. Nothing here depends on when, how often or by how many processes it runs.
+"""The first stages after the text: the text's own tables, and triggers and activity of every layer. Nothing depends on
+when, how often or by how many processes they run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +30,14 @@ Ints = NDArray[np.int64]
 
 
 def write_text_tables(run: MiningRun) -> None:
-    """Vocabulary, tokens, background, the sentences that any table names, routing, and the prefixes to ask.
-
-    The tokenized text is released. Raises MiningError without a text, PartsDiffer, StoreFailed.
+    """Writes vocabulary, tokens, background, the sentences that tables name, routing, and the list of prefixes;
+    releases the tokenized text. Raises MiningError without a text, PartsDiffer, StoreFailed.
     """
     sentences: list[Ints] = []
     routing: list[Mapping[str, NDArray[Any]]] = []
     for layer in run.plan.layers:
         state = run.layer_state(layer)
-        sentences.append(state.named_sentences().numpy())
+        sentences.append(state.named_sentences())
         routing += [counted.columns(layer) for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if run.copy is not None:
@@ -55,7 +53,7 @@ def write_text_tables(run: MiningRun) -> None:
 
 
 def write_layer_tables(run: MiningRun, layer: int) -> None:
-    """Triggers and activity of one layer; `sentences` must be there."""
+    """Writes `triggers` and `activity` of one layer; needs `sentences`."""
     state, numberings = run.layer_state(layer), run.model.numberings
     triggers = columns_of(layer_triggers(state, layer, run.sentences, run.model.reading).to_arrow())
     activity = state.activity[layer].columns()
@@ -69,7 +67,6 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
 
 
 def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixes:
-    """The tables of a text; `named` are the sentences of triggers."""
     text, raw = run.model.vocabulary()
     prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, reading=run.model.reading)
     background = background_table(copy, run.plan, run.model.reading)
@@ -83,7 +80,6 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
 
 
 def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes:
-    """The tables that parts share, and the sentences of all of them."""
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
     prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
@@ -95,7 +91,7 @@ def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes
 
 
 def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
-    """The named sentences of all parts, each once, ascending, in pieces."""
+    """The named sentences of all parts, each once, ascending, in chunks."""
     wanted = pa.array(named)
     tables = [
         pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))

@@ -1,14 +1,13 @@
-"""How much use a layer makes of each of its memories, and which of them are there twice.
+"""How useful each memory is to its layer, and which memories are duplicates. Runs no model.
 
-Usefulness is the mean of |m| over the mined text, times the norm of the value (definitions.md section 9, width): what
-the memory puts into the stream, on average. It is read off the tables `activity` and `values`. Runs no model.
+Usefulness is the mean of |m| over the mined text times the norm of the value (definitions.md section 9, width), read
+off the tables `activity` and `values`.
 """
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from mnemoscope.errors import NotFinite
@@ -20,16 +19,14 @@ SAME = 0.9
 """Cosine above which two values, or two keys, count as the same."""
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def mean_magnitude(activity: pl.DataFrame) -> Floats:
     """The mean of |m| `[memory]` over the mined text, from the rows of `activity` of one layer.
 
-    Where no coefficient is below zero that is the mean, exactly. Elsewhere it is the mean plus twice the size of the
-    negative part, which the table does not have: it is taken from the histogram of the sampled positions, whose bins
-    stand for their middles (each end of a bin is twice the other, so the part is right to a third of itself, and to
-    what the sample misses). It lies between |mean| and the largest |m|.
+    If no coefficient is below zero that is the mean, exactly. Otherwise it is the mean plus twice the negative part,
+    estimated from the middles of the bins of the sampled positions' histogram (to within a third, as a bin's ends
+    differ by a factor of two, and sampling error). It lies between |mean| and the largest |m|.
     """
     mean, least, most = (activity[name].cast(pl.Float64).to_numpy() for name in ("mean", "min", "max"))
     counts = np.array(activity["histogram"].to_list(), np.float64).reshape(len(mean), -1)[:, :ZERO_BIN]
@@ -50,34 +47,16 @@ def usefulness(activity: pl.DataFrame, value_norm: Floats, *, layer: int) -> Flo
     return found
 
 
-def least_useful_first(useful: Floats) -> Ints:
-    """The memories in order of usefulness; of equally useful ones the lower first."""
-    return np.argsort(useful, kind="stable")
-
-
 def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
-    """Which memories `[memory]` of a layer have another one of that layer whose value and key are the same.
-
-    The same: a cosine above `SAME`; in a gated layer of both keys. A row of zeros is the same as nothing.
-    """
+    """The memories `[memory]` with a twin: cosines of value and key (gated: both keys) above `SAME`."""
+    tiny, found = torch.finfo(torch.float32).tiny, []
     with torch.inference_mode():
         every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
-        units = [_directions(rows) for rows in every if rows is not None]
-        count = len(units[0])
-        step = rows_within(BUDGET.cosines, count)
-        found = [_have_a_twin(units, slice(start, min(start + step, count))) for start in range(0, count, step)]
+        units = [normalize(rows.float(), dim=1, eps=tiny) for rows in every if rows is not None]
+        for own in torch.split(torch.arange(len(units[0])), rows_within(BUDGET.cosines, len(units[0]))):
+            alike = torch.ones(len(own), len(units[0]), dtype=torch.bool)
+            for unit in units:
+                alike &= (unit[own.to(unit.device)] @ unit.T > SAME).cpu()
+            alike[torch.arange(len(own)), own] = False
+            found.append(alike.any(1).numpy())
     return np.concatenate(found)
-
-
-def _directions(rows: Tensor) -> Tensor:
-    return normalize(rows.float(), dim=1, eps=torch.finfo(torch.float32).tiny)
-
-
-def _have_a_twin(units: list[Tensor], own: slice) -> NDArray[np.bool_]:
-    alike = units[0][own] @ units[0].T > SAME
-    for unit in units[1:]:
-        alike &= (unit[own] @ unit.T > SAME).to(alike.device)
-    rows = torch.arange(own.stop - own.start, device=alike.device)
-    alike[rows, own.start + rows] = False
-    found: NDArray[np.bool_] = alike.any(1).cpu().numpy()
-    return found

@@ -1,9 +1,9 @@
-"""The value pass: what each value writes, and whether that is what follows its triggers (paper, section 4).
+"""The value pass: the vocabulary scores of each value, and whether it predicts what follows its triggers (paper,
+section 4). Makes `values`.
 
-Every value of a layer is projected to the vocabulary under the `gain` projection (definitions.md section 2), in
-blocks whose scores are dropped as soon as they are read. A value is taken at its own length, which matters under an
-adaptive softmax only, and at its working point, with what the norms divide by (scales.py). Needs the finished triggers;
-makes `values`.
+Every value is projected under the `gain` projection (definitions.md section 2), in blocks of scores that are dropped
+once read: at its own length, which matters under an adaptive softmax only, and at work, divided by what the norms
+divide by (scales.py).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from mnemoscope.tracing import distribution, norms_of, read_scores, top
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
 AT_WORK = ("working_logit", "working_probability")
-"""The columns of values at work, null where no scale is known."""
+"""The columns of values at work, null without a scale."""
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 
@@ -38,7 +38,7 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Targets:
-    """What should follow a memory's triggers: `target [memory]` (-1: none), and all next tokens with their memory."""
+    """The `target [memory]` (-1: none), and all next tokens of triggers with their memory."""
 
     target: Ints
     memory: Ints
@@ -46,7 +46,7 @@ class Targets:
 
 
 def targets(triggers: pl.DataFrame, memories: int) -> Targets:
-    """The targets of one layer's memories, and the next tokens of its sign = +1 triggers (definitions.md section 3)."""
+    """The targets of one layer's memories, and the next tokens of its positive triggers (definitions.md section 3)."""
     followed = triggers.filter(pl.col("sign") == 1, pl.col("next_token").is_not_null())
     coefficient = pl.col("coefficient").cast(pl.Float64)
     best = coefficient.max().over("memory")
@@ -59,28 +59,22 @@ def targets(triggers: pl.DataFrame, memories: int) -> Targets:
 
 
 class ValuePass:
-    """Projects the values of one model; the head and room for scores are made once for all layers."""
+    """Projects the values of one model; the projector serves all layers."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
     @cached_property
     def projector(self) -> Projector:
-        """The model's head, with room for scores."""
         return Projector.of(self.model)
 
-    def columns(
-        self, layer: int, wanted: Targets, factor: NDArray[np.float64] | None = None
-    ) -> dict[str, Any]:
-        """The columns of `values` for one layer; raises NotFinite if a score is not a number.
-
-        `factor [memory]` is what a value at work is multiplied by, NaN where the memory never fires (`work_factors`).
-        A linear head multiplies scores as it multiplies vectors, so one product serves values and values at work.
+    def columns(self, layer: int, wanted: Targets, factor: NDArray[np.float64] | None = None) -> dict[str, Any]:
+        """The columns of `values` for one layer; raises NotFinite. `factor [memory]` multiplies values at work, NaN if
+        the memory never fires (`work_factors`). A linear head multiplies scores as it multiplies vectors, so one
+        product serves both.
         """
         model, projector = self.model, self.projector
-        values = model.values(layer)
-        folded = model.folded_values(layer)
-        up = model.up_keys(layer)
+        values, folded, up = model.values(layer), model.folded_values(layer), model.up_keys(layer)
         memories = len(values)
         unknown = pa.nulls(memories, pa.float32())
         columns: dict[str, Any] = {
@@ -112,10 +106,9 @@ class ValuePass:
 
 
 def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale: Scale) -> NDArray[np.float64]:
-    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`.
-
-    The median `coefficient` of its memory's positive `triggers`, divided by `scale`, what the norms before the head
-    divide by, one number for each branch of the layer where it has several; NaN without positive triggers.
+    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`. The median
+    coefficient of its memory's positive `triggers`, divided by `scale`, which has one number, or one per branch; NaN
+    without positive triggers.
     """
     medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
     factor = np.full(model.sizes.memories[layer], np.nan)
@@ -125,9 +118,8 @@ def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale
 
 
 def write_layer_values(run: MiningRun, layer: int) -> None:
-    """Writes `values` of one layer, if it is not there; its triggers must be, and the scales.
-
-    Without prefixes no scale is known, and the columns of values at work are null. Raises NotFinite, StoreFailed.
+    """Writes `values` of one layer if it is missing; needs triggers and scales. Without prefixes no scale is known, and
+    the columns of values at work are null. Raises NotFinite, StoreFailed.
     """
     if run.is_made("values", layer):
         return
@@ -139,7 +131,7 @@ def write_layer_values(run: MiningRun, layer: int) -> None:
 
 
 def _read_working(share: Share) -> dict[str, NDArray[Any]]:
-    """Of each row of scores the best less the mean, and the largest probability."""
+    """Of each row of scores the maximum minus the mean, and the largest probability."""
     with torch.inference_mode():
         above = share.scores.amax(1) - share.scores.mean(1)
         found = above, distribution(share.scores).max_probability
@@ -147,7 +139,7 @@ def _read_working(share: Share) -> dict[str, NDArray[Any]]:
 
 
 def _read_scores(wanted: Targets, times: Tensor | None, share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories; with `times [memory, 1]` also those at work, for which the scores are changed."""
+    """The columns of some memories; with `times [memory, 1]` also those at work, which overwrites the scores."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)

@@ -1,13 +1,13 @@
-"""How wide a layer need be: the loss on held-out text without some of its memories, and without the layers above.
+"""The loss on held-out text without some memories of a layer, and without the layers above. Makes `width`.
 
-A memory is taken out by giving it its mean over the mined text (mean ablation): a narrower layer would carry that in
-its bias. Out go the least useful ones, and beside them as many random ones (definitions.md section 9, width). The text
-are the sentences of the validation prefixes, whole; a token is predicted where a validation prefix could end. The
-beginning token, or without one the first token, stays as it is: what memories do there is not in their mean, and
-attention leans on it. Makes the optional table `width`; what it means for an architecture is the question's business.
+A memory is taken out by setting it to its mean over the mined text (mean ablation): a narrower layer would carry that
+in its bias. The least useful ones go, and for comparison as many random ones (definitions.md section 9, width). The
+text is the whole sentences of the validation prefixes; a token is predicted where a validation prefix could end. The
+beginning token, or without one the first token, is left as it is: its coefficients are not in the means, and attention
+relies on it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
-from mnemoscope.mining.passes.usefulness import find_duplicates, least_useful_first, usefulness
+from mnemoscope.mining.passes.usefulness import find_duplicates, usefulness
 from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
 from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
@@ -43,9 +43,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sentences read, in order of id, and their documents, `[sentence]` each; `predicted` are tokens with a loss:
-    those whose prefix could be a validation prefix.
-    """
+    """The sentences read and their documents, `[sentence]`; `predicted` counts tokens with a loss."""
 
     sentence: Ints
     document: Ints
@@ -54,10 +52,7 @@ class HeldOut:
 
     @classmethod
     def choose(cls, prefixes: pl.DataFrame, sentences: NamedSentences, *, seed: int, first: int) -> "HeldOut":
-        """As many of the prefixes' sentences as `MOST_TOKENS` allows, drawn by the seed; at least one if there is one.
-
-        `first` is the first position that counts.
-        """
+        """At most `MOST_TOKENS` by the seed, at least one sentence; `first` is the first position that counts."""
         of = prefixes.select("sentence", "document").unique("sentence", maintain_order=True)
         ids, documents = (of[name].cast(pl.Int64).to_numpy() for name in ("sentence", "document"))
         lengths = np.array([len(sentences.of(sentence)) for sentence in ids.tolist()], np.int64)
@@ -70,10 +65,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class LossForward:
-    """Sentences of one forward: their `rows` among the text's, padded ids, and the predictions that are read.
-
-    `places` are row and column of each prediction, `following` the tokens predicted.
-    """
+    """Sentences of one forward: their `rows` in the text, the places predicted, and the tokens there."""
 
     rows: Ints
     ids: Tensor
@@ -82,7 +74,6 @@ class LossForward:
 
     @classmethod
     def of(cls, model: LanguageModel, text: HeldOut, rows: Ints, sentences: NamedSentences) -> "LossForward":
-        """The forward of these sentences of the text."""
         ids = pad([sentences.of(sentence) for sentence in text.sentence[rows].tolist()], model)
         reading = model.reading
         read = reading.inside(text.lengths[rows] - 1, ids.shape[1], first=reading.first)
@@ -91,57 +82,53 @@ class LossForward:
         return cls(rows, ids, (torch.from_numpy(row), torch.from_numpy(column)), following)
 
     def at_places(self, stream: Tensor) -> Tensor:
-        """A stream `[batch, position, hidden]` where predictions are read: `[prediction, hidden]`."""
+        """A stream `[batch, position, hidden]` at the predictions: `[prediction, hidden]`."""
         return stream[tuple(place.to(stream.device) for place in self.places)]
 
     def total(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
-        """The sum `[row]` of numbers `[prediction]`."""
+        """Sums `[row]` of numbers `[prediction]`."""
         weights = np.asarray(numbers, np.float64)
         found = np.bincount(self.places[0].numpy(), weights=weights, minlength=len(self.rows))
         return np.asarray(found, np.float64)
 
     def count(self, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many `[row]` predictions are marked."""
         return self.total(marks).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class WidthForwards:
-    """Forwards of the text with `memories` of a layer's least useful or random memories taken out."""
+    """Forwards without `memories` of a layer: the least useful (`draw` -1) or those of a random draw."""
 
     layer: int
-    kind: str
     draw: int
     memories: int
 
 
 def ablation_counts(memories: int) -> list[int]:
-    """How many of so many memories are taken out: the parts of the layer, rounded down, each once."""
+    """How many of a layer's memories are taken out: `ABLATED_PARTS`, rounded down, each once."""
     return sorted({int(part * memories) for part in ABLATED_PARTS} - {0})
 
 
-def random_order(seed: int, layer: int, draw: int, memories: int) -> Ints:
-    """The order in which a layer's memories are taken out in one of the random draws."""
-    return np.random.default_rng((seed, 14, layer, draw)).permutation(memories)
-
-
 class WidthPass:
-    """The forwards that tell how wide layers need be, planned beforehand; the folder must be a finished atlas.
-
-    Items of its steps are sentences by ascending length: first as they are, for the loss and the early exits, then once
-    for each mined layer, with all of its runs.
+    """The forwards that measure widths; the folder must be a finished atlas. Items of its steps are sentences by
+    ascending length: once whole, for the loss and early exits, then once per mined layer, with all of its runs.
     """
 
     def __init__(self, run: MiningRun) -> None:
         self._run, model, plan = run, run.model, run.plan
         self._model, self._layers, self._sentences = model, plan.layers, run.sentences
         prefixes = pl.read_parquet(run.path("prefixes"), glob=False)
+        self._rows = rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)
         self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
+        self.runs: list[WidthForwards] = []
         for layer in plan.layers:
             self._order_memories(layer)
-        self.runs = [run for layer in plan.layers for run in self._runs_of(layer)]
+            memories = model.sizes.memories[layer]
+            for count in ablation_counts(memories):
+                draws = self._orders[layer] if count < memories else [-1]  # all are all, in any order
+                self.runs += [WidthForwards(layer, draw, count) for draw in draws]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
         self.answers: dict[str, NDArray[Any]] = {
             "whole": empty_answers(count, np.float64), "loss": empty_answers((count, len(self.runs)), np.float64),
@@ -162,24 +149,18 @@ class WidthPass:
         )  # fmt: skip
 
     def _order_memories(self, layer: int) -> None:
-        """Reads the means of a layer's memories, and settles the orders in which they go; of draw -1 by usefulness."""
+        """Reads the means of a layer's memories, and sets the orders in which they go, by draw."""
         activity = pl.read_parquet(self._run.path("activity", layer), glob=False)
         values = pl.read_parquet(self._run.path("values", layer), columns=["value_norm"], glob=False)
         useful = usefulness(activity, values["value_norm"].cast(pl.Float64).to_numpy(), layer=layer)
         device = self._model.devices[layer]
         self._mean[layer] = activity["mean"].to_torch().to(device=device, dtype=self._model.dtype)
-        random = {draw: random_order(self._run.plan.seed, layer, draw, len(useful)) for draw in range(DRAWS)}
-        self._orders[layer] = {-1: least_useful_first(useful), **random}
-
-    def _runs_of(self, layer: int) -> Iterator[WidthForwards]:
-        memories = self._model.sizes.memories[layer]
-        for count in ablation_counts(memories):
-            yield WidthForwards(layer, "least", -1, count)
-            if count < memories:  # all are all, in whichever order
-                yield from (WidthForwards(layer, "random", draw, count) for draw in range(DRAWS))
+        self._orders[layer] = {-1: np.argsort(useful, kind="stable")}
+        for draw in range(DRAWS):
+            generator = np.random.default_rng((self._run.plan.seed, 14, layer, draw))
+            self._orders[layer][draw] = generator.permutation(len(useful))
 
     def take(self, items: slice) -> None:
-        """Answers for some sentences, of one stage; raises NotFinite."""
         stage, first = divmod(items.start, len(self.text.sentence))
         rows = self._by_length[first : first + items.stop - items.start]
         asked = LossForward.of(self._model, self.text, rows, self._sentences)
@@ -190,7 +171,6 @@ class WidthPass:
                 self._take_layer(self._layers[stage - 1], asked)
 
     def _take_whole(self, asked: LossForward) -> None:
-        """The loss of sentences as they are, and where their tokens could stop."""
         residuals: dict[int, Tensor] = {}
         final: list[Tensor] = []
 
@@ -213,7 +193,6 @@ class WidthPass:
                 self.answers["wrong"][asked.rows, place, number] = asked.count(stops & (token != last))
 
     def _take_layer(self, layer: int, asked: LossForward) -> None:
-        """The loss of sentences in all runs of a layer."""
         mean = self._mean[layer]
         gone = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
         final: list[Tensor] = []
@@ -237,7 +216,7 @@ class WidthPass:
                     self.answers["loss"][asked.rows, number] = found
 
     def _losses(self, stream: Tensor, asked: LossForward, of: str) -> NDArray[np.float64]:
-        """The sum `[row]` of -log p of the tokens that follow, in nats."""
+        """Sums `[row]` of -log p of the following tokens, in nats."""
         parts, following = [], asked.following.to(stream.device)
         for rows, tokens in zip(torch.split(stream, self._rows), torch.split(following, self._rows), strict=True):
             scores = self._model.scores(rows, projection="lens")
@@ -248,11 +227,6 @@ class WidthPass:
             sentence = int(self.text.sentence[asked.rows[row]])
             raise NotFinite(f"{of} has a loss that is not finite on sentence {sentence}; try --dtype float32")
         return asked.total(loss)
-
-    @property
-    def _rows(self) -> int:
-        """Rows of scores at a time."""
-        return rows_within(BUDGET.scores, self._model.sizes.vocabulary)
 
     def _tops(self, stream: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The top token of streams `[row, hidden]` under the model's own readout, and its probability."""
@@ -265,24 +239,22 @@ class WidthPass:
         return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
 
     def write(self) -> Mapping[str, Any]:
-        """Writes `width`, and counts the memories of each layer that another one duplicates."""
         duplicates = {layer: int(find_duplicates(self._model, layer).sum()) for layer in self._layers}
         self._run.write("width", self.columns(duplicates))
         return {}
 
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
-        """The columns of `width`, once every forward was made; `duplicates` are how many each mined layer has."""
         documents, code = np.unique(self.text.document, return_inverse=True)
         tokens = _by_document(self.text.predicted, code)
         every: dict[str, Any] = {"document": documents, "tokens": tokens}
         losses, stopped, wrong = (_by_document(self.answers[name], code) for name in ("loss", "stopped", "wrong"))
         found: list[dict[str, Any]] = [{"kind": "whole", **every, "loss": _by_document(self.answers["whole"], code)}]
         for number, run in enumerate(self.runs):
+            own = {"layer": run.layer, "memories": run.memories, **every, "loss": losses[:, number]}
             whole_layer = run.memories == self._model.sizes.memories[run.layer]
-            same = [("random", draw) for draw in range(DRAWS)] if whole_layer else []
-            for kind, draw in ((run.kind, run.draw), *same):
-                own = {"layer": run.layer, "kind": kind, "draw": None if draw < 0 else draw, "memories": run.memories}
-                found.append({**own, **every, "loss": losses[:, number]})
+            for draw in range(-1, DRAWS) if whole_layer else [run.draw]:
+                kinds = {"kind": "least"} if draw < 0 else {"kind": "random", "draw": draw}
+                found.append(kinds | own)
         for place, layer in enumerate(self._layers):
             for number, threshold in enumerate(EXIT_THRESHOLDS):
                 exits = {"stopped": stopped[:, place, number], "wrong": wrong[:, place, number]}

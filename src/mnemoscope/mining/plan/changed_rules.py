@@ -1,6 +1,5 @@
-"""What later rules changed, table by table: which optional tables an atlas of older rules can still be given.
-
-A table that they did not touch is made with the atlas's own plan, and is what the older version would have made.
+"""What later rules changed, table by table: which optional tables an atlas of older rules can still get. Other tables
+are made with its own plan, as the older version would have made them.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +34,11 @@ CHANGES: tuple[tuple[int, frozenset[str], str, Callable[[MiningPlan, object], bo
     (8, frozenset({"memorised"}), "padding counted as text", lambda plan, _: plan.ids_field is not None),
     (9, frozenset({"readings"}), "values of branches skipped their norm", _has_branches),
 )
-"""Rules, the tables that they changed, why, and whether they did so in an atlas of this plan and configuration."""
+"""Rules, the tables that they changed, why, and whether they did so for a plan and configuration."""
 
 
 def check_rules(directory: Path, plan: MiningPlan, model: LanguageModel, tables: Sequence[str]) -> None:
-    """Raises PlanDiffers where rules later than those of the atlas's plan changed one of the tables."""
+    """Raises PlanDiffers if rules later than the plan's changed one of the tables."""
     config = getattr(model.anatomy.model, "config", None)
     for rules, changed, why, touches in CHANGES:
         if plan.rules < rules and (told := changed.intersection(tables)) and touches(plan, config):

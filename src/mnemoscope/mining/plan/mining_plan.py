@@ -1,13 +1,13 @@
 """The plan: everything that the tables of an atlas depend on, and nothing else.
 
-The same plan gives the same bytes, however the work is cut up or interrupted. A part of a sharded run has the plan of
-the whole. What is known only after the texts have been read (their fingerprints) is added then.
+The same plan gives the same bytes, however the work is cut up or interrupted. Parts have the plan of the whole. What
+only the texts tell (their fingerprints) is added after reading them.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,40 +28,35 @@ from mnemoscope.foundation.mining_options import (
 from mnemoscope.models import LanguageModel, kernels_chosen
 
 RULES = 9
-"""Raised when this package's own rules change a number: atlases of different rules are of different plans."""
+"""Raised when this package's own rules change a number: atlases of different rules have different plans."""
 _NAMES_ARE_SHOWN = 8
-"""The rules since which a plan calls model and texts by display names."""
+"""The rules from which on model and texts have display names in a plan."""
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentencex")
-"""Libraries that decide numbers, too; each one's version is the plan's entry of that name."""
+"""Libraries that affect numbers; a plan has the version of each under its name."""
 
 SAMPLED_TOKENS = 200_000
-"""Histogram and deviation see every batch until so many tokens ..."""
+"""Histogram and deviation use every batch until so many tokens ..."""
 SAMPLED_EVERY = 16
 """... and then every batch whose number is a multiple of this."""
 _SHUFFLED = 512
-"""Batches are taken in random order within runs of this many, so that short sentences do not all come first."""
+"""Batches are shuffled within runs of so many, so that short sentences do not all come first."""
 
 _MOST_KEPT = 30_000
 """Rows of one memory, at most: tables number them in 16 bits."""
 
 _SHOWN = ("model", "adapter", "tokenizer", "corpus", "validation")
-"""Display names, of which fingerprints say what they are; up to rules 7 they were paths, and part of the hash."""
+"""Display names; fingerprints identify these things. Up to rules 7 they were paths and part of the hash."""
 _SETTLED_LATER = ("corpus_fingerprint", "validation_fingerprint", "removals")
-"""Entries that may be open until the text has been read."""
+"""Entries that are open until the text has been read."""
 
 
 def _later_field(default: Any) -> Any:
-    """A field that plans did not always have; `default` means "as before", and a plan in which it is so leaves it out.
-
-    So a plan made before the field was keeps its hash, and a field added tomorrow makes no old plan another one.
-    """
+    """A field that older plans lack. A plan with the default, "as before", omits it, so old plans keep their hashes."""
     return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
 class MiningPlan:
-    """Resolved options and fingerprints of one run; see the module's docstring."""
-
     model: str
     revision: str | None
     adapter: str | None
@@ -98,7 +93,7 @@ class MiningPlan:
     skip_bad_rows: int = _later_field(0)
     skip_special: bool = _later_field(False)
     kernels: str | None = _later_field(None)
-    """Variables of the environment that choose among kernels; see `kernels_chosen`."""
+    """Environment variables that choose among kernels (`kernels_chosen`)."""
 
     def __post_init__(self) -> None:
         for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
@@ -117,7 +112,7 @@ class MiningPlan:
     def derive(
         cls, options: MiningOptions, model: LanguageModel, *, corpus: str, validation: str | None
     ) -> "MiningPlan":
-        """The plan of a run with these options; `corpus` and `validation` are how the texts are named."""
+        """The plan of a run; `corpus` and `validation` are the names of the texts."""
         versions: Mapping[str, Any] = library_versions()
         return cls(
             model=options.name or model.name, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
@@ -138,7 +133,7 @@ class MiningPlan:
 
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":
-        """The plan that `document` gave; raises PlanDiffers for one made by another version of this package."""
+        """The inverse of `document`; raises PlanDiffers for a plan of another version of this package."""
         names = {each.name for each in fields(cls)}
         needed = {each.name for each in fields(cls) if not each.metadata.get("added")}
         if wrong := sorted((needed - set(stored)) | (set(stored) - names)):
@@ -149,34 +144,32 @@ class MiningPlan:
         return cls(**{**stored, "layers": tuple(stored["layers"])})
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON has it; fields added later are left out where they are as before."""
-        as_before = {each.name for each in fields(self) if _is_as_before(each, getattr(self, each.name))}
+        """The plan as JSON, without later fields that have their defaults."""
         values = asdict(self) | {"layers": list(self.layers)}
-        return {name: value for name, value in values.items() if name not in as_before}
+        return {
+            each.name: values[each.name]
+            for each in fields(self)
+            if not each.metadata.get("added") or values[each.name] != each.default
+        }
 
     def hash(self) -> str:
-        """The hash that every table of the atlas carries; what model and texts are called is no part of it."""
+        """The hash that every table of the atlas carries, without display names."""
         left_out = _SHOWN if self.rules >= _NAMES_ARE_SHOWN else ()
         hashed = {name: value for name, value in self.document().items() if name not in left_out}
         return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
     @property
     def spec(self) -> str:
-        """What the model is called with its adapter."""
+        """The name of the model with its adapter."""
         return self.model if self.adapter is None else f"{self.model}+{self.adapter}"
 
     def with_versions_of(self, begun: Mapping[str, Any]) -> "MiningPlan":
-        """The same plan with the versions of libraries that `begun` states."""
+        """The same plan with the library versions that `begun` states."""
         stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
         return replace(self, **stated)
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """The versions of the libraries that decide numbers."""
-        return {name: getattr(self, name) for name in LIBRARIES}
-
     def check_same(self, begun: dict[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; what is not known yet is none."""
+        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; open entries do not differ."""
         usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
         own, begun = usual | self.document(), usual | begun
         other = {name: value for name, value in own.items() if begun.get(name) != value}
@@ -199,34 +192,22 @@ class MiningPlan:
             )
 
 
-def _is_as_before(each: Field[Any], value: object) -> bool:
-    return bool(each.metadata.get("added")) and value == each.default
-
-
 def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The versions of the libraries that had a hand in an atlas: those of earlier runs or parts, and those here.
-
-    `begun` are documents with an entry `versions`, which is such a list; each is listed once, in order.
-    """
-    found: list[dict[str, str]] = []
-    for versions in (*(each for document in begun for each in document.get("versions") or []), library_versions()):
-        if versions not in found:
-            found.append(dict(versions))
-    return found
+    """The distinct library versions of an atlas: those of earlier runs or parts, and those here."""
+    every = [*(each for document in begun for each in document.get("versions") or []), library_versions()]
+    return [dict(each) for number, each in enumerate(every) if each not in every[:number]]
 
 
 def library_versions() -> dict[str, str]:
-    """The versions of the libraries that decide numbers, as installed here."""
     return {"torch": torch.__version__} | {name: version(name) for name in LIBRARIES if name != "torch"}
 
 
 def default_triggers(model: LanguageModel) -> int:
-    """Triggers kept of a memory and sign where the plan's maker did not say."""
     return TRIGGERS_OF_EXPERTS if model.numberings else TRIGGERS
 
 
 def default_batch_tokens(model: LanguageModel) -> int:
-    """Positions in a batch: a fixed function of sizes, dtype, device kind and its memory, never of timing."""
+    """Positions in a batch: a function of sizes, dtype, device kind and its memory, not of timing."""
     widest = max(map(model.memories_at_once, range(model.sizes.layers)))
     if model.device.type == "cpu":
         # Experts share a batch's tokens among them, so more of them keep the products large.

@@ -1,19 +1,19 @@
-"""How many memories are asked what their triggers need, if nobody says: as many as half of the mining's time allows."""
+"""The default number of memories in the removal pass: as many as half of the mining time allows."""
 
 TRIGGERS_ASKED = 50
-"""Positive triggers of a memory that are asked about."""
+"""Positive triggers asked about, per memory."""
 MOST_MEMORIES, LEAST_MEMORIES = 100, 10
 """Bounds of the default number of memories per layer."""
 _DEPTH = 0.6
-"""How far into the model a run goes, on average over the layers that ask, in proportion to the whole."""
+"""The mean share of the model that a run goes through."""
 
 
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
-    """Memories per layer that keep the pass under half of the mining: 10 to 100, from the text's size alone."""
+    """Memories per layer that keep the pass under half of the mining, from the size of the text alone."""
     each = removal_work(1, mean_length=mined_tokens / max(1, mined_sentences), layers=layers)
     return int(min(MOST_MEMORIES, max(LEAST_MEMORIES, (mined_tokens + mined_sentences) / 2 // each)))
 
 
 def removal_work(memories: float, *, mean_length: float, layers: int) -> float:
-    """Tokens through the whole model that so many memories per layer take, for sentences of that mean length, about."""
+    """Tokens through the whole model that so many memories per layer take, about."""
     return memories * TRIGGERS_ASKED * 3 * (mean_length / 2 + 1) * _DEPTH * max(1, layers)

@@ -1,9 +1,7 @@
-"""How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Fig. 7).
+"""How often, how strongly and how unevenly the memories of one layer fire (definitions.md section 4, Figure 7).
 
-Over all positions: how many, how many above zero, sum, least and greatest. Over the sampled batches of the plan also
-the sum of squares and a histogram. As for triggers, an Observer sweeps the blocks of a batch and `add` counts it.
-
-Sums merge exactly: those of batches are added as integers (exact_sums.py), which is associative; adding floats is not.
+Over all positions: counts, sums and extremes. Over the plan's sampled batches also sums of squares and a histogram.
+Sums of batches are added as integers (exact_sums.py), since adding floats is not associative.
 """
 
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_o
 
 @dataclass(frozen=True)
 class BatchMeasures:
-    """One batch, or a part of it: everything `[memory]`; the sums in float64."""
+    """Measures `[memory]` of one batch, or a part of it; the sums are float64."""
 
     positions: int
     positive: Tensor
@@ -33,7 +31,7 @@ class BatchMeasures:
 
     @classmethod
     def of(cls, parts: Sequence[Swept]) -> Self:
-        """What sentences add, swept in parts, in their order: its bytes do not depend on the parts of one length."""
+        """The measures of sentences swept in parts; the parts of one length change no byte."""
         squares = [part.squares for part in parts if part.squares is not None]
         return cls(
             positions=sum(len(part.peaks) * part.length for part in parts),
@@ -46,7 +44,7 @@ class BatchMeasures:
 
     @classmethod
     def of_card(cls, swept: SweptRows, rows: BatchRows, *, negative: bool) -> Self:
-        """What a card has read off a batch; without `negative` no coefficient is below zero."""
+        """The measures of a batch swept on a card; without `negative` no coefficient is below zero."""
         least = swept.least.amin(0)
         return cls(
             positions=rows.positions,
@@ -58,14 +56,13 @@ class BatchMeasures:
         )
 
     def finite(self) -> Tensor:
-        """Whether no coefficient of the batch was NaN or infinite, as one boolean."""
+        """Whether no coefficient was NaN or infinite, as one boolean on the device."""
         return torch.isfinite(self.total).all()
 
 
 class Activity:
-    """Running counts of one layer, all `[memory]` but the histogram; `merge` is associative and commutative.
-
-    A layer of experts counts the prefixes of each, which are those routed to it; `widths` are their memories.
+    """Running counts of one layer, all `[memory]` but the histogram; `add_state` is associative and commutative. A
+    layer of experts counts the prefixes routed to each; `widths` are the experts' numbers of memories.
     """
 
     def __init__(
@@ -82,16 +79,13 @@ class Activity:
         self.histogram = torch.zeros(memories, HISTOGRAM_BINS, dtype=torch.int64, device=device)
 
     def add(self, batch: list[BatchMeasures], histograms: Sequence[Tensor] = (), *, expert: int = 0) -> None:
-        """Counts one batch of an expert, given in blocks; its sum over blocks is what is added.
-
-        Of a sampled batch the `histograms [memory, bin]` of its parts are added.
-        """
+        """Counts one batch of an expert, in blocks; `histograms [memory, bin]` are those of a sampled batch."""
         first = sum(self._widths[:expert])
         own = slice(first, first + self._widths[expert])
         positions = sum(m.positions for m in batch)
         self.prefixes[expert] += positions
-        total = exact_sum(_sum([m.total for m in batch]))
-        self.positive[own] += _sum([m.positive for m in batch])
+        total = exact_sum(torch.stack([m.total for m in batch]).sum(0))
+        self.positive[own] += torch.stack([m.positive for m in batch]).sum(0)
         self.total[:, own] = add_sums(self.total[:, own], total)
         self.least[own] = torch.stack([self.least[own], *(m.least for m in batch)]).amin(0)
         self.greatest[own] = torch.stack([self.greatest[own], *(m.greatest for m in batch)]).amax(0)
@@ -99,15 +93,10 @@ class Activity:
         if squares:
             self.sampled[expert] += positions
             self.sampled_total[:, own] = add_sums(self.sampled_total[:, own], total)
-            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(_sum(squares)))
-            self.histogram[own] += _sum(list(histograms))
-
-    def merge(self, other: Self) -> None:
-        """Adds another accumulator of the same memories."""
-        self.add_state(other.state())
+            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(torch.stack(squares).sum(0)))
+            self.histogram[own] += torch.stack([*histograms]).sum(0)
 
     def add_state(self, state: dict[str, Tensor]) -> None:
-        """Adds the accumulator of the same memories whose `state` this is."""
         for name in ("prefixes", "sampled", "positive", "histogram"):
             getattr(self, name).add_(state[name])
         for name in ("total", "sampled_total", "squares"):
@@ -116,11 +105,11 @@ class Activity:
         self.greatest = torch.maximum(self.greatest, state["greatest"])
 
     def mean(self) -> Tensor:
-        """The mean coefficient `[memory]` over all positions, float64; zero where there was none."""
+        """`[memory]`, float64; 0 without positions."""
         return value_of(self.total) / self._of_memories(self.prefixes).clamp(min=1)
 
     def _of_memories(self, counts: Tensor) -> Tensor:
-        """What is counted of each expert, as `[memory]`."""
+        """Counts `[expert]` as `[memory]`."""
         return counts.repeat_interleave(torch.tensor(self._widths, device=counts.device))
 
     def deviation(self) -> Tensor:
@@ -130,33 +119,27 @@ class Activity:
         return (value_of(self.squares) / count - mean.square()).clamp(min=0).sqrt()
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `activity`."""
-        prefixes, sampled = (self._of_memories(count) for count in (self.prefixes, self.sampled))
-        return {
-            "memory": np.arange(len(self.positive), dtype=np.int32),
-            "prefixes": prefixes.cpu().numpy(),
-            "positive": self.positive.cpu().numpy(),
-            "mean": self.mean().cpu().numpy(),
-            "min": torch.where(prefixes > 0, self.least, 0).cpu().numpy(),
-            "max": torch.where(prefixes > 0, self.greatest, 0).cpu().numpy(),
-            "sampled": sampled.cpu().numpy(),
-            "std": self.deviation().cpu().numpy(),
-            "histogram": self.histogram.cpu().numpy(),
+        prefixes = self._of_memories(self.prefixes)
+        columns = {
+            "prefixes": prefixes,
+            "positive": self.positive,
+            "mean": self.mean(),
+            "min": torch.where(prefixes > 0, self.least, 0),
+            "max": torch.where(prefixes > 0, self.greatest, 0),
+            "sampled": self._of_memories(self.sampled),
+            "std": self.deviation(),
+            "histogram": self.histogram,
         }
+        memories = {"memory": np.arange(len(prefixes), dtype=np.int32)}
+        return memories | {name: tensor.cpu().numpy() for name, tensor in columns.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint holds; `load` takes them back."""
         return {name: tensor for name, tensor in vars(self).items() if isinstance(tensor, Tensor)}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _sum(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)

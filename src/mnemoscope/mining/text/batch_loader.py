@@ -1,7 +1,6 @@
-"""What the plan makes of a tokenized corpus: its batches as tensors, the token counts, the background sample.
+"""What the plan makes of a tokenized corpus: batches as tensors, token counts, the background sample.
 
-Everything here follows from the text and the plan, before any model runs, so every part of a sharded run computes the
-same.
+All of it follows from the text and the plan before any model runs, so every part of a sharded run computes the same.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ _CHUNK = 8192
 
 
 class BatchLoader:
-    """The batches of a plan, by number in the order of the plan; `planned`: they were made in the folder before."""
+    """The batches of a plan, by number in the plan's order; `planned`: read those already made in the folder."""
 
     def __init__(
         self, copy: TokenizedCorpus, model: LanguageModel, *, batch_tokens: int, seed: int, planned: bool = False
@@ -46,7 +45,6 @@ class BatchLoader:
         return self._batches.ids(int(self._order[number]))
 
     def tokens(self, numbers: Iterable[int]) -> int:
-        """How many own tokens the sentences of these batches have."""
         return sum(int(self._copy.lengths[self._ids(number)].sum()) for number in numbers)
 
     def __call__(self, number: int) -> Batch:
@@ -60,21 +58,21 @@ class BatchLoader:
         )
 
     def in_text_order(self) -> Iterator[list[int]]:
-        """The mined sentences' tokens in corpus order, again and again."""
+        """The mined sentences' tokens in corpus order, endlessly."""
         while True:
             for _, tokens in mined_tokens(self._copy):
                 yield from (t.tolist() for t in tokens)
 
 
 def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
-    """The mined sentences in corpus order: ids and tokens, some thousands at a time."""
+    """The mined sentences in corpus order: ids and tokens, in chunks."""
     for start in range(0, len(copy.mined), _CHUNK):
         ids = np.array(copy.mined[start : start + _CHUNK], np.int64)
         yield ids, [copy.tokens(i) for i in ids.tolist()]
 
 
 def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
-    """The columns of `tokens`: how often each token occurs, as a next token, as a first one, over mined sentences."""
+    """The columns of `tokens`: counts of each token, also as next and as first token, over mined sentences."""
     count = np.zeros(vocabulary, np.int64)
     first = np.zeros(vocabulary, np.int64)
     for _, tokens in mined_tokens(copy):
@@ -89,7 +87,12 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     lengths = np.maximum(copy.mined_lengths.astype(np.int64) - reading.first, 0)
     ends = np.cumsum(lengths)
     positions = int(ends[-1]) if len(ends) else 0
-    chosen = _distinct(np.random.default_rng((plan.seed, 3)), positions, min(BACKGROUND, positions))
+    generator, count = np.random.default_rng((plan.seed, 3)), min(BACKGROUND, positions)
+    chosen: NDArray[np.int64] = np.empty(0, np.int64)
+    if 2 * count >= positions:
+        chosen = np.sort(generator.permutation(positions)[:count])
+    while len(chosen) < count:  # distinct numbers, in memory of the order of `count`
+        chosen = np.unique(np.concatenate([chosen, generator.integers(positions, size=count - len(chosen))]))
     row = np.searchsorted(ends, chosen, side="right")
     sentence = np.array(copy.mined[row], np.int64)
     position = (chosen - (ends[row] - lengths[row]) + reading.first).astype(np.int32)
@@ -104,21 +107,8 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
     }  # fmt: skip
 
 
-def _distinct(generator: np.random.Generator, population: int, count: int) -> NDArray[np.int64]:
-    """`count` different numbers below `population`, ascending, in memory of the order of `count`."""
-    found: NDArray[np.int64] = np.empty(0, np.int64)
-    if 2 * count >= population:
-        return np.sort(generator.permutation(population)[:count])
-    while len(found) < count:
-        found = np.unique(np.concatenate([found, generator.integers(population, size=count - len(found))]))
-    return found
-
-
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-    """The rows of `sentences` for ascending ids, some thousands at a time.
-
-    Ids from `copy.sentences` on are those of a validation text of its own, which is held out as a whole.
-    """
+    """The rows of `sentences`, in chunks; ids from `copy.sentences` on are of a separate validation text."""
     own = int(np.searchsorted(ids, copy.sentences))
     yield from _rows(copy, ids[:own], sentences=0, documents=0)
     if own < len(ids):

@@ -1,12 +1,11 @@
-"""One batch through the model: every layer's triggers and activity, measured as its coefficients pass by.
+"""One batch through the model: every layer's triggers and activity, measured while the model runs.
 
-The head is never run, and the blocks only up to the last mined layer's coefficients. In a batch, sentences of one
-length lie together, so padding is cut away before anything is measured. A batch's measurements are taken while the
-model runs and counted when it has run to the end: a batch that fails (memory, a NaN, Ctrl-C) has not been half counted.
-Knows neither texts nor tables.
+The head is never run, and blocks only up to the last mined layer's coefficients. Measurements are counted when the
+model has run to the end, so a batch that fails (memory, a NaN, Ctrl-C) is never half counted. Knows neither texts nor
+tables.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache, partial
 from itertools import chain, groupby
 from threading import Lock
@@ -24,19 +23,18 @@ from mnemoscope.mining.text.batches import Batch, run_in_halves
 from mnemoscope.mining.text.blocks import CoefficientBlock, Places
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.triggers import Survivors, Triggers
+from mnemoscope.mining.text.triggers import Survivors
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients, read_groups
 from mnemoscope.models.memories.groups import weights_of
 
 _LOOKED_AT = 16
-"""Batches that are counted unseen, at most, where looking costs time."""
+"""Most batches that are counted before they are checked, where looking costs time."""
 
 
 class ExpertMeasures:
-    """What all shares of a piece measured of one expert: put together when the last has come, so that little waits.
-
-    A dense layer is one expert. `together`: sentences of all lengths, since an expert has few of each.
+    """Measures of one expert (a dense layer is one), reduced when the last share has come, to save memory. `together`:
+    sentences of all lengths at once, since an expert has few of each.
     """
 
     def __init__(self, shares: int, *, together: bool) -> None:
@@ -46,12 +44,7 @@ class ExpertMeasures:
         self._swept: dict[int, list[Swept]] = {}
         self._shares, self._lock = shares, Lock()
 
-    def take_measured(self, measured: BatchMeasures, histogram: Tensor | None) -> None:
-        """Takes in what a card measured, which takes pieces whole."""
-        self.measured, self.histogram = [measured], histogram
-
     def take(self, share: int, swept: list[Swept], histogram: Tensor | None) -> None:
-        """Takes in the blocks of one share, in order of length."""
         with self._lock:
             self._swept[share] = swept
             if histogram is not None:
@@ -68,9 +61,7 @@ class ExpertMeasures:
 
 
 class PieceMeasures:
-    """What is measured of a piece that so many threads share: of each expert by (layer, number), and the routers'
-    `weights` by layer and share.
-    """
+    """Measures of a piece by (layer, expert), and the router's `weights` by layer and share."""
 
     def __init__(self, shape: StateShape, shares: int) -> None:
         self.experts = {
@@ -80,17 +71,11 @@ class PieceMeasures:
         }
         self.weights: dict[int, dict[int, Tensor]] = {layer: {} for layer in shape.experts}
 
-    def add_weights(self, layer: int, share: int, table: Tensor) -> None:
-        """Notes the weights of some experts of a layer."""
-        known = self.weights[layer].get(share)
-        self.weights[layer][share] = table if known is None else known + table
-
 
 class BatchReader:
-    """Measures one batch as its coefficients pass by, and counts it when told to.
-
-    A sentence gives a memory one trigger at most; `everywhere`, every position may be one, but none of the tokens
-    `never`, which only activity counts. On a CPU several threads take a batch's rows, as many each.
+    """Measures a batch, and counts it when told to. A sentence gives a memory at most one trigger; with `everywhere`
+    every position may be one, except the tokens `never`, which only activity counts. On a CPU several threads take
+    equal parts of a batch's rows.
     """
 
     def __init__(
@@ -105,13 +90,10 @@ class BatchReader:
         self._found: list[tuple[int, int, Survivors | Best]] = []
         self._measured: list[PieceMeasures] = []
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
-        """Batches that were counted where the host may not look, and whether their numbers are finite."""
+        """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
-        """Runs the model over the batch and measures it, in halves where memory runs out; whether it fitted whole.
-
-        Forgets what was measured before and not counted.
-        """
+        """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
         self._pieces, self._found, self._measured = [], [], []
         return run_in_halves(self._read_piece, batch, Batch.halves)
 
@@ -129,32 +111,32 @@ class BatchReader:
         self._measured.append(measures)
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
-        """Runs the model over some rows of a piece, in the thread that has this number."""
         places = Places(share, self.model.reading, self._never)
-        own = places.own() if self.state.shape.experts else None
         rows_on = cache(places.rows)
 
         def measure(layer: int, group: Group) -> None:
-            observer = self._observers[number]
-            if own is None or layer not in self.state.shape.experts:
+            dense = layer not in self.state.shape.experts
+            if dense:
                 block = self.model.split_batch(group.coefficients)
-                if (kernels := self._kernels_of(layer, group.coefficients.dtype)) is not None:
+                if (kernels := self._kernels_of(layer, block.dtype)) is not None:
                     self._sweep_on_card(kernels, measures, block, rows_on(block.device), layer, sampled=share.sampled)
                     return
-                swept = self._sweep(observer, places.whole(block), layer, sampled=share.sampled)
-                measures.experts[layer, 0].take(number, *swept)
-                return
-            found = self._sweep_experts(observer, places.of_experts(group, own), layer, sampled=share.sampled)
+                blocks = places.whole(block)
+            else:
+                blocks = places.of_experts(group)
+            found = self._sweep(self._observers[number], blocks, layer, sampled=share.sampled)
             for expert in range(group.count):
                 measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
-            table = weights_of(group, self.state.shape.width(layer))
-            measures.add_weights(layer, number, table[own.to(table.device)])
+            if not dense:
+                table = weights_of(group, self.state.shape.width(layer))
+                own, known = table[places.own.to(table.device)], measures.weights[layer]
+                known[number] = known[number] + own if number in known else own
 
         with read_groups(self.model, measure, layers=self.layers, own_thread=True):
             self.model.backbone(share.ids, stop_after=self.layers[-1])
 
     def _kernels_of(self, layer: int, dtype: torch.dtype) -> CardKernels | None:
-        """What measures a dense layer on a graphics card, where it can."""
+        """The kernels that measure a dense layer on a card, if they can."""
         if self.everywhere or len(self._never) or not CardKernels.fit(self.state.shape.keep, dtype):
             return None
         return card_kernels(self.state.triggers[layer, 1].device)
@@ -169,12 +151,13 @@ class BatchReader:
         *,
         sampled: bool,
     ) -> None:
-        """Measures a dense layer's coefficients `[batch, position, memory]` where the host may not look."""
+        """Measures a dense layer's coefficients `[batch, position, memory]` without a look."""
         if not rows.positions:
             return
         negative = -1 in self.state.shape.signs
         swept = kernels.sweep(block[:, 1:], rows, negative=negative, sampled=sampled)
-        measures.experts[layer, 0].take_measured(BatchMeasures.of_card(swept, rows, negative=negative), swept.histogram)
+        measures.experts[layer, 0].measured = [BatchMeasures.of_card(swept, rows, negative=negative)]
+        measures.experts[layer, 0].histogram = swept.histogram
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             best = kernels.best(
@@ -185,35 +168,21 @@ class BatchReader:
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
-    ) -> tuple[list[Swept], Tensor | None]:
-        """What is read off the blocks of a dense layer; notes survivors."""
-        if not blocks:
-            return [], None
-        negative, block = -1 in self.state.shape.signs, blocks[0].coefficients
-        swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled) for one in blocks]
-        self._note_survivors(blocks, swept, layer)
-        if not sampled:
-            return swept, None
-        return swept, observer.histogram(block.shape[-1], negative=negative, device=block.device)
-
-    def _sweep_experts(
-        self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
     ) -> dict[int, tuple[list[Swept], Tensor | None]]:
-        """What is read off the blocks of experts, by expert; notes survivors."""
-        negative = -1 in self.state.shape.signs
-        swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled, apart=True) for one in blocks]
+        """What is read off the blocks of a layer, by expert (0 in a dense layer); notes survivors."""
+        negative, routed = -1 in self.state.shape.signs, layer in self.state.shape.experts
+        swept = [observer.sweep(one.coefficients, negative=negative, sampled=sampled, apart=routed) for one in blocks]
         self._note_survivors(blocks, swept, layer)
         rows: dict[int, list[tuple[Swept, Tensor]]] = {}
         for block, one in zip(blocks, swept, strict=True):
             for expert, a, b in block.runs():
-                rows.setdefault(expert, []).append((one.rows(a, b), block.coefficients[a:b]))
+                rows.setdefault(expert, []).append((one.rows(a, b) if routed else one, block.coefficients[a:b]))
         found: dict[int, tuple[list[Swept], Tensor | None]] = {}
         for expert, own in rows.items():
-            histogram = None
+            histogram, some = None, own[0][1]
             if sampled:
-                for _, block_rows in own:
-                    observer.count_bins(block_rows, negative=negative)
-                some = own[0][1]
+                for _, each in own if routed else []:  # of a dense layer the sweep has counted them
+                    observer.count_bins(each, negative=negative)
                 histogram = observer.histogram(some.shape[-1], negative=negative, device=some.device)
             found[expert] = [one for one, _ in own], histogram
         return found
@@ -241,23 +210,17 @@ class BatchReader:
             self._found += [(layer, sign, one) for one in found]
 
     def count(self) -> None:
-        """Adds what was measured to the state; raises NotFinite, naming layer and sentence, and adds nothing.
-
-        Where the host may not look, it is added unseen, and `check` looks at it.
-        """
+        """Adds the measurements; raises NotFinite (nothing added), or on a card leaves that to `check`."""
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         if finite:
-            everywhere = [one.to(self.model.device) for one in finite]
-            self._unchecked.append((self._pieces, torch.stack(everywhere).all()))
+            self._unchecked.append((self._pieces, torch.stack([one.to(self.model.device) for one in finite]).all()))
             if may_look(self.model.device):
                 self.check()
-        for layer in self.layers:  # by one thread: what is small costs several more, which wait for Python in turn
+        for layer in self.layers:  # by one thread: small operations of several wait for Python
             self._count_layer(layer)
         for layer, sign, found in self._found:
             self.state.triggers[layer, sign].enqueue(found)
-        if due := [triggers for triggers in self.state.triggers.values() if triggers.is_due]:
-            size = self._team.size
-            self._team.run([partial(_settle, due[first::size]) for first in range(min(size, len(due)))])
+        self._team.run([triggers.settle for triggers in self.state.triggers.values() if triggers.is_due])
         if len(self._unchecked) >= _LOOKED_AT:
             self.check()
 
@@ -274,13 +237,13 @@ class BatchReader:
             self.state.routing[layer].add(torch.cat(tables), numbering.routed)
 
     def check(self) -> None:
-        """Looks at what was counted unseen; raises NotFinite, and then the state is not to be saved."""
+        """Checks what was counted; raises NotFinite, after which the state must not be saved."""
         unchecked, self._unchecked = self._unchecked, []
         if unchecked and not bool(torch.stack([finite for _, finite in unchecked]).all()):
-            self._name_what_is_not_finite(next(pieces for pieces, finite in unchecked if not bool(finite)))
+            self._raise_not_finite(next(pieces for pieces, finite in unchecked if not bool(finite)))
 
-    def _name_what_is_not_finite(self, pieces: list[Batch]) -> NoReturn:
-        """Runs the batch again, looking for the first layer and sentence with a NaN or infinity."""
+    def _raise_not_finite(self, pieces: list[Batch]) -> NoReturn:
+        """Runs the batch again to find the first layer and sentence with a NaN or infinity."""
         places: list[tuple[int, int]] = []
         for piece in pieces:
 
@@ -297,8 +260,3 @@ class BatchReader:
             f"layer {layer} has NaN or infinite coefficients on sentence {sentence}; "
             "try --dtype float32, or check the model's weights"
         )
-
-
-def _settle(due: Sequence[Triggers]) -> None:
-    for triggers in due:
-        triggers.settle()

@@ -1,6 +1,5 @@
-"""Batches: tokens that lie together in one tensor, how items are packed into them, and one that does not fit in memory.
-
-Knows neither texts nor tables, so that a machine with nothing but torch can time what runs on them.
+"""Batches of tokens, packing items into them, and retrying in halves when memory runs out. Knows neither texts nor
+tables.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +29,10 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """The sentences' own tokens."""
         return int(self.lengths.sum())
 
     def halves(self) -> list["Batch"]:
-        """The same sentences in two batches; raises MiningError for one sentence, since it did not fit."""
+        """Raises MiningError for one sentence, since it did not fit."""
         if len(self.lengths) == 1:
             raise MiningError(
                 f"memory ran out on sentence {int(self.sentences[0])}, alone, of {self.tokens} tokens; "
@@ -43,7 +41,7 @@ class Batch:
         return self.split(2)
 
     def split(self, parts: int) -> list["Batch"]:
-        """The same rows, padded as they are, in so many batches of about equal size; in fewer of few rows."""
+        """The same rows, padded as they are, in at most `parts` batches of about equal size."""
         return [
             Batch(self.ids[part], self.lengths[part], self.sentences[part], self.sampled)
             for part in even_parts(slice(0, len(self.lengths)), parts)
@@ -51,7 +49,7 @@ class Batch:
 
 
 def even_parts(items: slice, parts: int) -> list[slice]:
-    """The items in so many runs of about as many items; in fewer where they are fewer."""
+    """At most `parts` runs of about equal size; none is empty."""
     count = items.stop - items.start
     edges = [items.start + part * count // parts for part in range(parts + 1)]
     return [slice(first, last) for first, last in pairwise(edges) if first < last]
@@ -67,16 +65,13 @@ def pad(rows: Sequence[NDArray[np.integer]], model: LanguageModel) -> Tensor:
 
 
 def send(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    """The array on the device; a graphics card copies it while the host goes on."""
+    """The array on the device, copied asynchronously to a card."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.int64] | None = None) -> list[slice]:
-    """Neighbouring items cut into batches of at most `rows` items whose padded area is at most `area`.
-
-    One item that is larger than `area` is a batch of its own; items with different `apart` share no batch.
-    """
+    """Neighbouring items in batches of at most `rows` and `area`, or one item; unequal `apart` are separated."""
     batches: list[slice] = []
     start, longest = 0, 0
     for k, length in enumerate(lengths.tolist()):
@@ -92,19 +87,14 @@ def pack(lengths: NDArray[np.int64], *, area: int, rows: int, apart: NDArray[np.
 
 
 def halves_of(items: slice) -> list[slice]:
-    """The items in two runs; raises MiningError for one, since it did not fit."""
+    """Raises MiningError for one item, since it did not fit."""
     if items.stop - items.start == 1:
         raise MiningError("memory ran out on one sentence, alone; use a machine with more, or --dtype bfloat16")
     return even_parts(items, 2)
 
 
-def run_in_halves(
-    step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]
-) -> bool:
-    """Takes a step, whole or where memory runs out in ever smaller halves; whether it fitted whole.
-
-    `halves` raises MiningError for what cannot be cut.
-    """
+def run_in_halves(step: Callable[[Items], object], items: Items, halves: Callable[[Items], Sequence[Items]]) -> bool:
+    """Takes a step whole or, without memory, in ever smaller halves; returns whether it fitted whole."""
     try:
         step(items)
         return True
@@ -118,6 +108,6 @@ def run_in_halves(
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that an allocation failed (CUDA and CPU word it differently)."""
+    """Whether an allocation failed; CUDA and CPU word it differently."""
     words = ("can't allocate memory", "out of memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)

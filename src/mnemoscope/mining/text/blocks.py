@@ -1,10 +1,9 @@
-"""Coefficients of a batch cut into blocks of whole sentences that have as many places each.
+"""Coefficients of a batch cut into blocks of whole sentences with equal numbers of positions.
 
-Of a dense layer those are sentences of one length, padding cut away. Of experts a row is a sentence in one expert: the
-tokens of it that were routed there. So both are measured by the same sweep, and nobody sweeps zeros.
+In a dense layer those are sentences of one length, without padding. Of experts a row is a sentence in one expert: its
+tokens that were routed there. So one sweep measures both and reads no zeros.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,9 +22,8 @@ from mnemoscope.models import Group
 
 @dataclass(frozen=True)
 class CoefficientBlock:
-    """`coefficients [row, place, memory]` of these `sentences [row]`; `routed` tells experts' rows and places.
-
-    `candidates` are the same with 0, which is no trigger, where none is to be; None where all may be.
+    """`coefficients [row, place, memory]` of `sentences [row]`; `routed` has the rows and places of experts.
+    `candidates` are the coefficients with 0, which is no trigger, at tokens that may not be one; None if all may.
     """
 
     coefficients: Tensor
@@ -33,18 +31,18 @@ class CoefficientBlock:
     routed: RoutedBlock | None = None
     candidates: Tensor | None = None
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """The experts that have rows, with the first and the end of them."""
-        assert self.routed is not None
+    def runs(self) -> list[tuple[int, int, int]]:
+        """The experts that have rows, with the first and end row of each; a dense layer is expert 0."""
+        if self.routed is None:
+            return [(0, 0, len(self.sentences))]
         edges = [0, *torch.bincount(self.routed.experts, minlength=self.routed.count).cumsum(0).tolist()]
-        return ((expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a)
+        return [(expert, a, b) for expert, (a, b) in enumerate(pairwise(edges)) if b > a]
 
 
 @dataclass(frozen=True)
 class Places:
-    """The sentences of a batch whose rows ascend in length; the tokens `never` are no candidates.
-
-    Column 0 holds the beginning token or, without one, an attention sink: it never counts.
+    """The sentences of a batch, whose rows ascend in length. Column 0 never counts: it holds the beginning token or,
+    without one, an attention sink. The tokens `never` are no candidates.
     """
 
     batch: Batch
@@ -53,11 +51,11 @@ class Places:
 
     @cached_property
     def _hidden(self) -> Tensor | None:
-        """Which of the batch's ids `[batch, position]` are no candidates; None where none is asked for."""
+        """Which ids `[batch, position]` are no candidates; None if `never` is empty."""
         return torch.isin(self.batch.ids, self.never.to(self.batch.ids.device)) if len(self.never) else None
 
     def _candidates(self, coefficients: Tensor, where: tuple[Any, Any]) -> Tensor | None:
-        """The coefficients of a block, which stand at these rows and columns, with 0 where tokens are no candidates."""
+        """The coefficients at these rows and columns, with 0 at tokens that are no candidates."""
         if self._hidden is None:
             return None
         return coefficients.masked_fill(self._hidden.to(coefficients.device)[where][..., None], 0)
@@ -75,22 +73,23 @@ class Places:
         ]
 
     def rows(self, device: torch.device) -> BatchRows:
-        """The sentences as a graphics card takes them: whole, of all lengths."""
+        """The sentences for the kernels of a card: whole, of all lengths."""
         lengths = np.maximum(self.batch.lengths - self.reading.first, 0)
         sent = send(lengths, device), self.batch.sentences.to(device, non_blocking=True)
         return BatchRows.of(*sent, positions=int(lengths.sum()))
 
+    @cached_property
     def own(self) -> Tensor:
-        """Which columns `[token]` of the batch, row by row, are positions that count."""
+        """Which of the columns, flattened row by row, are positions that count."""
         reading, width = self.reading, self.batch.ids.shape[1]
         return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
 
-    def of_experts(self, group: Group, own: Tensor) -> list[CoefficientBlock]:
-        """The blocks of experts, whose rows go by expert and sentence; `own` as the method of that name gives it."""
+    def of_experts(self, group: Group) -> list[CoefficientBlock]:
+        """The blocks of experts, rows by expert and sentence."""
         (rows, width), device = self.batch.ids.shape, group.coefficients.device
-        tokens = torch.arange(len(own), device=device) if group.tokens is None else group.tokens
-        own, sentences = own.to(device), self.batch.sentences.to(device)
-        at = own[tokens].nonzero()[:, 0]
+        tokens = torch.arange(rows * width, device=device) if group.tokens is None else group.tokens
+        sentences = self.batch.sentences.to(device)
+        at = self.own.to(device)[tokens].nonzero()[:, 0]
         tokens = tokens[at]
         experts = torch.zeros_like(tokens) if group.experts is None else group.experts[at]
         pairs, counts = torch.unique_consecutive(experts * rows + tokens // width, return_counts=True)

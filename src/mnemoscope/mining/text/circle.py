@@ -1,12 +1,21 @@
-"""Controls by exchange: whose triggers, targets or final tokens each one is dealt in place of its own."""
+"""Controls by exchange: each item gets the triggers, targets or final tokens of another one."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def next_in_circle(count: int, *seed: int) -> NDArray[np.int64]:
-    """For each of `count` another one, the next in a random circle of all; one alone has itself."""
+    """For each of `count` the next in a random circle of all; one alone has itself."""
     circle = np.random.default_rng(seed).permutation(count)
     found = np.empty(count, np.int64)
     found[circle] = np.roll(circle, -1)
     return found
+
+
+def deal(values: NDArray[np.int64], *seed: int) -> NDArray[np.int64]:
+    """Rows that begin with at least 0, exchanged for the next in a random circle; -1 elsewhere and for one alone."""
+    owners = np.flatnonzero(values.reshape(len(values), -1)[:, 0] >= 0)
+    dealt = np.full_like(values, -1)
+    if len(owners) > 1:
+        dealt[owners] = values[owners[next_in_circle(len(owners), *seed)]]
+    return dealt

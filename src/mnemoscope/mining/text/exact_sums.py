@@ -1,13 +1,13 @@
-"""Sums of float64 numbers that merge exactly, in any order, whatever the numbers' sizes: integers, no scale to choose.
+"""Sums of float64 numbers that are exact in any order and at any size, as integers without a scale to choose.
 
-A number's bits are cut at fixed places, every 32 bits, into limbs. Of a sum the three uppermost are kept, each the sum
-of the same limbs of all its numbers, and beside them where the uppermost stands: it belongs to the number of greatest
-size. All 53 bits of that number lie in the three; of a smaller one what falls below them, under 2**-64 of it, is left
-out. A limb that is kept in the end was kept from the first number on, so the order of the numbers changes nothing.
+A number's bits are cut at fixed places, every 32 bits, into limbs. A sum keeps the three uppermost limbs, each the sum
+of that limb over all its numbers, and the place of the uppermost: that of the greatest number, all 53 bits of which lie
+in the three. Of smaller numbers, what lies below 2**-64 of the greatest is dropped. A limb that is kept in the end was
+kept from the first number on, so order changes nothing.
 
-A limb of a number is below 2**32, so 2**31 numbers fit: one a batch, each of at least one position. Sizes from 2**-927
-to 2**959 keep all bits: more than float32 numbers have, their squares, and sums of 2**60 of either. Sums are tensors
-`[4, ...]` of int64: the uppermost limb's place, and three limbs, the uppermost first; zeros are the sum of nothing.
+A limb is below 2**32, so 2**31 numbers fit: one per batch. Sizes from 2**-927 to 2**959 keep all bits: more than
+float32 numbers, their squares, and sums of 2**60 of either have. Sums are int64 `[4, ...]`: the place and three limbs,
+the uppermost first; zeros are the empty sum.
 """
 
 import torch
@@ -21,7 +21,7 @@ _LEAST = -960
 
 
 def exact_sum(numbers: Tensor) -> Tensor:
-    """The sums `[4, ...]` of one finite number each, float64 `[...]`."""
+    """The sums `[4, ...]` of one finite float64 number `[...]` each."""
     exponent = torch.frexp(numbers)[1].to(torch.int64)
     place = torch.where(numbers == 0, 0, ((exponent - _LEAST - 1) // _BITS).clamp(min=0))
     left = numbers * _power_of_two(-(_LEAST + _BITS * place))  # in units of the uppermost limb's lowest bit
@@ -34,13 +34,12 @@ def exact_sum(numbers: Tensor) -> Tensor:
 
 
 def add_sums(one: Tensor, other: Tensor) -> Tensor:
-    """The sums of the numbers of both."""
     place = torch.maximum(one[0], other[0])
     return torch.cat([place[None], _limbs_at(place, one) + _limbs_at(place, other)])
 
 
 def value_of(sums: Tensor) -> Tensor:
-    """The sums as float64 `[...]`, right to a few of its last bits where their numbers have one sign."""
+    """The sums as float64 `[...]`, right to a few of the last bits if the numbers have one sign."""
     found = torch.zeros_like(sums[0], dtype=torch.float64)
     for number, limb in enumerate(sums[1:]):
         found += limb.double() * 2.0 ** (-_BITS * number)
@@ -48,12 +47,12 @@ def value_of(sums: Tensor) -> Tensor:
 
 
 def _limbs_at(place: Tensor, sums: Tensor) -> Tensor:
-    """The limbs of sums where the uppermost stands at a place as high as theirs, or higher."""
+    """The limbs of sums, shifted to an uppermost place as high as theirs or higher."""
     room = torch.cat([torch.zeros_like(sums[1:]), sums[1:]])
     number = torch.arange(_LIMBS, device=sums.device).view(-1, *(1,) * place.dim())
     return room.gather(0, number + _LIMBS - (place - sums[0]).clamp(max=_LIMBS))
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """Two to whole powers from -1022 to 1023, exactly, on every device."""
+    """Exact on every device, for exponents -1022 to 1023."""
     return ((exponent + 1023) << 52).view(torch.float64)

@@ -1,16 +1,13 @@
-"""Which batches of a plan have been counted: runs of numbers, kept ascending and apart.
-
-A run is `(first, end)`, its end left out. What several workers have counted must lie side by side: what overlaps was
-counted twice.
-"""
+"""Which batches of a plan have been counted: sorted, disjoint ranges `(first, end)`, end excluded."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 Range = tuple[int, int]
 
 
 def join_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """The same numbers in as few runs as possible, ascending; runs may overlap, and empty ones vanish."""
+    """The union as few ranges, ascending; ranges may overlap, empty ones vanish."""
     joined: list[Range] = []
     for first, end in sorted(run for run in ranges if run[0] < run[1]):
         if joined and first <= joined[-1][1]:
@@ -21,12 +18,11 @@ def join_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def count_numbers(ranges: Iterable[Range]) -> int:
-    """How many numbers the runs hold, those of overlaps as often as they occur."""
     return sum(end - first for first, end in ranges)
 
 
 def leave_out(run: Range, ranges: Iterable[Range]) -> list[Range]:
-    """What of a run is in none of the others, ascending."""
+    """The part of `run` that is in none of the ranges, ascending."""
     first, end = run
     left: list[Range] = []
     for begin, stop in join_ranges(ranges):
@@ -38,14 +34,12 @@ def leave_out(run: Range, ranges: Iterable[Range]) -> list[Range]:
 
 
 def numbers_of(ranges: Iterable[Range]) -> Iterator[int]:
-    """All numbers, run by run."""
-    for first, end in ranges:
-        yield from range(first, end)
+    return chain.from_iterable(range(first, end) for first, end in ranges)
 
 
 def shared_ranges(some: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """The numbers that are in runs of both, ascending."""
+    """The intersection, ascending."""
     mine, theirs = join_ranges(some), join_ranges(others)
     if count_numbers(mine) + count_numbers(theirs) == count_numbers(join_ranges([*mine, *theirs])):
-        return []
+        return []  # the usual case, without comparing every pair
     return join_ranges((max(first, begin), min(end, stop)) for first, end in mine for begin, stop in theirs)

@@ -10,10 +10,9 @@ from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_o
 
 
 class Routing:
-    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative.
-
-    `tokens` that were routed to an expert, the sum of their `weight`, and of how many it was the `first` choice, which
-    has the largest weight (of equal ones the lowest expert). A shared expert is nobody's choice.
+    """Running counts of one layer's experts, all `[expert]`; `add_state` is associative and commutative. `tokens`
+    routed to an expert, the sum of their `weight`, and how often it was the `first` choice: the largest weight, of
+    equal ones that of the lowest expert. A shared expert is never a choice.
     """
 
     def __init__(self, experts: int, *, device: torch.device | str = "cpu") -> None:
@@ -23,10 +22,7 @@ class Routing:
         self.first = torch.zeros(experts, dtype=torch.int64, device=device)
 
     def add(self, weights: Tensor, routed: int) -> None:
-        """Counts a batch's tokens, whose `weights [token, expert]` are zero where they were not routed.
-
-        The sum of weights is added as integers (exact_sums.py), so it merges exactly.
-        """
+        """Counts a batch; `weights [token, expert]` are zero where a token was not routed to the expert."""
         self.positions += len(weights)
         self.tokens[:routed] += (weights[:, :routed] != 0).sum(0)
         self.tokens[routed:] += len(weights)
@@ -35,12 +31,10 @@ class Routing:
         self.first[:routed] += torch.bincount(chosen[own], minlength=routed)
 
     def add_state(self, state: dict[str, Tensor]) -> None:
-        """Adds the accumulator of the same experts whose `state` this is."""
         for name, own in vars(self).items():
             setattr(self, name, add_sums(own, state[name]) if name == "weight" else own + state[name])
 
     def columns(self, layer: int) -> dict[str, Any]:
-        """The columns of `routing`."""
         experts = len(self.tokens)
         return {
             "layer": np.full(experts, layer, np.int16),
@@ -51,10 +45,8 @@ class Routing:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint holds; `load` takes them back."""
         return dict(vars(self))
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)

@@ -1,10 +1,9 @@
-"""Threads that run one model side by side, each on batches of its own.
+"""Threads that run one model side by side, each on its own part of a batch.
 
-A forward pass is many short operations. Where several threads share each of them they wait for one another at its end,
-which costs small models a third of their speed, and beside other work nearly all of it. So on a CPU a batch is shared
-out instead: every thread runs the whole model over some of its rows (docs/log has the figures). A row's numbers can
-differ from those of the whole batch in their last bits, since small matrices are multiplied in another order of sums:
-the plan holds the number of threads.
+A forward pass is many short operations. Threads that share each operation wait for one another at its end, which costs
+small models a third of their speed, and nearly all of it on a busy machine (docs/log). So every thread runs the whole
+model over some rows. Small matrices are then multiplied in another order of sums, which can change last bits: the plan
+holds the number of threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +16,15 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.offloading import may_be_shared
 
 MOST = 8
-"""Threads of a team: Python is held by one at a time, so more of them would wait for it. Cores are divided evenly."""
+"""Threads of a team, which wait for one another in Python; cores are divided evenly."""
 _LIBRARIES = ("mnemoscope", "torch", "transformers")
-"""Packages whose modules we know; those of others are run by one thread."""
+"""Packages whose modules are known to be safe; modules of others are run by one thread."""
 _BY_LENGTH = ("dynamic", "longrope")
-"""Ways of turning positions that are settled anew for every length of input, in the module."""
+"""Rotary embeddings that the module recomputes for every length of input."""
 
 
 class ThreadTeam:
-    """So many threads, between which torch's cores are divided; a team of one is the caller's own thread."""
+    """Threads between which torch's cores are divided; a team of one is the caller's own thread."""
 
     def __init__(self, size: int) -> None:
         self._cores = torch.get_num_threads()
@@ -34,21 +33,20 @@ class ThreadTeam:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
-        """A thread for each core on a CPU; one elsewhere, and for models that cannot be run side by side."""
+        """A thread for each core on a CPU; one elsewhere and for models that cannot be run side by side."""
         side_by_side = model.device.type == "cpu" and runs_side_by_side(model)
         return cls.of_cores(model.device) if side_by_side else cls(1)
 
     @classmethod
     def of_cores(cls, device: torch.device) -> Self:
-        """A thread for each core on a CPU, for work that needs no model; one elsewhere."""
+        """The same for work that needs no model."""
         return cls(min(torch.get_num_threads(), MOST) if device.type == "cpu" else 1)
 
     def run(self, tasks: Sequence[Callable[[], object]]) -> None:
-        """Runs at most `size` tasks at the same time, and ends when all have; raises the first error of the first.
-
-        Only what runs in it may use the model meanwhile: hooks are set with `own_thread`.
+        """Runs all tasks, at most `size` at the same time; then raises the error of the first that failed. Meanwhile
+        the model may be used in these threads only, with hooks set with `own_thread`.
         """
-        if len(tasks) == 1 or self.size == 1:
+        if len(tasks) <= 1 or self.size == 1:
             for task in tasks:
                 task()
             return
@@ -57,23 +55,21 @@ class ThreadTeam:
         begun = [self._pool.submit(self._run_one, task) for task in tasks]
         try:
             wait(begun)
-        finally:  # also after Ctrl-C: nobody is to find them at work
+        finally:  # also after Ctrl-C
             wait(begun)
             torch.set_num_threads(self._cores)
         for one in begun:
             one.result()
 
     def _run_one(self, task: Callable[[], object]) -> None:
-        # OpenMP's number is each thread's own, the matrix library's is the process's: whoever comes last sets that.
+        # OpenMP has a number for each thread, the matrix library one for the process.
         torch.set_num_threads(max(1, self._cores // self.size))
         task()
 
 
 def runs_side_by_side(model: LanguageModel) -> bool:
-    """Whether threads may run the model at the same time: nothing of a forward pass is kept in its modules.
-
-    So no module is a stranger's, compiled, spread by somebody else, or turns its positions by the length of what it
-    reads; and a short forward leaves every module as it was.
+    """Whether threads may run the model at the same time: all modules are of known kinds, none recomputes its rotary
+    embedding by length, and a short forward leaves every module as it was.
     """
     modules = list(model.anatomy.model.modules())
     if not all(map(_is_known, modules)):
@@ -81,7 +77,7 @@ def runs_side_by_side(model: LanguageModel) -> bool:
     before = _contents(modules)
     try:
         model.backbone(torch.zeros(1, min(3, model.sizes.context), dtype=torch.long, device=model.device))
-    except (RuntimeError, MemoryError):  # what fails here fails again where it is told
+    except (RuntimeError, MemoryError):  # the pass itself reports it
         return False
     after = _contents(modules)
     return before.keys() == after.keys() and all(after[place] is value for place, value in before.items())
@@ -95,7 +91,6 @@ def _is_known(module: torch.nn.Module) -> bool:
 
 
 def _contents(modules: Sequence[torch.nn.Module]) -> dict[tuple[int, str], object]:
-    """Everything that the modules hold by a name of their own: attributes and buffers."""
     return {
         (number, name): value
         for number, module in enumerate(modules)

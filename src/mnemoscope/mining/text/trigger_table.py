@@ -1,7 +1,6 @@
-"""The triggers of one layer as rows, in the order of the table, with what the sentences say about each.
+"""The rows of the table `triggers` of one layer, with what the sentences say about each.
 
-Rows come from a finished accumulator and from the named sentences alone, so an interrupted run, a merge of parts and a
-single run make the same table.
+They depend on a finished accumulator and the named sentences alone, so interrupted, merged and single runs agree.
 """
 
 from pathlib import Path
@@ -18,10 +17,9 @@ Ints = NDArray[np.int64]
 
 
 class NamedSentences:
-    """Tokens of the sentences that a table names, and a hash of every prefix of them."""
+    """Tokens of the sentences that tables name, and a hash of every prefix; read from `sentences/` of a folder."""
 
     def __init__(self, directory: Path) -> None:
-        """Reads `sentences/` of an atlas, finished or not."""
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
         table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False)
         self.ids: Ints = table["sentence"].to_numpy()
@@ -31,11 +29,9 @@ class NamedSentences:
         self._prefixes = _prefix_hashes(self.tokens, self.starts, self.lengths)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All that it holds: ids, lengths and tokens."""
         return self.ids, self.lengths, self.tokens
 
     def of(self, sentence: int) -> NDArray[np.int32]:
-        """The tokens of one named sentence."""
         row = int(np.searchsorted(self.ids, sentence))
         return self.tokens[int(self.starts[row]) : int(self.starts[row] + self.lengths[row])]
 
@@ -73,7 +69,7 @@ def prefix_group() -> pl.Expr:
 
 
 def _prefix_hashes(tokens: NDArray[np.int32], starts: Ints, lengths: Ints) -> NDArray[np.uint64]:
-    """A 64-bit hash of `tokens[start..j]` for every j: sums of scrambled tokens, each times a power of its place."""
+    """A 64-bit hash of `tokens[start..j]` for every j: sums of scrambled tokens times powers of their places."""
     if not len(tokens):
         return np.empty(0, np.uint64)
     place = np.arange(len(tokens)) - np.repeat(starts, lengths)

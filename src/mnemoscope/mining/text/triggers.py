@@ -1,40 +1,35 @@
 """The prefixes with the highest coefficients of every memory of one layer, kept while a text streams by.
 
 Two steps, so that a batch counts whole or not at all: `survivors` finds, without changing anything, what could still
-enter the best; `add` takes it in. What arrives waits in a short queue, and the queue is merged by sorting when it is
-as long as the state, so the sort is rare. Which prefixes are kept does not depend on order, batches or merges: they
-are ordered by coefficient (falling), sentence id, position (definitions.md section 3).
+enter the best; `add` puts it into a short queue, which is merged by sorting when it is as long as the state. Prefixes
+are ordered by coefficient (falling), sentence id, position (definitions.md section 3), so the result does not depend on
+batches, order or merges.
 
-Where the host may not look (host.py) the same is done in fixed amounts: a batch gives every memory as many candidates
-as are kept, some of them empty, and the merge sorts them all.
+Where the host may not look (kernels/devices.py) every step has a fixed size: a batch gives every memory as many
+candidates as are kept, some of them empty, and the merge sorts them all.
 
 Magnitudes are stored: the best of sign -1 are the lowest coefficients, negated.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import PartsDiffer
 from mnemoscope.kernels.choose import Best, card_kernels
 from mnemoscope.kernels.devices import may_look
 
 NEVER = -1
 """The sentence id of an empty place."""
 STORED = ("magnitude", "sentence", "position", "weight")
-"""The tensors of a state, in this order; the last only where the router's weights are kept."""
+"""The tensors of a state, in order; the last only in a layer of experts."""
 _LEAST_POSITIVE = 2.0**-149
 """The smallest positive float32: a coefficient of zero never triggers."""
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch; tensors of equal length. An empty place has sentence NEVER, memory = memories.
-
-    `weight` are the router's, in a layer of experts.
-    """
+    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's."""
 
     memory: Tensor
     magnitude: Tensor
@@ -48,10 +43,8 @@ class Survivors:
 
 @dataclass(frozen=True)
 class RoutedBlock:
-    """What is told of a block of `count` experts, the first of which has memory `first_memory`.
-
-    Of every row its expert, `[batch]`, and of its entries `[batch, place]` the positions in their sentences and the
-    router's weights.
+    """A block of `count` experts, the first of which begins at memory `first_memory`: the expert of every row,
+    `[batch]`, and the positions and router's weights of its entries, `[batch, place]`.
     """
 
     first_memory: int
@@ -62,10 +55,7 @@ class RoutedBlock:
 
 
 class Triggers:
-    """The best `keep` prefixes `[memory, rank]` of one sign; `merge` is associative and commutative.
-
-    With `weighted` (a layer of experts) the router's weights are kept, too.
-    """
+    """The best `keep` prefixes `[memory, rank]` of one sign; `weighted`: with the router's weights."""
 
     def __init__(self, memories: int, keep: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
         self.memories, self.keep = memories, keep
@@ -88,13 +78,11 @@ class Triggers:
         first: int,
         routed: RoutedBlock | None = None,
     ) -> Survivors:
-        """What of a block of sentences may be among the best: one prefix per sentence, its first highest.
-
-        `block [batch, position, memory]` holds the coefficients of whole sentences of one length, `peaks
-        [batch, memory]` their largest `sign * coefficient` over positions, `sentences [batch]` their ids; `first` is
-        the position number of the block's first position. Of a block of experts `routed` tells more.
+        """The prefixes of a block that may be among the best: one per sentence, its first highest. `block [batch,
+        position, memory]` has whole sentences of one length, `peaks [batch, memory]` their largest `sign * coefficient`
+        over positions, `sentences [batch]` their ids; `first` is the position of the block's first column.
         """
-        row, memory = (peaks >= self._thresholds(block, routed)).nonzero(as_tuple=True)
+        row, memory = (peaks >= self._thresholds(peaks.shape[1], routed)).nonzero(as_tuple=True)
         if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
             place = (block if sign > 0 else -block).max(dim=1).indices[row, memory]
         else:
@@ -102,14 +90,12 @@ class Triggers:
             place = (candidates if sign > 0 else -candidates).argmax(dim=1)
         return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
 
-    def _thresholds(self, block: Tensor, routed: RoutedBlock | None, *, everywhere: bool = False) -> Tensor:
-        """What the block's memories must reach."""
+    def _thresholds(self, width: int, routed: RoutedBlock | None) -> Tensor:
+        """What the memories of a block must reach: `[1, memory]` or, of experts, `[batch, memory]`."""
         if routed is None:
-            return self.threshold
-        width = block.shape[-1]
+            return self.threshold[None]
         own = self.threshold[routed.first_memory : routed.first_memory + routed.count * width]
-        of_rows = own.view(routed.count, width)[routed.experts]
-        return of_rows[:, None] if everywhere else of_rows
+        return own.view(routed.count, width)[routed.experts]
 
     def _found(
         self,
@@ -130,10 +116,7 @@ class Triggers:
         return Survivors(numbers, magnitude, sentences[row], position, weight)
 
     def best_of_batch(self, peaks: Tensor, place: Tensor, sentences: Tensor, *, first: int) -> Survivors:
-        """Like `survivors`, for a whole batch, and without looking: `keep` candidates of every memory, some empty.
-
-        `place [batch, memory]` is the position of each of the `peaks [batch, memory]`.
-        """
+        """`survivors` of a whole batch in a fixed size: `keep` candidates of every memory, some empty."""
         order = sentences.argsort()
         peaks, place, sentences = peaks[order].float(), place[order], sentences[order]
         # More than `keep` sentences of one batch cannot be among the best; of equal ones the lower ids are.
@@ -156,34 +139,36 @@ class Triggers:
     def survivors_everywhere(
         self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: RoutedBlock | None = None
     ) -> Survivors:
-        """Like `survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
-        magnitude = block if sign > 0 else -block
-        row, place, memory = (magnitude >= self._thresholds(block, routed, everywhere=True)).nonzero(as_tuple=True)
+        """`survivors`, but every position of a sentence may be a trigger (the paper's literal text)."""
+        magnitude, least = block if sign > 0 else -block, self._thresholds(block.shape[-1], routed)
+        row, place, memory = (magnitude >= least[:, None]).nonzero(as_tuple=True)
         found = magnitude[row, place, memory].float()
         return self._found(found, row, place, memory, sentences, first, routed, block.shape[-1])
 
     def add(self, found: Survivors) -> None:
-        """Takes in the survivors of a batch."""
         self.enqueue(found)
         if self.is_due:
             self.settle()
 
     def enqueue(self, found: Survivors | Best) -> None:
-        """Has the survivors of a batch wait; who calls it settles when that `is_due`. What a card chose does not."""
+        """Queues survivors; the caller settles when that `is_due`. What a card chose is merged at once."""
         if isinstance(found, Best):
-            self._merge_best(found)
+            self.settle()
+            kernels = card_kernels(self.device)
+            assert kernels is not None
+            own = self.magnitude, self.sentence, self.position
+            self.magnitude, self.sentence, self.position = kernels.merge(own, found)
+            self._raise_threshold()
         elif len(found):
             self._queue.append(found)
             self._queued += len(found)
 
     @property
     def is_due(self) -> bool:
-        """Whether so many wait that they should be merged."""
         room = self.memories * self.keep
         return self._queued >= (room // 2 if may_look(self.device) else 4 * room)
 
     def settle(self) -> None:
-        """Merges the queue into the state."""
         if not self._queue:
             return
         parts = [self._rows(self._tensors()), *self._queue]
@@ -191,33 +176,12 @@ class Triggers:
         names = list(Survivors.__dataclass_fields__)[: 4 if self.weight is None else 5]
         self._take(Survivors(*(torch.cat([getattr(p, name) for p in parts]) for name in names)))
 
-    def _merge_best(self, best: Best) -> None:
-        """Merges what a card chose, on the card."""
-        self.settle()
-        kernels = card_kernels(self.device)
-        assert kernels is not None
-        self.magnitude, self.sentence, self.position = kernels.merge(
-            (self.magnitude, self.sentence, self.position), best
-        )
-        self._raise_threshold()
-
-    def merge(self, other: Self) -> None:
-        """Takes in another accumulator of the same memories (a part of the same plan)."""
-        if (self.memories, self.keep) != (other.memories, other.keep):
-            raise PartsDiffer(
-                f"parts keep {self.keep} and {other.keep} triggers of {self.memories} and {other.memories} memories"
-            )
-        self.add_state(other.state())
-
     def add_state(self, state: dict[str, Tensor]) -> None:
-        """Takes in the accumulator of the same memories whose `state` this is.
-
-        Only what may be among the best waits in the queue, so of many states few rows are sorted.
-        """
+        """Adds another state of the same memories; only rows that may be among the best are queued."""
         self.add(self._rows(tuple(state[name] for name in STORED if name in state), least=self.threshold[:, None]))
 
     def _rows(self, state: tuple[Tensor, ...], *, least: Tensor | float = 0.0) -> Survivors:
-        """The full places of a state whose magnitude is at least `least`."""
+        """The full places of a state with at least the magnitude `least`."""
         magnitude, sentence = state[:2]
         memory = torch.arange(self.memories, device=self.device)[:, None].expand_as(sentence)
         full = (sentence != NEVER) & (magnitude >= least)
@@ -226,7 +190,6 @@ class Triggers:
         return Survivors(*(row[full] if chosen else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
-        """Replaces the state by the best of `rows`."""
         # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
         key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
         place = rows.sentence * (1 << 24) + rows.position
@@ -255,22 +218,17 @@ class Triggers:
         return self.magnitude, self.sentence, self.position, *weight
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a checkpoint holds; `load` takes them back."""
         self.settle()
         return dict(zip(STORED, self._tensors(), strict=False))
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Becomes the accumulator whose `state` this is."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
         self._raise_threshold()
 
 
 def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
-    """What sorts pairs of integers, the keys before the places.
-
-    Where looking is free, only the places of equal keys are sorted, which are few: a sort costs most of a merge.
-    """
+    """Sorts pairs of integers by key, then place; on a CPU only the few places of equal keys are sorted."""
     if not may_look(keys.device):
         order = places.argsort(stable=True)
         return order[keys[order].argsort(stable=True)]

@@ -1,10 +1,9 @@
 """B2: does a key detect the word that its triggers end with? The mirror of Figure 4 at the layer's input.
 
-A memory's read direction is compared with the embedding of every input word (centred cosine). The number is the rank of
-the last token of its best trigger. The control uses the same key with another memory's trigger. A trigger is where the
-key fires most, so keys agree with their triggers in any model. The effect of training is therefore measured against the
-key with shuffled entries, each on the token that activates it most on the same little text. Where keys no longer agree
-with words, the stream they read no longer holds the input word.
+A memory's read direction is compared with the embedding of every input word (centred cosine); the number is the rank of
+the last token of its best trigger. The control uses another memory's trigger. Keys agree with their own triggers in any
+model, so the effect of training is measured against the key with shuffled entries, each on the token that activates it
+most on the same little text. Where keys no longer agree with words, the stream no longer holds the input word.
 """
 
 import polars as pl
@@ -13,7 +12,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean
 from mnemoscope.questions.answer_builder import MEMORIES, AnswerBuilder, estimate_keys
 from mnemoscope.questions.question import Number, Paper, Question
-from mnemoscope.questions.sources import require_table
+from mnemoscope.questions.sources import by_layer, read_layers
 
 NOTHING = "no memory of this atlas has a trigger and a key that can be compared with embeddings"
 
@@ -50,26 +49,15 @@ QUESTION = Question(
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Raises AtlasUnfinished if the atlas has no table `roles`."""
-    frames = [
-        require_table(atlas, "roles", layer=layer)
-        .filter(pl.col("trigger_rank").is_not_null())
-        .with_columns(layer=pl.lit(layer, pl.Int16))
-        for layer in atlas.layers
-    ]
-    rows = pl.concat(frames)
+    rows = read_layers(atlas, "roles").filter(pl.col("trigger_rank").is_not_null())
     builder, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
-    for layer in (*atlas.layers, None):
-        builder.add_named(layer, _estimates(rows if layer is None else rows.filter(pl.col("layer") == layer), chance))
+    for layer, here in by_layer(atlas, rows):
+        dealt = here.filter(pl.col("control_rank").is_not_null())
+        builder.add_named(layer, estimate_keys(here))
+        builder.add(layer, "chance", Estimate(chance, here.height))
+        builder.add(layer, "cosine", mean(here["trigger_cosine"]))
+        builder.add(layer, "control_cosine", mean(dealt["control_cosine"]))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
     builder.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
     builder.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])
     return builder.frame()
-
-
-def _estimates(rows: pl.DataFrame, chance: float) -> dict[str, Estimate]:
-    dealt = rows.filter(pl.col("control_rank").is_not_null())
-    return estimate_keys(rows) | {
-        "chance": Estimate(chance, rows.height),
-        "cosine": mean(rows["trigger_cosine"]),
-        "control_cosine": mean(dealt["control_cosine"]),
-    }

@@ -1,8 +1,8 @@
 """B3: do lower layers hold nothing readable, or is the projection wrong? Figures 4-6 and 9-11 under other projections.
 
 Values and streams of lower layers may be written in another space than the head reads. A lens (`mnemoscope lens`) maps
-them there. The paper's questions are then answered again, each baseline through the same lens: another memory's target,
-another prefix's final token. `plain` is the projection of the paper's questions.
+them there. The questions are answered again, each baseline through the same lens. `plain` is the projection of the
+paper's questions.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from mnemoscope.foundation.formatting import Form
 from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
 from mnemoscope.questions.answer_builder import AnswerBuilder, difference, estimate_keys, share_first
 from mnemoscope.questions.question import Number, Paper, Question
-from mnemoscope.questions.sources import plan_seed, refuse_part, require_table
+from mnemoscope.questions.sources import by_layer, plan_seed, read_layers, refuse_part, require_table
 
 RULERS = ("plain", "ridge", "tuned")
 RULERS_OF_KEYS = RULERS[:2]
@@ -52,15 +52,6 @@ _OF_STREAMS: dict[str, tuple[Form, str]] = {
 }
 
 
-def _numbers() -> tuple[Number, ...]:
-    return tuple(
-        Number(f"{name}_{ruler}", form, f"{ruler}: {label}")
-        for names, rulers in ((_OF_VALUES | _OF_STREAMS, RULERS), (_OF_KEYS, RULERS_OF_KEYS))
-        for name, (form, label) in names.items()
-        for ruler in rulers
-    )
-
-
 QUESTION = Question(
     "lenses",
     title="whether the ruler was wrong",
@@ -68,7 +59,15 @@ QUESTION = Question(
         figure="B3", section="beyond",
         question="Do values and streams of lower layers say more when they are read in the space they are written in?",
     ),
-    numbers=(*_numbers(), *(Number(f"lower_agreement_above_control_{ruler}", "share") for ruler in RULERS)),
+    numbers=(
+        *(
+            Number(f"{name}_{ruler}", form, f"{ruler}: {label}")
+            for names, rulers in ((_OF_VALUES | _OF_STREAMS, RULERS), (_OF_KEYS, RULERS_OF_KEYS))
+            for name, (form, label) in names.items()
+            for ruler in rulers
+        ),
+        *(Number(f"lower_agreement_above_control_{ruler}", "share") for ruler in RULERS),
+    ),
     main="agreement_plain",
     headline=("agreement_plain", "agreement_ridge", "agreement_tuned", "loss_plain", "loss_ridge", "loss_tuned"),
     layer_page=("agreement_plain", "agreement_ridge", "agreement_tuned"),
@@ -88,13 +87,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             " undecided; mine more documents"
         )
     builder = AnswerBuilder(QUESTION)
-    readings, keys = (
-        pl.concat(
-            require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16))
-            for layer in atlas.layers
-        )
-        for name in ("readings", "key_readings")
-    )
+    readings, keys = (read_layers(atlas, name) for name in ("readings", "key_readings"))
     readouts = require_table(atlas, "readouts").join(
         require_table(atlas, "prefixes").select("prefix", "document"), on="prefix"
     )
@@ -102,17 +95,14 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         own, streams = readings.filter(pl.col("lens") == ruler), readouts.filter(pl.col("lens") == ruler)
         if own.is_empty() and streams.is_empty():
             continue
-        for layer in (*atlas.layers, None):
-            here = pl.lit(True) if layer is None else pl.col("layer") == layer
-            estimates = estimate_values(own.filter(here)) | _of_streams(streams.filter(here), plan_seed(atlas))
-            for name, estimate in estimates.items():
+        for (layer, here), (_, there) in zip(by_layer(atlas, own), by_layer(atlas, streams), strict=True):
+            for name, estimate in (estimate_values(here) | _of_streams(there, plan_seed(atlas))).items():
                 builder.add(layer, f"{name}_{ruler}", estimate)
         lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
         builder.add(None, f"lower_agreement_above_control_{ruler}", estimate_values(lower)["above_control"])
     for ruler in RULERS_OF_KEYS:
-        for layer in (*atlas.layers, None):
-            here = pl.lit(True) if layer is None else pl.col("layer") == layer
-            for name, estimate in estimate_keys(keys.filter(pl.col("lens") == ruler, here)).items():
+        for layer, here in by_layer(atlas, keys.filter(pl.col("lens") == ruler)):
+            for name, estimate in estimate_keys(here).items():
                 builder.add(layer, f"key_{name}_{ruler}", estimate)
     return builder.frame()
 
@@ -149,12 +139,11 @@ def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
         "composition_of_changed": (composed, changed),
     }
     documents, codes = np.unique(rows["document"].to_numpy(), return_inverse=True)
-    resamples = Resamples(len(documents), seed)
     above, below = (
         np.stack([np.bincount(codes, np.asarray(pair[at], float), len(documents)) for pair in cases.values()], 1)
         for at in (0, 1)
     )
-    draws = resamples.ratio_draws(above, below)
+    draws = Resamples(len(documents), seed).ratio_draws(above, below)
     return {
         name: Estimate(float(top / count), int(count), *ends(own)) if count else NOTHING
         for name, top, count, own in zip(cases, above.sum(0), below.sum(0), draws.T, strict=True)

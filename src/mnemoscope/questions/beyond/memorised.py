@@ -1,8 +1,8 @@
 """B4: which mined documents the model continues word for word, and which memories fire on them.
 
-A document is extractable if the model, from its first tokens, writes the next ones word for word. Held-out documents,
-on which no memory was mined, are the comparison. A memory fires on such text if the documents of its triggers are
-extractable more often than those of its layer. The control permutes the verdicts among the documents.
+A document is extractable if the model, from its first tokens, writes the next ones word for word. Held-out documents
+are the comparison. A memory fires on such text if the documents of its triggers are extractable more often than those
+of its layer. The control permutes the verdicts among the documents.
 """
 
 import math
@@ -94,22 +94,23 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     table = require_table(atlas, "memorised")
     builder = AnswerBuilder(QUESTION)
     mined, held_out = (table.filter(pl.col("held_out") == out) for out in (False, True))
-    builder.add_named(None, _of_documents(mined))
-    builder.add_named(None, _of_documents(held_out), prefix="held_out_")
-    builder.add(None, "above_held_out", difference(*(_of_documents(one)["extractable"] for one in (mined, held_out))))
+    found = [_of_documents(rows) for rows in (mined, held_out)]
+    for prefix, estimates in zip(("", "held_out_"), found, strict=True):
+        builder.add_named(None, estimates, prefix=prefix)
+    builder.add(None, "above_held_out", difference(*(one["extractable"] for one in found)))
     extractable = mined["agreed"].to_numpy() == MEMORISED_TOKENS - MEMORISED_GIVEN
     dealt = np.random.default_rng((plan_seed(atlas), 15)).permutation(extractable)
     own, control = [], []
     for layer in atlas.layers:
         places = _places(atlas, layer, mined)
         builder.add(layer, "base_rate", places.base_rate(extractable))
-        builder.add(layer, "triggers_asked", _count(len(places.memory)))
+        builder.add(layer, "triggers_asked", Estimate(float(len(places.memory)), len(places.memory)))
         own.append(places.p_values(extractable))
         control.append(places.p_values(dealt))
     sits = shares_found(atlas.layers, own)
     fooled = shares_found(atlas.layers, control)
     for key, one in sits.items():
-        builder.add(key, "memories_asked", _count(one.count))
+        builder.add(key, "memories_asked", Estimate(float(one.count), one.count))
         builder.add(key, "memories_above", one)
         builder.add(key, "control_above", fooled[key])
         builder.add(key, "memories_above_control", difference(one, fooled[key]))
@@ -123,10 +124,6 @@ def _of_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
         "agreed": mean(rows["agreed"].to_numpy()),
         "loss": mean(rows["loss"].to_numpy()),
     }
-
-
-def _count(number: int) -> Estimate:
-    return Estimate(float(number), number)
 
 
 def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:

@@ -36,9 +36,7 @@ _LEADS = (
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """On memories that a campaign drew, without controls; None if there are none. Raises what `read_judgements`
-    raises.
-    """
+    """On memories that a campaign drew, without controls; None without any. Raises what `read_judgements` does."""
     rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows

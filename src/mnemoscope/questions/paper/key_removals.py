@@ -159,9 +159,7 @@ def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
 
 
 def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
-    """The smaller median of removing the first or a random token, minus that of the last: above 0, the last hurts
-    most.
-    """
+    """The smaller median without the first or a random token, minus that without the last."""
     parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
     return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
 
@@ -187,9 +185,7 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
 
 
 def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
-    """The number of prefixes of that length without a removal, from the manifest or from the triggers of the tested
-    memories.
-    """
+    """The prefixes of that length without a removal, from the manifest or the triggers of tested memories."""
     name = {1: "length_one", 2: "length_two"}[tokens]
     count = atlas.manifest.questions.removals_excluded.get(name)
     if count is None:

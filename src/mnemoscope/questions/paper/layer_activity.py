@@ -137,9 +137,7 @@ def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: At
 
 
 def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:
-    """Pearson's correlation over the layers where both are defined; undefined for fewer than three, or without
-    variance.
-    """
+    """Pearson's correlation over the layers where both are defined; undefined for few, or without variance."""
     pairs = [(active[layer].value, estimate.value) for layer, estimate in other.items()]
     both = np.array([(a, b) for a, b in pairs if a is not None and b is not None], np.float64).reshape(-1, 2)
     away = both - both.mean(0) if len(both) else both

@@ -87,9 +87,7 @@ QUESTION = Question(
 )
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """`composition_distant` is from people's judgements, null without any. Raises AtlasUnfinished if predictions or
-    prefixes are missing.
-    """
+    """`composition_distant` is null without people's judgements. Raises AtlasUnfinished without predictions."""
     rows = Predictions(atlas)
     residual, update, output = (rows[name] for name in ("residual_top", "ffn_top", "output_top"))
     kept, taken = output == residual, output == update

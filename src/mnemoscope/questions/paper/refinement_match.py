@@ -74,9 +74,7 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """`match_lower_third` is of layer ceil(L / 3) - 1. Own column: `at_layer`. Raises AtlasUnfinished if predictions or
-    prefixes are missing.
-    """
+    """`match_lower_third` is of layer ceil(L / 3) - 1. Raises AtlasUnfinished without predictions or prefixes."""
     rows = Predictions(atlas)
     hits = rows["residual_top"] == rows["final_top"]
     match = rows.share(hits)

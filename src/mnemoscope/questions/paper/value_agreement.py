@@ -62,9 +62,7 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Own column: `best_layer`, where `agreement_best_layer` is. Raises AtlasUnfinished if values, triggers or tokens
-    are missing.
-    """
+    """Own column: `best_layer`. Raises AtlasUnfinished if values, triggers or tokens are missing."""
     tokens = require_table(atlas, "tokens").sort("token")
     frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")

@@ -1,7 +1,7 @@
 """Figure 6, Table 2: are confident values right more often? Agreement by the value's largest probability.
 
-A value's largest probability grows with its norm, so the norm is reported too, and all numbers are repeated for the
-value at work: times its memory's usual coefficient, over the scale of the norms (definitions.md section 2).
+That probability grows with the value's norm, so the norm is reported, and all numbers are repeated for the value at
+work: times its memory's usual coefficient, over the scale of the norms (definitions.md section 2).
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, mean, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
-from mnemoscope.questions.sources import next_tokens, values
+from mnemoscope.questions.sources import by_layer, next_tokens, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, difference, is_above
 
 DECILES = tuple(
@@ -125,11 +125,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
-    """The confidence of each layer's values at work. A memory that never fires is not confident and has no
-    probability.
-    """
-    for layer in (*atlas.layers, None):
-        here = rows if layer is None else rows.filter(pl.col("layer") == layer)
+    """The confidence of each layer's values at work; a memory that never fires is not confident."""
+    for layer, here in by_layer(atlas, rows):
         probability = here["working_probability"].cast(pl.Float64)
         if layer is not None:
             known = probability.drop_nulls()
@@ -141,9 +138,7 @@ def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame
 
 
 def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
-    """Ten classes of equal size by rising probability: row i of n is in 10 i / n, rounded down; ties by layer and
-    memory.
-    """
+    """Ten classes by rising probability: row i of n is in 10 i / n, rounded down; ties by layer and memory."""
     ordered = rows.filter(pl.col("target").is_not_null()).sort(by, "layer", "memory")
     place = np.arange(ordered.height) * len(numbers) // max(1, ordered.height)
     for decile, number in enumerate(numbers):

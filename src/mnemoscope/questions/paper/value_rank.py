@@ -11,7 +11,7 @@ from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import NOTHING, Estimate, order_statistic, share, wilson
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Answer, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import values
+from mnemoscope.questions.sources import by_layer, values
 from mnemoscope.questions.verdicts import NOTHING_FOUND, is_above
 
 QUANTILES = {"q00": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "q100": 1.0}
@@ -61,8 +61,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """Ranks start at 0, the top. Own column: `quantile` (0 to 1). Raises AtlasUnfinished if values are missing."""
     rows = values(atlas).filter(pl.col("target_rank").is_not_null())
     builder = AnswerBuilder(QUESTION, {"quantile": pl.Float64})
-    for layer in (*atlas.layers, None):
-        ranks = (rows if layer is None else rows.filter(pl.col("layer") == layer))["target_rank"].sort().to_numpy()
+    for layer, here in by_layer(atlas, rows):
+        ranks = here["target_rank"].sort().to_numpy()
         for name, level in QUANTILES.items():
             builder.add(layer, name, order_statistic(ranks, level), quantile=level)
         for bound in WITHIN:
