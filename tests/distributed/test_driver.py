@@ -58,53 +58,47 @@ class Workers:
 
 @pytest.fixture
 def settled(model: LanguageModel, tmp_path: Path) -> SettledRun:
+    """A run in the folder `a`."""
     text = tmp_path / "text.txt"
     text.write_text(sentences(150, tuple(WORDS), 7))
     return settle(tmp_path / "a", begin(model, text, OPTIONS), OPTIONS)
+
+
+@pytest.fixture
+def mined(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> Path:
+    """The folder, whose text three workers have mined."""
+    run_fleet(tmp_path / "a", settled, model, workers=3, deaths=0, seed=1)
+    return tmp_path / "a"
 
 
 def driver_of(directory: Path, settled: SettledRun, launcher: Workers | None = None, **context: Any) -> Driver:
     return Driver(RunContext(directory, **context), settled, launcher or Workers(), workers=2)
 
 
-def leases_of(directory: Path, settled: SettledRun) -> LeaseFolder:
-    return LeaseFolder(directory, TEXT, settled.run.leases)
+def test_the_states_of_a_fleet_are_collected_each_once(mined: Path, settled: SettledRun) -> None:
+    closed = closed_folders(mined)
+    shutil.copytree(closed[0], mined / CLOSED / "zombie")
+    found = driver_of(mined, settled).read_text()
+    assert found == tuple(f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed)
+    assert not (mined / CLOSED / "zombie/state.safetensors").exists()
+    assert PublishedStage.read(mined) == PublishedStage("collecting", 0)
+    assert all(lease.owner == DONE for lease in LeaseFolder(mined, TEXT, settled.run.leases).read())
 
 
-def test_the_states_of_a_fleet_are_collected(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> None:
-    directory = tmp_path / "a"
-    run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
-    found = driver_of(directory, settled).read_text()
-    assert found == tuple(f"{CLOSED}/{folder.name}/state.safetensors" for folder in closed_folders(directory))
-    assert PublishedStage.read(directory) == PublishedStage("collecting", 0)
-    assert all(lease.owner == DONE for lease in leases_of(directory, settled).read())
-
-
-def test_a_state_that_counts_twice_is_left_out(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> None:
-    directory = tmp_path / "a"
-    run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
-    closed = closed_folders(directory)
-    shutil.copytree(closed[0], directory / CLOSED / "zombie")
-    assert len(driver_of(directory, settled).read_text()) == len(closed)
-    assert not (directory / CLOSED / "zombie/state.safetensors").exists()
-
-
-def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settled: SettledRun, tmp_path: Path) -> None:
-    directory = tmp_path / "a"
-    run_fleet(directory, settled, model, workers=3, deaths=0, seed=1)
-    shutil.rmtree(closed_folders(directory)[0])
+def test_batches_that_are_in_no_state_are_done_again(model: LanguageModel, settled: SettledRun, mined: Path) -> None:
+    shutil.rmtree(closed_folders(mined)[0])
     with pytest.raises(MiningError, match="no worker is left"):
-        driver_of(directory, settled).read_text()
-    leases = leases_of(directory, settled)
+        driver_of(mined, settled).read_text()
+    leases = LeaseFolder(mined, TEXT, settled.run.leases)
     again = [lease for lease in leases.read() if lease.owner == AGAIN]
     assert 0 < len(again) < leases.count
-    assert PublishedStage.read(directory) == PublishedStage(TEXT, leases.count)
-    worker = FleetWorker(directory, "last", settled, model)
+    assert PublishedStage.read(mined) == PublishedStage(TEXT, leases.count)
+    worker = FleetWorker(mined, "last", settled, model)
     while worker.step():
         pass
     worker.work.end()
-    assert driver_of(directory, settled).read_text()
-    assert list((directory / STATES).iterdir()) == []
+    assert driver_of(mined, settled).read_text()
+    assert list((mined / STATES).iterdir()) == []
 
 
 def test_devices_of_two_kinds_are_refused_unless_allowed(

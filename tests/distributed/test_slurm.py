@@ -88,31 +88,6 @@ def run_command(script: str) -> list[str]:
     return shlex.split(line.removesuffix(" &"))
 
 
-def test_three_jobs_wait_for_one_another(cluster: Path) -> None:
-    assert submit(made()) == ["100", "101", "102"]
-    logs = Path.cwd() / "atlas.slurm"
-    assert logs.is_dir()
-    assert [arguments for arguments, _ in noted(cluster)] == [
-        ["--parsable", f"--output={logs}/prepare-%j.log"],
-        ["--parsable", f"--output={logs}/work-%A_%a.log", "--dependency=afterok:100", "--kill-on-invalid-dep=yes"],
-        [
-            "--parsable", f"--output={logs}/finish-%j.log", "--dependency=afterok:100,afterany:101",
-            "--kill-on-invalid-dep=yes",
-        ],
-    ]  # fmt: skip
-    program = [sys.executable, "-m", "mnemoscope"]
-    assert [run_command(script) for _, script in noted(cluster)] == [
-        [*program, *MINE, "--prepare"],
-        [*program, "worker", "atlas", "--text-only"],
-        [*program, *MINE, "--workers", "auto"],
-    ]
-    prepare, work, finish = (directives(script) for _, script in noted(cluster))
-    every = {"--ntasks=1", "--cpus-per-task=2", "--signal=B:USR1@120", "--requeue", "--open-mode=append"}
-    assert prepare == every | {"--job-name=mnemoscope-prepare"}
-    assert work == every | {"--job-name=mnemoscope-work", "--array=0-2"}
-    assert finish == every | {"--job-name=mnemoscope-finish"}
-
-
 def test_cards_threads_and_options_of_workers() -> None:
     jobs = made(gpus=2, threads=6, worker_options=["--max-memory", "2GiB"], program=["mnemoscope"])
     for job in jobs:

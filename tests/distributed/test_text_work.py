@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from distributed.fleet import FleetWorker, begin, closed_state, one_process, run_fleet, settle
+from distributed.fleet import FleetWorker, Outcome, begin, closed_state, one_process, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.cluster import state_folders
 from mnemoscope.cluster.heartbeats import beat_path
 from mnemoscope.cluster.leases import DONE, LeaseFolder
+from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.shared_run import choose_lease
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
@@ -62,93 +63,105 @@ def assert_equal_states(a: MiningState, b: MiningState) -> None:
     assert a.halved == b.halved
 
 
-def step_on(worker: FleetWorker) -> None:
-    """Works until nothing is left."""
-    while worker.step():
-        pass
+@dataclass
+class Shared:
+    """A run of the lines that is settled for workers; they save after every step unless told."""
+
+    model: LanguageModel
+    lines: Path
+    directory: Path
+    settled: SettledRun
+
+    def worker(self, name: str) -> FleetWorker:
+        return FleetWorker(self.directory, name, self.settled, self.model)
+
+    def finish(self, worker: FleetWorker) -> None:
+        """Works until nothing is left."""
+        while worker.step():
+            pass
+        worker.work.end()
+
+    def fleet(self, workers: int, deaths: int) -> Outcome:
+        return run_fleet(self.directory, self.settled, self.model, workers=workers, deaths=deaths, seed=workers)
+
+    def state(self) -> MiningState:
+        return closed_state(self.directory, self.settled, self.model)
+
+    def leases(self) -> LeaseFolder:
+        return LeaseFolder(self.directory, TEXT, self.settled.run.leases)
+
+    def closed(self) -> list[str]:
+        return [folder.name for folder in closed_folders(self.directory)]
+
+
+def share(model: LanguageModel, lines: Path, directory: Path, *, every: float = 0, **more: Any) -> Shared:
+    settled = settle(directory, begin(model, lines, OPTIONS), replace(OPTIONS, checkpoint_every=every), **more)
+    return Shared(model, lines, directory, settled)
+
+
+@pytest.fixture
+def shared(model: LanguageModel, lines: Path, tmp_path: Path) -> Shared:
+    return share(model, lines, tmp_path / "a")
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("workers", "deaths"), [(1, 0), (2, 1), (8, 3), (64, 19)])
+@pytest.mark.parametrize(("workers", "deaths"), [(1, 10), (2, 1), (8, 3), (64, 19)])
 def test_a_fleet_with_deaths_counts_every_batch_once(
-    workers: int, deaths: int, model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
+    workers: int, deaths: int, shared: Shared, whole: MiningState
 ) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    settled = settle(tmp_path / "many", beginning, OPTIONS)
-    assert settled.run.batches > 90
-    found = run_fleet(tmp_path / "many", settled, model, workers=workers, deaths=deaths, seed=workers)
-    assert found.state.finished == [(0, settled.run.batches)]
+    run = shared.settled.run
+    assert run.batches > 90
+    found = shared.fleet(workers, deaths)
+    assert found.state.finished == [(0, run.batches)]
     assert_equal_states(found.state, whole)
     assert len(found.lost) == deaths
-    assert max(found.lost, default=0) <= settled.run.lease_batches  # at most a lease of work each
-    assert found.states <= workers + deaths
-
-
-@pytest.mark.full
-def test_a_worker_goes_on_with_the_state_of_a_dead_one(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    settled = settle(tmp_path / "a", beginning, OPTIONS)
-    found = run_fleet(tmp_path / "a", settled, model, workers=1, deaths=10, seed=1)
-    assert found.states == 1  # not eleven
-    assert found.state.finished == [(0, settled.run.batches)]
+    assert max(found.lost, default=0) <= run.lease_batches  # at most a lease of work each
+    # One worker goes on with the state of the dead one before it.
+    assert found.states <= (1 if workers == 1 else workers + deaths)
 
 
 @pytest.mark.full
 def test_a_worker_that_wakes_after_its_work_was_given_away_saves_nothing(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    directory = tmp_path / "a"
-    settled = settle(directory, beginning, replace(OPTIONS, checkpoint_every=1e9))
-    frozen = FleetWorker(directory, "frozen", settled, model)
+    shared = share(model, lines, tmp_path / "a", every=1e9)
+    frozen = shared.worker("frozen")
     for _ in range(7):
         frozen.step()
-    assert StateFolder(directory, "frozen").close(directory)  # somebody waited long enough
-    other = FleetWorker(directory, "other", settled, model)
-    step_on(other)
-    other.work.end()
+    assert StateFolder(shared.directory, "frozen").close(shared.directory)  # somebody waited long enough
+    shared.finish(shared.worker("other"))
     with pytest.raises(WorkerClosed, match="frozen was silent for too long"):
-        step_on(frozen)
-    assert [folder.name for folder in closed_folders(directory)] == ["other"]
-    assert_equal_states(closed_state(directory, settled, model), whole)
-    leases = LeaseFolder(directory, TEXT, settled.run.leases).read()
-    assert sum(lease.lost for lease in leases) == 4  # three counted and not saved, one half-way
+        shared.finish(frozen)
+    assert shared.closed() == ["other"]
+    assert_equal_states(shared.state(), whole)
+    assert sum(lease.lost for lease in shared.leases().read()) == 4  # three counted and not saved, one half-way
 
 
 @pytest.mark.full
-def test_half_a_lease_that_was_saved_is_not_counted_again(
-    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
-) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    directory = tmp_path / "a"
-    settled = settle(directory, beginning, OPTIONS)
-    stored = json.loads((directory / "unfinished.json").read_text())
-    leases = LeaseFolder(directory, TEXT, settled.run.leases)
+def test_half_a_lease_that_was_saved_is_not_counted_again(shared: Shared, whole: MiningState) -> None:
+    directory, settled, leases = shared.directory, shared.settled, shared.leases()
     for lease in leases.read():
         (leases.path / lease.file_name).unlink()
+    stored = json.loads((directory / "unfinished.json").read_text())
     stored["work"]["lease_batches"] = 10
     (directory / "unfinished.json").write_text(json.dumps(stored))
-    settled = replace(settled, run=replace(settled.run, lease_batches=10))
-    LeaseFolder(directory, TEXT, settled.run.leases).make()
-    first = FleetWorker(directory, "first", settled, model)
+    shared.settled = replace(settled, run=replace(settled.run, lease_batches=10))
+    shared.leases().make()
+    first = shared.worker("first")
     for _ in range(4):
         first.step()
     first.work.end()  # asked to stop in the middle of a lease
     assert sum(end - begin for begin, end in counted_anywhere(directory)) == 4
-    second = FleetWorker(directory, "second", settled, model)
-    step_on(second)
-    second.work.end()
-    assert [folder.name for folder in closed_folders(directory)] == ["second"]  # which took over the first one's state
-    found = closed_state(directory, settled, model)
-    assert found.finished == [(0, settled.run.batches)]
-    assert_equal_states(found, whole)
+    shared.finish(shared.worker("second"))
+    assert shared.closed() == ["second"]  # which took over the first one's state
+    assert shared.state().finished == [(0, settled.run.batches)]
+    assert_equal_states(shared.state(), whole)
 
 
 @pytest.mark.full
 def test_a_run_of_one_process_is_taken_over(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
-    beginning = begin(model, lines, OPTIONS)
     directory, seen = tmp_path / "a", []
 
     def stop(stage: str, done: float, *_: Any) -> None:
@@ -158,24 +171,19 @@ def test_a_run_of_one_process_is_taken_over(
 
     with pytest.raises(Interrupted):
         run_mining(model, lines, directory, OPTIONS, progress=stop)
-    settled = settle(directory, beginning, OPTIONS)
+    shared = share(model, lines, directory)
     assert not (directory / "work/state.safetensors").exists()
     assert 30 < sum(end - first for first, end in counted_anywhere(directory)) <= 40
-    found = run_fleet(directory, settled, model, workers=3, deaths=1, seed=3)
-    assert found.state.finished == [(0, settled.run.batches)]
+    found = shared.fleet(3, 1)
+    assert found.state.finished == [(0, shared.settled.run.batches)]
     assert_equal_states(found.state, whole)
 
 
-def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
-    model: LanguageModel, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    directory = tmp_path / "a"
-    settled = settle(directory, beginning, OPTIONS)
-    worker = FleetWorker(directory, "full", settled, model)
+def test_a_full_disk_ends_a_worker_and_loses_nothing_else(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = shared.worker("full")
     worker.step()
     worker.step()
-    folder = StateFolder(directory, "full")
+    folder = StateFolder(shared.directory, "full")
     before = folder.state.read_bytes()
 
     def refuse(handle: int) -> None:
@@ -183,19 +191,18 @@ def test_a_full_disk_ends_a_worker_and_loses_nothing_else(
 
     monkeypatch.setattr(state_folders.os, "fsync", refuse)
     with pytest.raises(StoreFailed, match="No space left on device"):
-        step_on(worker)
+        shared.finish(worker)
     assert folder.state.read_bytes() == before
     assert [path.name for path in folder.path.iterdir()] == ["state.safetensors"]
 
 
-def test_another_text_is_refused_by_name(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
-    settled = settle(tmp_path / "a", begin(model, lines, OPTIONS), OPTIONS)
-    lines.write_text(lines.read_text() + "one more line\n")
-    settle(tmp_path / "b", begin(model, lines, OPTIONS), OPTIONS)
+def test_another_text_is_refused_by_name(shared: Shared, tmp_path: Path) -> None:
+    shared.lines.write_text(shared.lines.read_text() + "one more line\n")
+    share(shared.model, shared.lines, tmp_path / "b")
     copy = tmp_path / "b/work/text/copy.json"
-    (tmp_path / "a/work/text/copy.json").write_bytes(copy.read_bytes())
+    (shared.directory / "work/text/copy.json").write_bytes(copy.read_bytes())
     with pytest.raises(PartsDiffer, match="is not the one that this run was prepared with"):
-        settled.run.open_text(tmp_path / "a", settled.plan)
+        shared.settled.run.open_text(shared.directory, shared.settled.plan)
 
 
 @pytest.mark.parametrize(
@@ -214,57 +221,45 @@ def test_a_lease_is_about_a_minute(
     assert np.ceil(batches / expected) <= 10_000
 
 
-def test_done_leases_stay_done(model: LanguageModel, lines: Path, tmp_path: Path) -> None:
-    beginning = begin(model, lines, OPTIONS)
-    settled = settle(tmp_path / "a", beginning, OPTIONS)
-    worker = FleetWorker(tmp_path / "a", "w", settled, model)
+def test_done_leases_stay_done(shared: Shared) -> None:
+    worker = shared.worker("w")
     for _ in range(9):
         worker.step()
-    leases = LeaseFolder(tmp_path / "a", TEXT, settled.run.leases)
-    done = [lease for lease in leases.read() if lease.owner == DONE]
+    done = [lease for lease in shared.leases().read() if lease.owner == DONE]
     assert len(done) == 4  # one step counts the batch of a lease, the next one ends it
-    again = settle(tmp_path / "a", beginning, OPTIONS)
-    assert again.run == settled.run
-    assert [lease for lease in leases.read() if lease.owner == DONE] == done
-    assert (tmp_path / "a" / STATES / "w").is_dir()
+    again = share(shared.model, shared.lines, shared.directory)
+    assert again.settled.run == shared.settled.run
+    assert [lease for lease in shared.leases().read() if lease.owner == DONE] == done
+    assert (shared.directory / STATES / "w").is_dir()
 
 
 @pytest.mark.full
 def test_a_worker_that_is_far_too_slow_is_not_waited_for(
     model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
 ) -> None:
-    directory = tmp_path / "a"
-    settled = settle(directory, begin(model, lines, OPTIONS), replace(OPTIONS, checkpoint_every=1e9), patience=0.4)
-    slow = FleetWorker(directory, "slow", settled, model)
+    shared = share(model, lines, tmp_path / "a", every=1e9, patience=0.4)
+    slow = shared.worker("slow")
     slow.step()  # has a lease, and counted half of nothing that is saved
-    quick = FleetWorker(directory, "quick", settled, model)
+    quick = shared.worker("quick")
     while quick.step():
         slow.heart.beat()  # it lives
         quick.heart.beat()
     quick.work.end()
-    assert [folder.name for folder in closed_folders(directory)] == ["quick"]
-    assert_equal_states(closed_state(directory, settled, model), whole)
+    assert shared.closed() == ["quick"]
+    assert_equal_states(shared.state(), whole)
     with pytest.raises(WorkerClosed):
         slow.work.end()
 
 
 @pytest.mark.full
-def test_a_clock_that_is_wrong_changes_nothing(
-    model: LanguageModel, lines: Path, tmp_path: Path, whole: MiningState
-) -> None:
-    directory = tmp_path / "a"
-    settled = settle(directory, begin(model, lines, OPTIONS), OPTIONS)
-    workers = [FleetWorker(directory, f"w-{number}", settled, model) for number in range(3)]
+def test_a_clock_that_is_wrong_changes_nothing(shared: Shared, whole: MiningState) -> None:
+    workers = [shared.worker(f"w-{number}") for number in range(3)]
     while workers:
         for number, worker in enumerate(list(workers)):
-            path = beat_path(directory, worker.context.name)
+            path = beat_path(shared.directory, worker.context.name)
             os.utime(path, (10.0**9 * number, 10.0**9 * number))  # 1970, 2001, 2033
             if not worker.step():
                 worker.work.end()
                 workers.remove(worker)
-    closed = closed_folders(directory)
-    assert sum(lease.lost for lease in LeaseFolder(directory, TEXT, settled.run.leases).read()) == 0
-    found = MiningState(whole.shape)
-    for folder in closed:
-        found.absorb(folder / "state.safetensors", plan=settled.plan.hash())
-    assert_equal_states(found, whole)
+    assert sum(lease.lost for lease in shared.leases().read()) == 0
+    assert_equal_states(shared.state(), whole)

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
+from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
 
@@ -64,6 +65,21 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "odd.txt"
     path.write_text(odd_text())
     return path
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return tiny_model("gpt2")
+
+
+@pytest.fixture(scope="module")
+def whole(
+    model: LanguageModel, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    """The tables of the odd text, mined undisturbed with the module's own OPTIONS."""
+    path = tmp_path_factory.mktemp("whole") / "odd.txt"
+    path.write_text(odd_text())
+    return tables_of(mine(model, path, out=path.parent / "atlas", **request.module.OPTIONS))
 
 
 @pytest.fixture(params=list(CASES))

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.errors import AtlasDamaged
 from mnemoscope.kernels.reference import Observer
 from mnemoscope.mining.text.activity import Activity, BatchMeasures
 from mnemoscope.mining.text.state import MiningState, StateShape
@@ -109,18 +108,6 @@ def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed:
     assert whole.threshold.equal(a.threshold)
 
 
-def test_a_loaded_state_goes_on_as_if_nothing_had_been() -> None:
-    generator = torch.Generator().manual_seed(0)
-    batches = [torch.randn(5, POSITIONS, MEMORIES, generator=generator).round(decimals=1) for _ in range(8)]
-    ids = ids_of(batches, 3)
-    first = filled(3, batches[:4], ids[:4], 1, all_=False)
-    second = Triggers(MEMORIES, 3)
-    second.load({name: tensor.clone() for name, tensor in first.state().items()})
-    for block, sentences in zip(batches[4:], ids[4:], strict=True):
-        second.add(second.survivors(block.amax(1), block, sentences, sign=1, first=0))
-    assert rows(second) == oracle(3, batches, ids, 1, all_=False)
-
-
 @pytest.mark.parametrize("loaded", [False, True])
 def test_whatever_is_as_high_as_the_last_may_enter(loaded: bool) -> None:
     def offer(triggers: Triggers, coefficient: float, sentence: int) -> int:
@@ -143,29 +130,6 @@ def test_whatever_is_as_high_as_the_last_may_enter(loaded: bool) -> None:
     assert triggers.state()["sentence"].tolist() == [[1, 0, 4]]
 
 
-def test_a_sparse_state_takes_the_path_of_few_survivors() -> None:
-    # After many batches few prefixes survive, and `survivors` gathers instead of sweeping: the answer is the same.
-    generator = torch.Generator().manual_seed(1)
-    batches = [torch.randn(20, POSITIONS, MEMORIES, generator=generator).round(decimals=2) for _ in range(30)]
-    ids = ids_of(batches, 4)
-    for sign in (1, -1):
-        triggers = filled(5, batches, ids, sign, all_=False)
-        triggers.settle()
-        last = torch.randn(400, POSITIONS, MEMORIES, generator=generator).round(decimals=2)
-        numbers = torch.arange(1000, 1400)
-        few = triggers.survivors((sign * last).amax(1), last, numbers, sign=sign, first=0)
-        assert 0 < 4 * len(few) < last.amax(1).numel()
-        triggers.add(few)
-        assert rows(triggers) == oracle(5, [*batches, last], [*ids, numbers], sign, all_=False)
-
-
-def test_positions_count_from_the_first_of_the_block() -> None:
-    triggers = Triggers(1, 2)
-    block = torch.tensor([[[1.0], [2.0]]])
-    triggers.add(triggers.survivors(block.amax(1), block, torch.tensor([7]), sign=1, first=1))
-    state = triggers.state()
-    assert state["position"].tolist() == [[2, -1]]
-    assert state["sentence"].tolist() == [[7, -1]]
 
 
 def add(activity: Activity, block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> None:
@@ -242,23 +206,6 @@ def test_activity_is_what_adding_everything_gives(stream) -> None:
             assert activity.histogram[memory].tolist() == expected
 
 
-def test_a_relu_layers_least_is_zero_unless_it_always_fires() -> None:
-    always = torch.tensor([[[1.0, 0.0], [3.0, 2.0]]])
-    activity = Activity(2)
-    add(activity, always, negative=False)
-    assert activity.least.tolist() == [1.0, 0.0]
-    never = torch.zeros(1, 1, 2)
-    add(activity, never, negative=False)
-    assert activity.least.tolist() == [0.0, 0.0]
-
-
-def test_one_position_is_its_memories_least_and_greatest() -> None:
-    activity = Activity(2)
-    assert [activity.columns()[name].tolist() for name in ("min", "max")] == [[0, 0], [0, 0]]
-    add(activity, torch.tensor([[[-2.0, 3.0]]]))
-    assert [activity.columns()[name].tolist() for name in ("min", "max")] == [[-2, 3], [-2, 3]]
-
-
 @pytest.mark.parametrize("sampled", [True, False])
 def test_some_rows_of_a_sweep_are_measured_as_if_they_were_alone(sampled: bool) -> None:
     block = torch.randn(5, POSITIONS, MEMORIES, generator=torch.Generator().manual_seed(0))
@@ -286,6 +233,15 @@ def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None
     begins = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7))]
     assert np.argwhere(histogram).tolist() == [[2, begins.index(-2.0)], [2, begins.index(4.0)]]
     assert histogram.sum() == 2
+
+
+def test_what_cannot_go_below_zero_has_no_lows_and_its_least_is_no_negative_zero() -> None:
+    block = torch.randn(3, 21, 64, generator=torch.Generator().manual_seed(2)).abs()
+    block[:, :, 0], block[1, 4, 1] = -0.0, 0.5
+    swept = Observer().sweep(block, negative=False, sampled=True)
+    assert swept.lows is None
+    assert swept.least.tolist() == [float(own) if own > 0 else 0.0 for own in block.amin((0, 1))]
+    assert not swept.least.signbit().any()
 
 
 def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
@@ -321,18 +277,6 @@ def test_a_state_is_saved_and_loaded_whole(tmp_path) -> None:
     assert (tmp_path / "s").read_bytes() == (tmp_path / "t").read_bytes()
     assert (other.next_batch, other.halved) == (17, [3, 16])
     assert other.named_sentences().tolist() == sorted({s for r in rows(state.triggers[2, -1]) for _, s, _ in r})
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "other shape"])
-def test_a_state_that_is_none_is_refused(damage: str, tmp_path) -> None:
-    path = tmp_path / "s"
-    state = MiningState(StateShape({0: MEMORIES}, 3 if damage == "other shape" else 2, (1,)))
-    if damage != "missing":
-        state.save(path, plan="p")
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(AtlasDamaged, match="is not a saved state of this plan"):
-        MiningState(StateShape({0: MEMORIES}, 2, (1,))).load(path, plan="p")
 
 
 def test_survivors_of_experts_have_their_numbers_positions_and_weights() -> None:

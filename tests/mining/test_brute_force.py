@@ -14,7 +14,7 @@ from mining.equal_atlases import assert_equal_atlases
 from mining.reference import Reference, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.corpus import split_sentences
-from mnemoscope.errors import ModelNotFound, OptionError
+from mnemoscope.errors import ModelNotFound
 from mnemoscope.mining import mine
 from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import load_model
@@ -25,17 +25,26 @@ from models.uncommon_models import UNCOMMON, build_seeing, build_uncommon
 END = "<|endoftext|>"
 
 
-def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, context: int) -> Reference:
+def reference_of(hf: Any, tokenizer: Any, text: str, *, beginning: int | None, context: int = 64) -> Reference:
     longest = context - (beginning is not None)
     found = sentences_of(documents_of(text, "line"), lambda line: [line], tokenizer, longest=longest)
     return Reference(hf, found, beginning=beginning)
 
 
+def mined(
+    hf: Any, text: Path, *, special: dict[str, str] | None = None, context: int = 64, **options: Any
+) -> tuple[Path, Reference]:
+    """An atlas of the text's lines, and what it must say; with `<|endoftext|>` as the beginning token unless told."""
+    tokenizer = byte_tokenizer(**({"bos_token": END, "eos_token": END} if special is None else special))
+    model = load_model(hf, tokenizer=tokenizer)
+    out = mine(model, text, out=text.parent / "atlas", **{"split": "line", "triggers": 7, **options})
+    beginning = model.beginning.token
+    return out, reference_of(hf, tokenizer, text.read_text(), beginning=beginning, context=context)
+
+
 @pytest.mark.full
-def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build(family), byte_tokenizer(bos_token=END, eos_token=END)
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=CASES[family].context)
+def test_every_family(family: str, text: Path) -> None:
+    out, reference = mined(build(family), text, context=CASES[family].context)
     assert_agrees(out, reference, keep=7, layers=(0, 1), vocabulary=ROWS)
     assert verify(out) == []
     open_atlas(out)["L1.M3"].triggers()
@@ -43,12 +52,9 @@ def test_every_family(family: str, text: Path, tmp_path: Path) -> None:
 
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("name", list(UNCOMMON))
-def test_every_uncommon_structure(name: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build_uncommon(name), byte_tokenizer(bos_token=END, eos_token=END)
-    model = load_model(hf, tokenizer=tokenizer)
-    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7, removals=2, prefixes=20)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
-    assert_agrees(out, reference, keep=7, layers=range(model.sizes.layers), vocabulary=ROWS)
+def test_every_uncommon_structure(name: str, text: Path) -> None:
+    out, reference = mined(build_uncommon(name), text, removals=2, prefixes=20)
+    assert_agrees(out, reference, keep=7, layers=open_atlas(out).layers, vocabulary=ROWS)
     assert verify(out) == []
 
 
@@ -96,40 +102,17 @@ def test_the_text_has_everything_odd(text: Path) -> None:
     assert any(END in s.text and len(s.tokens) > 3 for s in found)  # special strings are plain text
 
 
-@pytest.mark.fast(1, full=3)
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-relu", "llama"])
-@pytest.mark.parametrize("kind", ["none", "end-of-text"])
-def test_without_a_beginning_token(name: str, kind: str, text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build(name), byte_tokenizer(**({} if kind == "none" else {"eos_token": END}))
-    model = load_model(hf, tokenizer=tokenizer)
-    assert model.beginning.kind == kind
-    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=7)
-    beginning = None if kind == "none" else 0
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=beginning, context=64)
-    assert_agrees(out, reference, keep=7, layers=(0, 1), vocabulary=ROWS)
-    assert open_atlas(out).manifest["model"]["beginning"]["kind"] == kind
-    if kind == "none":
-        assert pl.read_parquet(out / "triggers/layer-000.parquet")["position"].min() == 1
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gpt2", "opt"])
-@pytest.mark.parametrize("tokenizer", [{}, {"bos_token": END}], ids=["none", "bos"])
-def test_all_prefixes_of_a_sentence_may_be_triggers(
-    name: str, tokenizer: dict[str, str], text: Path, tmp_path: Path
-) -> None:
-    hf, pieces = build(name), byte_tokenizer(**tokenizer)
-    model = load_model(hf, tokenizer=pieces)
-    out = mine(model, text, out=tmp_path / "atlas", split="line", triggers=9, per_sentence="all", batch_tokens=150)
-    reference = reference_of(hf, pieces, text.read_text(), beginning=model.beginning.token, context=64)
+@pytest.mark.parametrize(("name", "special"), [("gpt2", {}), ("opt", {"bos_token": END})], ids=["none", "bos"])
+def test_all_prefixes_of_a_sentence_may_be_triggers(name: str, special: dict[str, str], text: Path) -> None:
+    options = {"triggers": 9, "per_sentence": "all", "batch_tokens": 150}
+    out, reference = mined(build(name), text, special=special, **options)
     assert_agrees(out, reference, keep=9, layers=(0, 1), vocabulary=ROWS, per_sentence="all")
 
 
 def test_more_triggers_than_sentences(tmp_path: Path) -> None:
-    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
     (tmp_path / "few.txt").write_text("the cat\na dog ran\nthe\n")
-    out = mine(load_model(hf, tokenizer=tokenizer), tmp_path / "few.txt", out=tmp_path / "atlas", split="line")
-    reference = reference_of(hf, tokenizer, "the cat\na dog ran\nthe\n", beginning=0, context=64)
+    out, reference = mined(build("gpt2-relu"), tmp_path / "few.txt", triggers=50)
     assert_agrees(out, reference, keep=50, layers=(0, 1), vocabulary=ROWS)
 
 
@@ -145,53 +128,31 @@ def test_one_token_sentences_alone_without_a_beginning_token_have_no_prefixes(tm
     assert verify(out) == []
 
 
-def test_a_layer_of_one_memory_has_no_neighbours(text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build("gpt2-relu", n_inner=1, n_layer=1), byte_tokenizer(bos_token=END)
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=5)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
-    assert_agrees(out, reference, keep=5, layers=(0,), vocabulary=ROWS)
+def test_a_layer_of_one_memory_has_no_neighbours(text: Path) -> None:
+    out, reference = mined(build("gpt2-relu", n_inner=1, n_layer=1), text)
+    assert_agrees(out, reference, keep=7, layers=(0,), vocabulary=ROWS)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("neighbours", [0, 3])
-def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path, neighbours: int) -> None:
+def test_as_many_neighbours_as_asked(text: Path, tmp_path: Path) -> None:
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
     options = {"split": "line", "triggers": 5, "prefixes": 10, "removals": 0}
-    out = mine(model, text, out=tmp_path / "atlas", neighbours=neighbours, **options)
     ten = mine(model, text, out=tmp_path / "ten", **options)
-    for layer in range(model.sizes.layers):
-        found, all_ten = (pl.read_parquet(folder / f"neighbours/layer-{layer:03d}.parquet") for folder in (out, ten))
-        assert found.equals(all_ten.filter(pl.col("rank") < neighbours))
-        assert len(found) == neighbours * model.sizes.memories[layer]
-    assert verify(out) == []
-
-
-def test_more_neighbours_than_a_table_numbers_are_refused(text: Path, tmp_path: Path) -> None:
-    model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer(bos_token=END))
-    with pytest.raises(OptionError, match="neighbours must be at most 30000"):
-        mine(model, text, out=tmp_path / "atlas", neighbours=30_001)
+    for most in (0, 3):
+        out = mine(model, text, out=tmp_path / str(most), neighbours=most, **options)
+        for layer in range(model.sizes.layers):
+            found, every = (pl.read_parquet(folder / f"neighbours/layer-{layer:03d}.parquet") for folder in (out, ten))
+            assert found.equals(every.filter(pl.col("rank") < most))
+            assert len(found) == most * model.sizes.memories[layer]
+        assert verify(out) == []
 
 
 @pytest.mark.full
-def test_only_some_layers(text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build("llama", num_hidden_layers=4), byte_tokenizer(bos_token=END)
-    out = mine(
-        load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=5, layers="1-2"
-    )
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
-    assert_agrees(out, reference, keep=5, layers=(1, 2), vocabulary=ROWS)
+def test_only_some_layers_in_small_batches(text: Path) -> None:
+    out, reference = mined(build("llama", num_hidden_layers=4), text, layers="1-2", batch_tokens=1)
+    assert_agrees(out, reference, keep=7, layers=(1, 2), vocabulary=ROWS)
     assert sorted(path.name for path in (out / "triggers").iterdir()) == ["layer-001.parquet", "layer-002.parquet"]
     assert open_atlas(out).manifest["layers"] == [1, 2]
-
-
-@pytest.mark.full
-def test_small_batches_find_the_same(text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
-    model = load_model(hf, tokenizer=tokenizer)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
-    for size in (1, 80, 400):
-        out = mine(model, text, out=tmp_path / f"atlas-{size}", split="line", triggers=5, batch_tokens=size)
-        assert_agrees(out, reference, keep=5, layers=(0, 1), vocabulary=ROWS)
 
 
 def test_sentences_of_paragraphs(tmp_path: Path) -> None:
@@ -208,12 +169,10 @@ def test_sentences_of_paragraphs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_deviation_and_histogram_see_the_sampled_batches_only(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deviation_and_histogram_see_the_sampled_batches_only(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (batch_loader.SAMPLED_TOKENS, batch_loader.SAMPLED_EVERY) == (200_000, 16)
     monkeypatch.setattr(batch_loader, "SAMPLED_TOKENS", 300)
     monkeypatch.setattr(batch_loader, "SAMPLED_EVERY", 3)
-    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END)
     seen: list[tuple[list[int], bool]] = []
     whole = batch_loader.BatchLoader.__call__
 
@@ -223,8 +182,7 @@ def test_deviation_and_histogram_see_the_sampled_batches_only(
         return batch
 
     monkeypatch.setattr(batch_loader.BatchLoader, "__call__", note)
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", batch_tokens=90)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    out, reference = mined(build("gpt2"), text, batch_tokens=90)
     tokens = 0
     for number, (sentences, sampled) in enumerate(seen):
         assert sampled == (tokens < 300 or number % 3 == 0)
@@ -236,24 +194,22 @@ def test_deviation_and_histogram_see_the_sampled_batches_only(
 
 
 @pytest.mark.full
-def test_a_nearly_constant_coefficient_has_an_exact_deviation(text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+def test_a_nearly_constant_coefficient_has_an_exact_deviation(text: Path) -> None:
+    hf = build("gpt2-relu")
     for block in hf.transformer.h:
         block.mlp.c_fc.weight *= 1e-3
         block.mlp.c_fc.bias[:] = 37.3
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line")
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    out, reference = mined(hf, text)
     for layer in (0, 1):
         assert_activity(out, reference, layer)
 
 
-def test_large_scores_have_an_exact_entropy(text: Path, tmp_path: Path) -> None:
-    hf, tokenizer = build("gpt2-relu"), byte_tokenizer(bos_token=END)
+def test_large_scores_have_an_exact_entropy(text: Path) -> None:
+    hf = build("gpt2-relu")
     hf.transformer.h[1].mlp.c_proj.weight *= 30
     tokens = hf.transformer.wte.weight
     hf.transformer.h[0].mlp.c_proj.weight[:] = tokens[7] * 100 * (1 + 1e-3 * tokens[:24])
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "a", split="line", triggers=5)
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    out, reference = mined(hf, text)
     for layer in (0, 1):
         table = pl.read_parquet(out / f"values/layer-{layer:03d}.parquet")
         for entropy, scores in zip(table["entropy"], reference.scores(layer), strict=True):
@@ -316,20 +272,15 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         assert_values(out, reference, layer, every=50)
 
 
-@pytest.mark.fast(1)
-@pytest.mark.parametrize("column", ["max_probability", "value_norm", "entropy", "trigger_log_probability"])
-def test_the_comparison_notices_a_smallest_number_that_is_a_little_off(
-    column: str, text: Path, tmp_path: Path
-) -> None:
+def test_the_comparison_notices_a_smallest_number_that_is_a_little_off(text: Path) -> None:
     """The control of `assert_values`: probabilities are far below 1, so an absolute bound would let one pass."""
-    hf, tokenizer = build("gpt2"), byte_tokenizer(bos_token=END, eos_token=END)
-    out = mine(load_model(hf, tokenizer=tokenizer), text, out=tmp_path / "atlas", split="line", triggers=7, layers="0")
-    reference = reference_of(hf, tokenizer, text.read_text(), beginning=0, context=64)
+    out, reference = mined(build("gpt2"), text, layers="0")
     assert_values(out, reference, 0)
     path = out / "values/layer-000.parquet"
     table = pl.read_parquet(path)
-    size = pl.col(column).abs()
-    off = pl.when(size == size.min()).then(pl.col(column) * 1.0004).otherwise(pl.col(column))
-    table.with_columns(off.cast(pl.Float32).alias(column)).write_parquet(path)
-    with pytest.raises(AssertionError, match=f"{column} is"):
-        assert_values(out, reference, 0)
+    for column in ("max_probability", "value_norm", "entropy", "trigger_log_probability"):
+        size = pl.col(column).abs()
+        off = pl.when(size == size.min()).then(pl.col(column) * 1.0004).otherwise(pl.col(column))
+        table.with_columns(off.cast(pl.Float32).alias(column)).write_parquet(path)
+        with pytest.raises(AssertionError, match=f"{column} is"):
+            assert_values(out, reference, 0)

@@ -19,7 +19,7 @@ from mnemoscope.bench.documentation import value_rate
 from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.mining import cost_estimate, merge, mine
+from mnemoscope.mining import cost_estimate, mine
 from mnemoscope.mining.passes import projector, values
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import load_model
@@ -119,17 +119,6 @@ def test_triggers_read_as_text(tmp_path: Path) -> None:
         assert row["trigger_text"] == f" {words[-1]}"
 
 
-@pytest.mark.full
-def test_parts_merge_with_the_dictionary_named(tmp_path: Path, text: Path) -> None:
-    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
-    (tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt")
-    options: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150, "dict": tmp_path / "words.txt"}
-    whole = mine(name, text, out=tmp_path / "whole", **options)
-    parts = [mine(name, text, out=tmp_path / f"part-{i}", part=(i, 2), **options) for i in (1, 2)]
-    out = merge(tmp_path / "merged", parts, dict=tmp_path / "words.txt")
-    assert tables_of(out) == tables_of(whole)
-
-
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
@@ -174,6 +163,7 @@ def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Pa
         assert main(["mine", name, str(text), "--split", "line", "--out", part, *words, "--part", f"{i}/2"]) == 0
     assert main(["merge", str(tmp_path / "merged"), *parts, *words]) == 0
     assert main(["verify", str(tmp_path / "merged")]) == 0
+    assert tables_of(tmp_path / "merged") == tables_of(Path(out))
 
 
 def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text: Path) -> None:

@@ -60,16 +60,6 @@ def read(first: int, rows: list[int]) -> LossForward:
     return LossForward.of(model, text, np.array(rows), SENTENCES)
 
 
-def test_predictions_are_read_after_the_beginning_token() -> None:
-    found = read(0, [1, 0, 2])
-    assert found.ids.tolist() == [[0, 1, 0, 0, 0], [0, 5, 6, 7, 0], [0, 9, 10, 11, 12]]
-    assert [place.tolist() for place in found.places] == [[1, 1, 2, 2, 2], [1, 2, 1, 2, 3]]
-    assert found.following.tolist() == [6, 7, 10, 11, 12]
-    assert found.at_places(found.ids[:, :, None]).tolist() == [[5], [6], [9], [10], [11]]
-    assert found.total(np.array([1.0, 2.0, 4.0, 8.0, 16.0])).tolist() == [0, 3, 28]
-    assert found.count(np.array([True, True, False, True, False])).tolist() == [0, 2, 1]
-
-
 def test_without_one_the_first_token_is_read_by_nobody() -> None:
     found = read(1, [0, 1, 2])
     assert found.ids.tolist() == [[5, 6, 7, 0], [1, 0, 0, 0], [9, 10, 11, 12]]

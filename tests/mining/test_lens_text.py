@@ -52,13 +52,6 @@ def test_at_most_so_many_tokens_are_read(most: int, expected: int, tmp_path: Pat
     assert text.tokens == expected == sum(map(len, tokens_of(text)))
 
 
-@pytest.mark.parametrize("most", [1, 9, 100])
-def test_what_one_document_makes_nobody_judges(most: int, tmp_path: Path) -> None:
-    """Of eight documents one token, or nine, are one sentence; of one document all are."""
-    with pytest.raises(AtlasUnfinished, match=r"of one document, .*: undecided, nothing is stored"):
-        read_text(write_sentences(tmp_path, [5] * 8, document=[3] * 8 if most == 100 else range(8)), most=most)
-
-
 @pytest.mark.parametrize("first", range(0, 60, 7))
 def test_of_two_documents_one_is_fitted_and_one_judges(first: int, tmp_path: Path) -> None:
     """Whatever their numbers are, and so the rule that takes one of ten to be a judge."""

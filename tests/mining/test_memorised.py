@@ -3,6 +3,7 @@
 import hashlib
 import random
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,20 @@ def mined(folder: Path, model: LanguageModel, *, split: str = "line", count: int
     write_text(folder / "text.txt", texts(count), split=split)
     return mine(model, folder / "text.txt", out=folder / "atlas", split=split, triggers=5, prefixes=8, removals=0,
                 **options)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path]:
+    """A model, and the atlas of 200 documents; copied before a change, with the text."""
+    model = load(model_of("gpt2-relu"))
+    return model, mined(tmp_path_factory.mktemp("usual"), model, count=200, batch_tokens=256)
+
+
+@pytest.fixture
+def made(usual: tuple[LanguageModel, Path], tmp_path: Path) -> tuple[LanguageModel, Path]:
+    model, out = usual
+    ms.extend(out, model, ["memorised"])
+    return model, shutil.copytree(out, tmp_path / "atlas")
 
 
 def rows_of(out: Path) -> dict[int, dict[str, Any]]:
@@ -137,10 +152,10 @@ def test_of_a_sentence_that_is_cut_the_first_window_counts(tmp_path: Path) -> No
     assert cut > 5
 
 
-def test_so_many_documents_are_drawn_by_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load(model_of("gpt2-relu"))
-    out = mined(tmp_path, model, count=200)
-    ms.extend(out, model, ["memorised"])
+def test_so_many_documents_are_drawn_by_the_seed(
+    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = made
     every = rows_of(out)
     monkeypatch.setattr(memorised, "DOCUMENTS", 5)
     ms.extend(out, model, ["memorised"], force=True)
@@ -201,10 +216,10 @@ def test_rows_of_token_ids_are_read_as_they_were_mined(tmp_path: Path) -> None:
     assert any(row["inside"] == [64] for row in found.values())
 
 
-def test_stopped_and_gone_on_with_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load(model_of("gpt2-relu"))
-    out = mined(tmp_path, model, batch_tokens=256)
-    ms.extend(out, model, ["memorised"])
+def test_stopped_and_gone_on_with_gives_the_same_bytes(
+    made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = made
     before = (out / "memorised.parquet").read_bytes()
     taken = stop_at_third(monkeypatch, memorised.MemorisedPass)
     with pytest.raises(Interrupted):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mining.conftest import byte_tokenizer, tables_of, tiny_model
+from mining.conftest import byte_tokenizer, odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
 from mnemoscope.mining import merge, mine, text_pass
@@ -18,13 +18,19 @@ from models.conftest import build
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 150}
 
 
+Parts = Callable[..., list[Path]]
+
+
 @pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return tiny_model("gpt2")
+def whole_atlas(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The odd text in one run."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "odd.txt").write_text(odd_text())
+    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS)
 
 
 @pytest.fixture
-def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Callable[..., list[Path]]:
+def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Parts:
     def make(of: int, *, only: tuple[int, ...] | None = None, name: str = "part", **changes: Any) -> list[Path]:
         return [
             mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes})
@@ -35,25 +41,25 @@ def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Callable[..., lis
 
 
 @pytest.mark.fast(1)
-@pytest.mark.parametrize("of", [1, 2, 3, 7])
+@pytest.mark.parametrize("of", [2, 1, 7])
 def test_merged_parts_are_byte_identical_to_one_run(
-    of: int, model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]]
+    of: int, model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
-    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     made = parts(of)
+    before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
     for part in made:
         assert verify(part) == []
         assert open_atlas(part).manifest["part"]["of"] == of
     out = merge(tmp_path / "merged", made[::-1], model=model)
-    assert tables_of(out) == tables_of(whole)
+    assert tables_of(out) == tables_of(whole_atlas)
     assert verify(out) == []
-    single, merged = open_atlas(whole).manifest, open_atlas(out).manifest
-    assert single == merged
+    assert open_atlas(out).manifest == open_atlas(whole_atlas).manifest
+    assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
     assert not (out / "state").exists()
     assert not (out / "unfinished.json").exists()
 
 
-def test_more_parts_than_batches(model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., Any]) -> None:
+def test_more_parts_than_batches(model: LanguageModel, text: Path, tmp_path: Path, parts: Parts) -> None:
     text.write_text("the cat\na dog\n")
     whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     made = parts(4)
@@ -81,43 +87,26 @@ def test_the_plans_own_model_is_loaded_by_its_name(tmp_path: Path) -> None:
     assert tables_of(merge(tmp_path / "merged", made)) == tables_of(whole)
 
 
-@pytest.mark.fast(1)
-@pytest.mark.parametrize(
-    ("chosen", "line"),
-    [
-        ([0, 2], r"part 2/3 is missing; mine it with the same options and part='2/3'"),
-        ([0], r"part 2/3, 3/3 is missing"),
-        ([0, 1, 2, 1], r"repeats part 2/3, which is .*part-2-3"),
-    ],
-)
-def test_a_missing_or_repeated_part_is_named(
-    chosen: list[int], line: str, model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+def test_a_missing_repeated_or_foreign_part_is_named(
+    model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
-    made = parts(3)
-    with pytest.raises(PartsDiffer, match=line):
-        merge(tmp_path / "out", [made[i] for i in chosen], model=model)
+    one, two, three = parts(3)
+    other, half = parts(3, only=(2,), name="other", triggers=6)[0], parts(2, only=(2,))[0]
+    for given, line in (
+        ([one, three], r"part 2/3 is missing; mine it with the same options and part='2/3'"),
+        ([one], r"part 2/3, 3/3 is missing"),
+        ([one, two, three, two], r"repeats part 2/3, which is .*part-2-3"),
+        ([one, other], r"other-2-3 is part of another plan than .*part-1-3 \(triggers differ\)"),
+        ([one, half], r"is one of 2 parts, .* one of 3"),
+        ([one, whole_atlas], r"whole is a whole atlas, not a part; .*--part I/N"),
+    ):
+        with pytest.raises(PartsDiffer, match=line):
+            merge(tmp_path / "out", given, model=model)
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_of_different_plans_are_refused(
-    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
-) -> None:
-    first = parts(2, only=(1,))
-    with pytest.raises(PartsDiffer, match=r"other-2-2 is part of another plan than .*part-1-2 \(triggers differ\)"):
-        merge(tmp_path / "out", first + parts(2, only=(2,), name="other", triggers=6), model=model)
-    with pytest.raises(PartsDiffer, match=r"is one of 3 parts, .* one of 2"):
-        merge(tmp_path / "out", first + parts(3, only=(2,)), model=model)
-
-
-@pytest.mark.full
-def test_a_whole_atlas_is_no_part(model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., Any]) -> None:
-    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
-    with pytest.raises(PartsDiffer, match=r"whole is a whole atlas, not a part; .*--part I/N"):
-        merge(tmp_path / "out", [*parts(2, only=(1,)), whole], model=model)
-
-
 def test_a_damaged_unfinished_or_absent_part_is_refused(
-    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
+    model: LanguageModel, tmp_path: Path, parts: Parts
 ) -> None:
     made = parts(2)
     state = made[1] / "state/state.safetensors"
@@ -141,9 +130,8 @@ def test_a_damaged_unfinished_or_absent_part_is_refused(
 
 @pytest.mark.full
 def test_parts_of_different_devices_are_merged_only_when_asked(
-    model: LanguageModel, text: Path, tmp_path: Path, parts: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     made = []
     for part, name in ((1, "NVIDIA B"), (2, "NVIDIA A"), (3, "NVIDIA B")):
         monkeypatch.setattr(text_pass, "device_name", lambda device, name=name: name)
@@ -154,16 +142,16 @@ def test_parts_of_different_devices_are_merged_only_when_asked(
         merge(tmp_path / "merged", made, model=model)
     assert not (tmp_path / "merged").exists()
     out = merge(tmp_path / "merged", made, model=model, allow_mixed_devices=True)
-    assert tables_of(out) == tables_of(whole)
+    assert tables_of(out) == tables_of(whole_atlas)
     assert verify(out) == []
-    single, merged = (dict(open_atlas(atlas).manifest) for atlas in (whole, out))
+    single, merged = (dict(open_atlas(atlas).manifest) for atlas in (whole_atlas, out))
     assert merged.pop("devices") == ["NVIDIA A", "NVIDIA B"]
     assert merged.pop("equality") == "equal to tolerance"
     assert merged == {**single, "byte_identity_promised": False}
     assert not {"devices", "equality"} & single.keys()
 
 
-def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
+def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: Parts) -> None:
     made = parts(2)
     with pytest.raises(PartsDiffer, match=r"is not the model that the parts were mined with .* model"):
         merge(tmp_path / "out", made, model=tiny_model("gpt2-relu"))
@@ -177,7 +165,7 @@ def test_another_model_is_refused(tmp_path: Path, model: LanguageModel, parts: C
 
 
 @pytest.mark.full
-def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable[..., list[Path]]) -> None:
+def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Parts) -> None:
     made = parts(2)
     with pytest.raises(OptionError, match="is one of the parts"):
         merge(made[0], made, model=model, force=True)
@@ -192,13 +180,3 @@ def test_the_output_folder(tmp_path: Path, model: LanguageModel, parts: Callable
         merge(out, made, model=model)
     assert tables_of(merge(out, made, model=model, force=True)) == before
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.full
-def test_parts_are_not_changed_by_merging(
-    model: LanguageModel, tmp_path: Path, parts: Callable[..., list[Path]]
-) -> None:
-    made = parts(2)
-    before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
-    merge(tmp_path / "out", made, model=model)
-    assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]

@@ -83,23 +83,15 @@ def test_it_is_analysed(old: Path, tmp_path: Path) -> None:
     assert not answer(open_atlas(path), "value_agreement").is_empty()
 
 
-def check_written(folder: Path) -> None:
-    written = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(written) > 10
-    assert not [path for path in written if OLD.encode() in path.read_bytes()]
-    assert "lines.txt" in (folder / "index.html").read_text()
-
-
 @pytest.mark.full
-def test_no_page_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
+def test_no_page_or_report_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     write_pages(old / "atlas", tmp_path / "pages", memories="1")
-    check_written(tmp_path / "pages")
-
-
-@pytest.mark.full
-def test_no_report_of_it_tells_a_path(old: Path, tmp_path: Path) -> None:
     write_report(old / "atlas", tmp_path / "report")
-    check_written(tmp_path / "report")
+    for folder in (tmp_path / "pages", tmp_path / "report"):
+        written = [path for path in folder.rglob("*") if path.is_file()]
+        assert len(written) > 10
+        assert not [path for path in written if OLD.encode() in path.read_bytes()]
+        assert "lines.txt" in (folder / "index.html").read_text()
 
 
 @pytest.mark.full

@@ -78,8 +78,7 @@ def a_folder_with_code(room: Path) -> Opened:
     return Opened(str(folder), "own", {"trust_remote_code": True})
 
 
-OTHERS = (a_gguf, a_checkpoint, a_folder_with_code)
-MAKERS = [a_folder, *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)]
+MAKERS = [a_folder, a_gguf, a_checkpoint, a_folder_with_code]
 
 
 def opening_of(opened: Opened) -> ModelOptions:
@@ -130,7 +129,6 @@ def leaks(folder: Path, room: Path) -> list[str]:
     return [path.name for path in files if any(each in said_in(path) for each in hidden)]
 
 
-@pytest.mark.full
 def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     room, opened = mined
     atlas = open_atlas(room / "out" / "atlas")
@@ -145,7 +143,6 @@ def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     assert paths == {"model": opened.model, **known}
 
 
-@pytest.mark.full
 def test_no_page_or_report_tells_a_path(
     mined: tuple[Path, Opened], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,12 +154,6 @@ def test_no_page_or_report_tells_a_path(
     write_pages(atlas, tmp_path / "shared" / "pages", memories="1")
     assert leaks(tmp_path / "shared", room) == []
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
-
-
-@pytest.mark.full
-def test_no_served_page_tells_where_model_or_texts_lie(mined: tuple[Path, Opened]) -> None:
-    room, opened = mined
-    atlas = room / "out" / "atlas"
     for given in ({}, {"model": opened.model, "opening": opening_of(opened)}):
         with client(atlas, **given) as web:
             for address in ("/", "/index.json", "/L1.M3", "/L1.M3.json", "/layers/1", "/trace", "/trace?prompt=the+cat",
@@ -198,7 +189,6 @@ def llama(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-@pytest.mark.full
 def test_the_place_and_the_names_decide_no_byte(llama: Path, tmp_path: Path) -> None:
     one = mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "one", **OPTIONS)
     there = shutil.copytree(llama, tmp_path / "somewhere" / "else")
@@ -218,31 +208,27 @@ def stop(stage: str, done: float, total: float | None, note: str) -> None:
         raise Interrupted("stopped here")
 
 
-def test_a_run_goes_on_with_a_model_and_a_text_that_moved(llama: Path, tmp_path: Path) -> None:
-    whole = mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "whole", **OPTIONS)
+def test_a_run_goes_on_with_a_model_and_a_text_that_moved_but_with_no_other_text(llama: Path, tmp_path: Path) -> None:
+    out, model, text = tmp_path / "atlas", str(llama / "tiny"), llama / "odd.txt"
+    whole = mine(model, text, out=tmp_path / "whole", **OPTIONS)
     with pytest.raises(Interrupted):
-        mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "atlas", progress=stop, **OPTIONS)
-    assert mined_from(tmp_path / "atlas")["model"] == str(llama / "tiny")
+        mine(model, text, out=out, progress=stop, **OPTIONS)
+    assert mined_from(out)["model"] == model
+    (llama / "other.txt").write_text("another text\n" * 9)
+    (llama / "equal.txt").write_text(text.read_text().swapcase())
+    kept = (out / "work" / "text" / "tokens.bin").read_bytes()
+    with pytest.raises(PlanDiffers, match=r"corpus was '.*/odd.txt', now '.*/other.txt'"):
+        mine(model, llama / "other.txt", out=out, **OPTIONS)
+    assert (out / "work" / "text" / "tokens.bin").read_bytes() == kept, "told before it is read"
+    with pytest.raises(PlanDiffers, match=r"corpus was 'odd.txt', now 'equal.txt'.*corpus fingerprint was"):
+        mine(model, llama / "equal.txt", out=out, **OPTIONS)
+    with pytest.raises(PlanDiffers, match=r"validation was None, now 'other.txt'"):
+        mine(model, text, out=out, validation=llama / "other.txt", **OPTIONS)
     moved = llama.rename(tmp_path / "moved")
     (moved / "odd.txt").rename(moved / "renamed.txt")
-    again = mine(str(moved / "tiny"), moved / "renamed.txt", out=tmp_path / "atlas", **OPTIONS)
+    again = mine(str(moved / "tiny"), moved / "renamed.txt", out=out, **OPTIONS)
     assert tables_of(again) == tables_of(whole)
     assert mined_from(again)["corpus"] == str(moved / "renamed.txt")
-
-
-def test_another_text_is_told_before_it_is_read(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "atlas", progress=stop, **OPTIONS)
-    (llama / "other.txt").write_text("another text\n" * 9)
-    (llama / "equal.txt").write_text((llama / "odd.txt").read_text().swapcase())
-    kept = (tmp_path / "atlas" / "work" / "text" / "tokens.bin").read_bytes()
-    with pytest.raises(PlanDiffers, match=r"corpus was '.*/odd.txt', now '.*/other.txt'"):
-        mine(str(llama / "tiny"), llama / "other.txt", out=tmp_path / "atlas", **OPTIONS)
-    assert (tmp_path / "atlas" / "work" / "text" / "tokens.bin").read_bytes() == kept
-    with pytest.raises(PlanDiffers, match=r"corpus was 'odd.txt', now 'equal.txt'.*corpus fingerprint was"):
-        mine(str(llama / "tiny"), llama / "equal.txt", out=tmp_path / "atlas", **OPTIONS)
-    with pytest.raises(PlanDiffers, match=r"validation was None, now 'other.txt'"):
-        mine(str(llama / "tiny"), llama / "odd.txt", out=tmp_path / "atlas", validation=llama / "other.txt", **OPTIONS)
 
 
 def test_parts_that_are_called_otherwise_are_joined(llama: Path, tmp_path: Path) -> None:

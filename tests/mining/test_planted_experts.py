@@ -24,8 +24,9 @@ from mnemoscope.models.opening.handmade.experts import (
 PLACES = [(n, j, word) for n, sentence in enumerate(SENTENCES) for j, word in enumerate(sentence.split())]
 
 
-@pytest.fixture
-def planted(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("planted")
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     return mine(

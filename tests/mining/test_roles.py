@@ -276,16 +276,3 @@ def _check(atlas: Atlas, model: LanguageModel) -> None:
     from mnemoscope.mining.plan.mining_plan import MiningPlan
 
     load_mined(atlas, MiningPlan.from_document(atlas.manifest.plan, atlas.path), model, ["roles"], opening=AS_USUAL)
-
-
-@pytest.mark.full
-def test_parts_merge_into_the_bytes_of_one_run(model: LanguageModel, mined: Path, tmp_path: Path) -> None:
-    from mnemoscope.mining import merge
-
-    text = mined.parent / "text.txt"
-    options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 5, "removals": 0, "batch_tokens": 64}
-    whole = mine(model, text, out=tmp_path / "whole", **options)
-    parts = [mine(model, text, out=tmp_path / f"{part}", part=(part, 2), **options) for part in (1, 2)]
-    merged = open_atlas(merge(tmp_path / "merged", parts, model=model))
-    assert merged.manifest.hashes == open_atlas(whole).manifest.hashes
-    assert merged.has("roles", layer=1)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,9 +24,8 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import MINED, run_unit
-from mnemoscope.mining.steps import CHECKPOINT, PlannedSteps, RunContext, join_pieces, run_piece
+from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
-from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
@@ -250,58 +248,6 @@ def test_only_a_layers_own_tensors_are_read(run: Run) -> None:
         whole.load(run.folder / WORK / "one.safetensors", plan=run.plan.hash())
     with pytest.raises(AtlasDamaged, match="not a saved state of this plan"):
         one.load(run.state, plan=replace(run.plan, seed=5).hash())
-
-
-class Halving:
-    """Squares of items, of which memory holds at most two at a time; notes what it was asked for."""
-
-    def __init__(self, count: int, *, team: int = 1, inputs: str = "these") -> None:
-        self.answers = {"square": np.full((count, 2), -1, np.int64), "root": np.full(count, np.nan, np.float32)}
-        self.asked: list[tuple[int, int]] = []
-        cuts = [slice(start, min(start + 3, count)) for start in range(0, count, 3)]
-        self.steps = PlannedSteps(
-            self.take, cuts, self.answers, stage="squares", unit="items", inputs=inputs, team=ThreadTeam(team)
-        )
-
-    def take(self, items: slice) -> None:
-        self.asked.append((items.start, items.stop))
-        if items.stop - items.start > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        numbers = np.arange(items.start, items.stop)
-        places = len(self.answers["root"]) - 1 - numbers  # answers need not lie as their items do
-        self.answers["square"][places] = numbers[:, None] ** 2
-        self.answers["root"][places] = numbers
-
-
-@pytest.mark.parametrize("of", [1, 2, 3, 4, 9])
-def test_pieces_are_cut_halved_and_joined(of: int, tmp_path: Path) -> None:
-    context, works = RunContext(tmp_path), [Halving(10) for _ in range(2)]
-    for number in reversed(range(of)):
-        run_piece(context, works[number % 2].steps, number, of=of)
-    whole = Halving(10)
-    assert join_pieces(context, whole.steps, of=of) == [0, 1, 2]  # the last has one item
-    assert whole.asked == []
-    assert whole.answers["square"][:, 1].tolist() == [81, 64, 49, 36, 25, 16, 9, 4, 1, 0]
-    assert whole.answers["root"].tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
-    again = Halving(10)
-    for number in range(of):
-        run_piece(context, again.steps, number, of=of)
-    assert again.asked == []
-    other = Halving(10, inputs="others")
-    run_piece(context, other.steps, 0, of=of)
-    assert (other.asked != []) == (4 // of > 0)
-    with pytest.raises(MiningError, match=f"piece 1 of {of} of the squares is missing"):
-        join_pieces(context, whole.steps, of=of)
-
-
-def test_an_answer_that_no_piece_gave_is_an_error(tmp_path: Path) -> None:
-    context, work = RunContext(tmp_path), Halving(4)
-    silent = replace(work.steps, step=lambda items: work.take(items) if items.start else None)
-    for number in range(2):
-        run_piece(context, silent, number, of=2)
-    with pytest.raises(MiningError, match="6 of 8 entries of square were never filled; run the same command again"):
-        join_pieces(context, silent, of=2)
-    assert list((tmp_path / WORK).iterdir()) == []
 
 
 @pytest.mark.full

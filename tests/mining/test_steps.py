@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from mnemoscope.mining.steps import (
     join_pieces,
     run_piece,
 )
-from mnemoscope.mining.text.batches import pack
+from mnemoscope.mining.text.batches import even_parts, pack
 from mnemoscope.mining.text.thread_team import ThreadTeam
 
 
@@ -50,19 +51,20 @@ def cuts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def run(
-    step: Callable[[slice], None], pieces: list[slice], answers: Answers, folder: Path, inputs: str, team: int = 1
-) -> list[int]:
+def planned(
+    step: Callable[[slice], None], pieces: list[slice], answers: Answers, *, inputs: str = "these", team: int = 1
+) -> PlannedSteps:
+    return PlannedSteps(step, pieces, answers, stage="squares", unit="items", inputs=inputs, team=ThreadTeam(team))
+
+
+def run(folder: Path, steps: PlannedSteps) -> list[int]:
     context = RunContext(folder, checkpoint_every=0)
-    steps = PlannedSteps(
-        step, pieces, answers, stage="squares", unit="items", inputs=inputs, team=ThreadTeam(team)
-    )
     run_piece(context, steps)
     return join_pieces(context, steps)
 
 
-def take(work: Squares, pieces: list[slice], folder: Path, *, inputs: str = "these", team: int = 1) -> list[int]:
-    return run(work, pieces, work.answers, folder, inputs, team)
+def take(work: Squares, pieces: list[slice], folder: Path, **more: Any) -> list[int]:
+    return run(folder, planned(work, pieces, work.answers, **more))
 
 
 def test_what_was_saved_is_not_done_again(tmp_path: Path) -> None:
@@ -111,8 +113,9 @@ def test_an_answer_that_no_step_gave_is_an_error(full: np.ndarray, tmp_path: Pat
             answers["one"][1:2] = empty_answers(1, full.dtype)
 
         with pytest.raises(MiningError, match="1 of 3 entries of one were never filled; run the same command again"):
-            run(fill, cuts(3, 2), answers, tmp_path, "these")
+            run(tmp_path, planned(fill, cuts(3, 2), answers))
         assert asked == [slice(0, 2), slice(2, 3)]
+        assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_the_digest_of_inputs_tells_values_shapes_and_kinds_apart() -> None:
@@ -131,7 +134,7 @@ def test_every_step_is_saved_before_the_next_where_no_time_may_be_lost(tmp_path:
         saved.append(load_file(path)["square"].tolist() if path.is_file() else [])
         work(items)
 
-    run(look, cuts(6, 2), work.answers, tmp_path, "these")
+    run(tmp_path, planned(look, cuts(6, 2), work.answers))
     assert saved == [[], [0, 1], [0, 1, 4, 9]]
 
 
@@ -150,7 +153,30 @@ def test_room_for_answers_holds_none(kind: type, tmp_path: Path) -> None:
     room[1, 0] = 0
     assert is_unanswered(room).tolist() == [[True, True], [False, True], [True, True]]
     with pytest.raises(MiningError, match="6 of 6 entries of one were never filled"):
-        run(lambda items: None, [], {"one": room}, tmp_path, "these")
+        run(tmp_path, planned(lambda items: None, [], {"one": room}))
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 4, 9])
+def test_pieces_are_cut_halved_and_joined(of: int, tmp_path: Path) -> None:
+    def work(room: int = 2, inputs: str = "these") -> tuple[Squares, PlannedSteps]:
+        squares = Squares(10)
+        squares.room = room
+        return squares, planned(squares, cuts(10, 3), squares.answers, inputs=inputs)
+
+    context, workers = RunContext(tmp_path), [work() for _ in range(2)]
+    for number in reversed(range(of)):
+        run_piece(context, workers[number % 2][1], number, of=of)
+    squares, whole = work(room=0)
+    assert join_pieces(context, whole, of=of) == [0, 1, 2]  # the last has one item
+    assert squares.answers["square"].tolist() == [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+    for number in range(of):
+        run_piece(context, whole, number, of=of)
+    assert squares.asked == []
+    other, steps = work(inputs="others")
+    run_piece(context, steps, 0, of=of)
+    assert (other.asked != []) == (4 // of > 0)
+    with pytest.raises(MiningError, match=f"piece 1 of {of} of the squares is missing"):
+        join_pieces(context, whole, of=of)
 
 
 def test_a_step_that_does_not_fit_is_halved_and_listed(tmp_path: Path) -> None:
@@ -210,3 +236,12 @@ def test_packing_keeps_order_and_bounds(lengths: list[int], area: int, rows: int
     for piece, following in pairwise(found):  # no more batches than it takes
         more = lengths[piece.start : following.start + 1]
         assert len(more) > rows or len(more) * max(more) > area
+
+
+@given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))
+def test_parts_cover_all_items_evenly(count: int, parts: int, start: int) -> None:
+    cuts = even_parts(slice(start, start + count), parts)
+    assert [item for cut in cuts for item in range(cut.start, cut.stop)] == list(range(start, start + count))
+    sizes = [cut.stop - cut.start for cut in cuts]
+    assert len(cuts) == min(parts, count)
+    assert max(sizes) - min(sizes) <= 1

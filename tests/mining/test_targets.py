@@ -11,23 +11,6 @@ def triggers(rows: list[tuple[int, int, float, int, int | None]]) -> pl.DataFram
     return pl.DataFrame(rows, schema={**schema, "next_token": pl.Int32}, orient="row")
 
 
-def test_the_best_trigger_that_something_follows_gives_the_target() -> None:
-    found = targets(
-        triggers([
-            (0, 1, 9.0, 4, None),  # the best, but its sentence ends
-            (0, 1, 8.0, 7, 30),
-            (0, 1, 7.0, 1, 31),
-            (0, -1, -9.5, 0, 32),  # the other sign has no say
-            (2, 1, 1.0, 3, None),
-            (3, -1, -1.0, 3, 33),
-        ]),
-        5,
-    )  # fmt: skip
-    assert found.target.tolist() == [30, -1, -1, -1, -1]
-    assert found.memory.tolist() == [0, 0]
-    assert found.next_token.tolist() == [30, 31]
-
-
 def test_coefficients_that_differ_by_rounding_are_tied() -> None:
     found = targets(
         triggers([

@@ -90,9 +90,8 @@ def mined(folder: Path, name: str, size: int, monkeypatch: pytest.MonkeyPatch, *
     return made
 
 
-@pytest.mark.fast(0, full=5)
-@pytest.mark.parametrize("name", ["gpt2-relu", "gpt2", "llama", "opt", "gemma2", "gpt_neox"])
-@pytest.mark.parametrize("per_sentence", ["1", "all"])
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "per_sentence"), [("gpt2-relu", "1"), ("llama", "all"), ("opt", "1")])
 def test_what_three_threads_find_is_what_one_finds(
     name: str, per_sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,12 +11,7 @@ import torch
 
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining.passes import projector, values
-from mnemoscope.models import LanguageModel, load_model
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return load_model("builtin:pydocs", device="cpu")
+from mnemoscope.models import load_model
 
 
 @pytest.fixture
@@ -35,10 +30,9 @@ def wanted(memories: int) -> values.Targets:
     return values.Targets(target, owner, draw.integers(1024, size=len(owner)))
 
 
-@pytest.mark.parametrize("layer", [0, 5])
-def test_rows_shared_out_among_threads_say_the_same(
-    model: LanguageModel, layer: int, three_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("three_threads")
+def test_rows_shared_out_among_threads_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, layer = load_model("builtin:pydocs", device="cpu"), 5
     targets = wanted(model.sizes.memories[layer])
     firing = pl.DataFrame({"memory": [0, 1, 1, 511], "sign": [1, 1, -1, 1], "coefficient": [1.0, 2.0, 9.0, 0.5]})
     factor = values.work_factors(model, layer, firing, 2.0)

@@ -118,7 +118,7 @@ class WidthPass:
         self._run, model, plan = run, run.model, run.plan
         self._model, self._layers, self._sentences = model, plan.layers, run.sentences
         prefixes = pl.read_parquet(run.path("prefixes"), glob=False)
-        self._rows = rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)
+        self._rows = rows_within(BUDGET.scores, model.sizes.vocabulary)
         self.text = HeldOut.choose(prefixes, self._sentences, seed=plan.seed, first=model.reading.first)
         self._mean: dict[int, Tensor] = {}
         self._orders: dict[int, dict[int, Ints]] = {}
