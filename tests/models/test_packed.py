@@ -25,7 +25,7 @@ from mnemoscope.models.modules.linear_maps import precision_of, probe, probe_bia
 from mnemoscope.models.opening import huggingface
 from mnemoscope.models.proof.proof import HALF_LIMIT, LIMITS
 from models.expert_models import build_mixture
-from models.test_probed import OPTIONS, Rounding, load, network_of
+from models.test_probed import OPTIONS, Rounding, in_four_bits, load, network_of
 
 BITS, GROUP = 4, 8
 _SHIFTS = torch.arange(0, 32, BITS, dtype=torch.int32)
@@ -155,25 +155,20 @@ def test_strict_layers_are_read_in_the_dtype_that_they_take() -> None:
     assert (model.probed, model.dtype, model.values(0).dtype) == (True, torch.float16, torch.float16)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("streams", ["float32", "bfloat16"])
-def test_four_bits_that_multiply_in_half_precision(dtype: str, streams: str) -> None:
-    """The usual setting of what lies on the hub."""
+def test_four_bits_that_multiply_in_any_precision(dtype: str, streams: str) -> None:
+    """Half is the usual setting of what lies on the hub."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    network = network_of("llama").to(getattr(torch, streams))
-    for layer in network.model.layers:
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            own = getattr(layer.mlp, name)
-            four = bitsandbytes.nn.Linear4bit(
-                own.in_features, own.out_features, bias=False, compute_dtype=getattr(torch, dtype), quant_type="nf4"
-            )
-            four.load_state_dict({"weight": own.weight.detach()})
-            setattr(layer.mlp, name, four.to("cpu"))
+    network = in_four_bits(network_of("llama").to(getattr(torch, streams)), getattr(torch, dtype))
     model = load(network)
     assert (model.probed, str(model.dtype)) == (True, f"torch.{streams}")
     down = network.model.layers[0].mlp.down_proj
     wide = bitsandbytes.functional.dequantize_4bit(down.weight.data, down.weight.quant_state)
-    torch.testing.assert_close(model.values(0).float(), wide.T.float(), atol=1e-3, rtol=1e-2)
+    exact = dtype == streams == "float32"
+    close = {"atol": 1e-6, "rtol": 1e-5} if exact else {"atol": 1e-3, "rtol": 1e-2}
+    torch.testing.assert_close(model.values(0).float(), wide.T.float(), **close)
+    assert load(network).fingerprint == model.fingerprint
 
 
 def test_eight_bits_for_what_goes_in_are_told_from_half_precision() -> None:
