@@ -20,6 +20,7 @@ from transformers.utils import logging
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError, TokenizerNotFound
 from mnemoscope.models import load_for_ids, load_model
 from mnemoscope.models.opening import hub, huggingface
+from models.conftest import refused
 
 SMALL = {
     "vocab_size": 280,
@@ -28,13 +29,6 @@ SMALL = {
     "num_attention_heads": 2,
     "intermediate_size": 24,
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_bars():
-    logging.disable_progress_bar()
-    yield
-    logging.enable_progress_bar()
 
 
 @pytest.fixture
@@ -47,15 +41,6 @@ def save(folder, hf, tokenizer):
     hf.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def refused(kind, source, **options):
-    with pytest.raises(kind) as caught:
-        load_model(source, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "\x1b" not in message
-    return message
 
 
 def test_a_folder_and_its_object_are_the_same_model(saved, tiny, tokenizer):
@@ -114,23 +99,20 @@ def test_an_unknown_hub_name_without_network_is_told_at_once(name, monkeypatch, 
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"])
-def test_an_unknown_folder_is_told(name):
-    assert f"no folder {name!r}" in refused(ModelNotFound, name)
-
-
-def test_names_that_are_no_names(saved):
+def test_names_and_options_that_are_none(saved, tmp_path, tiny):
     assert "name is empty" in refused(ModelNotFound, " ")
+    for name in ("./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"):
+        assert f"no folder {name!r}" in refused(ModelNotFound, name)
     assert "is a file" in refused(ModelNotFound, str(saved / "config.json"))
     assert "no model can be loaded from a int" in refused(OptionError, 3)
-
-
-def test_options_that_cannot_be_met(saved, tiny):
-    assert "dtype 'int8' is not supported; choose float32, bfloat16, float16" in refused(
-        OptionError, saved, dtype="int8"
-    )
+    said = "dtype 'int8' is not supported; choose float32, bfloat16, float16"
+    assert said in refused(OptionError, saved, dtype="int8")
     assert "device 'nowhere' cannot be used here" in refused(OptionError, saved, device="nowhere")
     assert "needs its tokenizer" in refused(OptionError, tiny("gpt2"))
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
+    (saved / "model.safetensors").unlink()
+    assert "holds no weights" in refused(ModelNotFound, str(saved))
 
 
 def test_auto_is_a_card_where_there_is_one(saved, tiny, monkeypatch):
@@ -142,13 +124,6 @@ def test_auto_is_a_card_where_there_is_one(saved, tiny, monkeypatch):
     with_tokenizer = {"tokenizer": str(saved)}
     assert load_model(tiny("gpt2"), **with_tokenizer).device.type == "cpu"  # an object stays where it is
     assert load_model(saved, device="cpu").device.type == "cpu"
-
-
-def test_folders_that_hold_too_little(saved, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
-    (saved / "model.safetensors").unlink()
-    assert "holds no weights" in refused(ModelNotFound, str(saved))
 
 
 def change(folder, **settings):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers.utils import logging
 
 from mining.conftest import byte_tokenizer, odd_text
 from mining.equal_atlases import assert_equal_atlases
@@ -120,7 +119,7 @@ def test_what_stands_for_gptq_and_awq(kind: Any, bias: bool, tmp_path: Path) -> 
     for layer in range(model.sizes.layers):
         assert torch.equal(model.values(layer).float(), twin.values(layer))
         assert torch.equal(model.keys(layer).float(), twin.keys(layer))
-    if kind is Gptq:
+    if kind is Gptq and not bias:
         (tmp_path / "text.txt").write_text(odd_text())
         one = mine(model, tmp_path / "text.txt", out=tmp_path / "packed", **OPTIONS)
         assert_equal_atlases(one, mine(twin, tmp_path / "text.txt", out=tmp_path / "wide", **OPTIONS))
@@ -208,9 +207,7 @@ def test_the_library_of_a_format_is_named(
 
 def save(folder: Path, network: Any) -> dict[str, Tensor]:
     """Saves model and tokenizer; returns the weights, to be packed."""
-    logging.disable_progress_bar()
     network.save_pretrained(folder)
-    logging.enable_progress_bar()
     byte_tokenizer().save_pretrained(folder)
     return load_file(folder / "model.safetensors")
 

@@ -18,7 +18,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.memories import probed_values
 from mnemoscope.models.memories.feed_forward import DenseFeedForward
 from mnemoscope.models.modules import linear_maps
-from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, matrix_of, probe, probe_bias
+from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, probe, probe_bias
 from mnemoscope.models.opening.huggingface import builtin_folder
 
 peft = pytest.importorskip("peft")
@@ -50,7 +50,7 @@ def load(network: Any) -> LanguageModel:
     return load_model(network, tokenizer=byte_tokenizer())
 
 
-@pytest.mark.fast(0, full=3)
+@pytest.mark.fast(0, full=2)
 @pytest.mark.parametrize("name", list(TARGETS))
 @pytest.mark.parametrize("dora", [False, True])
 def test_an_adapted_model_is_mined_as_the_one_it_is_merged_into(name: str, dora: bool, tmp_path: Path) -> None:
@@ -248,10 +248,3 @@ def test_what_is_no_linear_map_is_refused() -> None:
     wrong.out_features = 9
     with pytest.raises(ModelUnsupported, match="gives 4 numbers where it says 9"):
         probe(wrong)
-
-
-def test_a_matrix_is_read_where_it_is_stored_and_probed_where_it_is_not() -> None:
-    plain = nn.Linear(3, 4)
-    assert matrix_of(plain).data_ptr() == plain.weight.data_ptr()
-    found = matrix_of(nn.utils.parametrizations.weight_norm(plain))
-    torch.testing.assert_close(found, plain.weight)

@@ -36,7 +36,9 @@ def test_each_number_is_the_rounded_exact_one(size: int, spread: float) -> None:
     chance = torch.Generator().manual_seed(size)
     rows = 40 if size < 18 else 5
     scores = (spread * torch.randn(rows, size + 3, generator=chance))[:, :size]
+    before = scores.clone()
     shape = distribution(scores)
+    assert scores.equal(before)  # what was given is not changed
     wanted = [[as_float32(number) for number in plain(row)] for row in scores.double().tolist()]
     own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]
     if spread < 30 and size > 1:

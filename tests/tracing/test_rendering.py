@@ -14,7 +14,7 @@ from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, T
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.interventions import Intervention
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
-from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token, plain
+from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
 from mnemoscope.tracing.rendering import choose_position, fit
 
 THE, CAT, SAT, MAT = (Token(id, text) for id, text in enumerate(["the", " cat", " sat", " <mat>"], 1))
@@ -224,19 +224,6 @@ def test_the_position_that_is_meant() -> None:
         said = f"^position {position} is not in the prompt, which has positions 0 to 2$"
         with pytest.raises(PromptError, match=said):
             choose_position(3, position)
-
-
-def test_records_as_json() -> None:
-    found = plain((STRONG[0], None, 1.5))
-    assert found == [
-        {"memory": "L0.M12", "coefficient": 2.0, "sign": 1, "contribution": 4.0, "share": 1.0,
-         "vote": {"id": 4, "text": " <mat>"}, "agrees": False}, None, 1.5,
-    ]  # fmt: skip
-    assert plain(Prediction(CAT, 0.5)) == {"id": 2, "text": " cat", "probability": 0.5}
-    assert list(plain(Prediction(CAT, 0.5))) == ["id", "text", "probability"]
-    assert TRACE.to_dict()["layers"][1]["positions"][0]["output"] == [{"id": 2, "text": " cat", "probability": 1.0}]
-    assert TRACE.to_dict()["beginning"] == {"id": 0, "text": "<s>"}
-    assert [token.text for token in TRACE.tokens] == ["the", " cat"]
 
 
 def test_results_do_not_flood_a_terminal_that_echoes_them() -> None:
