@@ -23,7 +23,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.modules.offloading import hold_weights, is_spread
 from mnemoscope.models.modules.spreading import Room
 from mnemoscope.tracing import trace
-from models.conftest import CASES, build
+from models.conftest import CASES, build, refused
 from models.expert_models import build_mixture
 
 # Tied and untied heads, Conv1D, norms on both sides, experts whose stacks transformers makes as it loads; branches with
@@ -173,6 +173,14 @@ def test_the_temporary_folder_goes_with_the_model(
     assert not list(scratch.iterdir())
 
 
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path, tokenizer: Any) -> None:
+    network = build("llama")
+    network.model.layers[1].mlp.down_proj.weight[2, 3] = torch.nan
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert "layers.1.mlp.down_proj.weight' holds 1 NaN" in refused(ModelDamaged, tmp_path, max_memory="0B")
+
+
 # A user's own object.
 
 
@@ -182,7 +190,7 @@ def spread_over(network: Any, place: str, folder: Path) -> Any:
 
 
 @pytest.mark.fast(1)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES[:4])
 def test_a_model_that_the_user_has_spread(name: str, tmp_path: Path, tokenizer: Any) -> None:
     plain = load_model(network_of(name), tokenizer=tokenizer)
     network = spread_over(network_of(name), "disk", tmp_path)
@@ -231,16 +239,7 @@ def test_sizes_and_devices_are_read() -> None:
     assert parse_max_memory(str(write_max_memory({1: 5, "cpu": "2MiB"}))) == {1: 5, "cpu": 2 << 20}
 
 
-NONSENSE = (
-    *("", "2", "GiB", "-1GiB", "2iB", "much", "disk=3GiB", "mps=1GiB", "1GiB,2GiB", "cpu=1GB,cpu=2GB", "0=", "=1GB"),
-)
-
-
-@pytest.mark.parametrize("text", NONSENSE)
-def test_nonsense_is_one_line(text: str) -> None:
-    with pytest.raises(OptionError, match="does not say how much of which device; write 2GiB") as caught:
-        load_model("builtin:pydocs", max_memory=text)
-    assert "\n" not in str(caught.value)
+NONSENSE = "does not say how much of which device; write 2GiB"
 
 
 @pytest.mark.parametrize(
@@ -251,12 +250,13 @@ def test_nonsense_is_one_line(text: str) -> None:
         ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "of CUDA and of the CPU, not of meta"),
         ("builtin:pydocs", {"max_memory": "0=1GiB"}, "names card 0, but there are 0 cards here"),
         ("builtin:pydocs", {"max_memory": "0=1GiB", "device": "cpu"}, "names card 0, but cpu was asked for"),
+        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("", "2", "GiB", "-1GiB", "2iB", "much")),
+        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("disk=3GiB", "mps=1GiB", "1GiB,2GiB")),
+        *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("cpu=1GB,cpu=2GB", "0=", "=1GB")),
     ],
 )
 def test_what_cannot_be_spread_is_refused(source: str, options: Any, message: str) -> None:
-    with pytest.raises((ModelError, OptionError), match=message) as caught:
-        load_model(source, **options)
-    assert "\n" not in str(caught.value)
+    assert message in refused((ModelError, OptionError), source, **options)
 
 
 def test_adapters_and_quantised_weights_are_not_spread(stored: Any, tmp_path: Path) -> None:
