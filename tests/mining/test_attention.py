@@ -12,10 +12,11 @@ from mining.conftest import byte_tokenizer, tiny_model
 from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.mining_options import MiningOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.attention import WEIGHTS, AttentionPass
+from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.prefix_pass import cut_prefixes
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext, join_pieces, run_piece
@@ -194,7 +195,7 @@ def test_each_prefix_is_dealt_the_final_and_the_next_token_of_another(tmp_path: 
 
 def test_prefixes_share_a_forward_within_a_batch_128_rows_and_4_million_weights() -> None:
     def cut(lengths: list[int], area: int) -> list[int]:
-        found = cut_prefixes(np.array(lengths), area=area, weights=WEIGHTS)
+        found = cut_prefixes(np.array(lengths), area=area, weights=BUDGET.weights)
         assert [place for one in found for place in range(one.start, one.stop)] == list(range(len(lengths)))
         return [one.stop - one.start for one in found]
 

@@ -4,7 +4,7 @@ Each entry says by hand, from transformers' source, what its blocks are and how 
 the feed-forward layer reads: a reference that shares nothing with the package's own table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from mnemoscope.models import load_model
 from models.small_tokenizers import byte_level
 
 ROWS = 280  # the tokenizer has fewer tokens: the head is padded
@@ -156,6 +157,24 @@ def build(name: str, **changes: Any) -> Any:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model.eval().requires_grad_(False)
+
+
+def refused(kind: type[Exception] | tuple[type[Exception], ...], source: Any, **options: Any) -> str:
+    """The line with which `load_model` refuses a source."""
+    with pytest.raises(kind) as caught:
+        load_model(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert len(message) < 800
+    return message
+
+
+@pytest.fixture(autouse=True)
+def _no_bars() -> Iterator[None]:
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
 
 
 @pytest.fixture(params=list(CASES))

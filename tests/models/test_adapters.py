@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from mining.conftest import byte_tokenizer, tiny_model
+from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
-from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, OptionError
 from mnemoscope.models import load_model
 from mnemoscope.models.opening import adapters
+from models.conftest import refused
 from models.test_probed import TARGETS, adapted, load, network_of
 
 peft = pytest.importorskip("peft")
@@ -31,13 +33,6 @@ def save_base(folder: Path, name: str) -> str:
 def save_adapter(folder: Path, name: str, **options: Any) -> str:
     adapted(name, **options).save_pretrained(folder)
     return str(folder)
-
-
-def refused(kind: type[MnemoscopeError], source: str, **options: Any) -> str:
-    with pytest.raises(kind) as caught:
-        load_model(source, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.fast(1)
@@ -80,24 +75,6 @@ def test_other_kinds_are_as_peft_loads_them_and_merges_them(kind: str, tmp_path:
     for layer in range(model.sizes.layers):
         torch.testing.assert_close(model.values(layer), merged.values(layer), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(model.keys(layer), merged.keys(layer), atol=1e-5, rtol=1e-4)
-
-
-def test_an_adapter_saved_as_a_pickle_and_one_in_half_precision(tmp_path: Path) -> None:
-    base = save_base(tmp_path / "base", "llama")
-    adapted("llama").save_pretrained(tmp_path / "adapter", safe_serialization=False)
-    whole = load_model(base, adapter=str(tmp_path / "adapter"))
-    half = load_model(base, adapter=str(tmp_path / "adapter"), dtype="bfloat16")
-    assert (half.dtype, half.content) == (torch.bfloat16, whole.content)
-    torch.testing.assert_close(half.values(0).float(), whole.values(0), atol=0.02, rtol=0.02)
-
-
-def test_an_adapter_of_attention_alone_leaves_values_to_be_read(tmp_path: Path) -> None:
-    base = save_base(tmp_path / "base", "llama")
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "adapter")
-    model = load_model(base, adapter=str(tmp_path / "adapter"))
-    assert not model.probed
-    assert model.fingerprint != load_model(base).fingerprint
 
 
 def test_the_command_line_says_what_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,39 +201,12 @@ def test_an_adapter_of_a_resized_vocabulary_brings_its_rows_and_its_tokenizer(ca
         assert torch.equal(model.logits(ids), made(ids).logits)
 
 
-def test_rows_that_an_adapter_does_not_store_are_not_made_up(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    base = save_base(tmp_path / "base", "llama")
-    network = network_of("llama")
-    network.resize_token_embeddings(282)
-    made = peft.get_peft_model(network, peft.LoraConfig(r=2, target_modules=TARGETS["llama"], init_lora_weights=False))
-    made.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
-    file = tmp_path / "adapter" / "adapter_model.safetensors"
-    save_file({name: weight for name, weight in load_file(file).items() if "embed_tokens" not in name}, file)
-    said = refused(ModelUnsupported, base, adapter=str(tmp_path / "adapter"))
-    assert said.endswith("it has nothing for the model's 'model.embed_tokens.weight'")
-
-
-def test_an_adapter_alone_is_no_model_and_names_its_option(tmp_path: Path) -> None:
-    adapter = save_adapter(tmp_path / "adapter", "llama")
-    message = refused(ModelNotFound, adapter)
-    assert message.endswith(f"(its base model) and adapter='{adapter}'")
-    config = tmp_path / "adapter" / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "some/base"}))
-    assert f"('some/base') and adapter='{adapter}'" in refused(ModelNotFound, adapter)
-    # Another name decides nothing.
-    assert load_model(save_base(tmp_path / "base", "llama"), adapter=adapter).probed
-
-
 def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", "llama")
     for name in ("gpt2", "gpt_neox"):  # names that are not there
         said = refused(ModelUnsupported, base, adapter=save_adapter(tmp_path / name, name))
         assert "does not fit" in said
     fitting = Path(save_adapter(tmp_path / "fitting", "llama"))
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(fitting / "adapter_model.safetensors")
     first = next(iter(weights))
     changes = {
@@ -271,38 +221,51 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
         said = refused(ModelUnsupported, base, adapter=str(tmp_path / name))
         assert said.startswith(f"adapter '{tmp_path / name}' does not fit {base!r}: ")
         assert reason in said
+    # Rows that an adapter does not store are not made up.
+    network = network_of("llama")
+    network.resize_token_embeddings(282)
+    made = peft.get_peft_model(network, peft.LoraConfig(r=2, target_modules=TARGETS["llama"], init_lora_weights=False))
+    made.save_pretrained(tmp_path / "rows", save_embedding_layers=True)
+    file = tmp_path / "rows" / "adapter_model.safetensors"
+    save_file({name: weight for name, weight in load_file(file).items() if "embed_tokens" not in name}, file)
+    said = refused(ModelUnsupported, base, adapter=str(tmp_path / "rows"))
+    assert said.endswith("it has nothing for the model's 'model.embed_tokens.weight'")
 
 
-def test_a_learned_prompt_s_folder_is_refused(tmp_path: Path) -> None:
-    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "prompt")
-    base = save_base(tmp_path / "base", "llama")
-    assert "a learned prompt is no part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
+def test_an_adapter_saved_as_a_pickle_one_in_half_precision_and_one_of_attention_alone(tmp_path: Path) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), tmp_path / "adapter"
+    adapted("llama").save_pretrained(adapter, safe_serialization=False)
+    whole = load_model(base, adapter=str(adapter))
+    half = load_model(base, adapter=str(adapter), dtype="bfloat16")
+    assert (half.dtype, half.content) == (torch.bfloat16, whole.content)
+    torch.testing.assert_close(half.values(0).float(), whole.values(0), atol=0.02, rtol=0.02)
+    torch.save({"x": subprocess.Popen}, adapter / "adapter_model.bin")
+    assert "a pickle that wants to run code" in refused(ModelUnsupported, base, adapter=str(adapter))
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "attention")
+    model = load_model(base, adapter=str(tmp_path / "attention"))
+    assert not model.probed  # its values can be read
+    assert model.fingerprint not in (whole.fingerprint, load_model(base).fingerprint)
 
 
-def test_where_an_adapter_does_not_go(tmp_path: Path) -> None:
+def test_where_an_adapter_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "does not go with a fairseq checkpoint" in refused(OptionError, "fairseq:x.pt", adapter="x")
     assert "dequantize=True does not go with" in refused(OptionError, "fairseq:x.pt", dequantize=True)
     with pytest.raises(OptionError, match="put it on a model in memory with peft"):
         load_model(network_of("llama"), tokenizer=byte_tokenizer(), adapter="x")
-
-
-def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path: Path) -> None:
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "prompt")
     base = save_base(tmp_path / "base", "llama")
-    adapted("llama").save_pretrained(tmp_path / "adapter", safe_serialization=False)
-    torch.save({"x": subprocess.Popen}, tmp_path / "adapter" / "adapter_model.bin")
-    assert "a pickle that wants to run code" in refused(ModelUnsupported, base, adapter=str(tmp_path / "adapter"))
-
-
-def test_peft_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "a learned prompt is no part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
+    # An adapter alone is no model, and names its option and what it was made for.
+    adapter = save_adapter(tmp_path / "adapter", "llama")
+    assert refused(ModelNotFound, adapter).endswith(f"(its base model) and adapter='{adapter}'")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "some/base"}))
+    assert f"('some/base') and adapter='{adapter}'" in refused(ModelNotFound, adapter)
+    assert load_model(base, adapter=adapter).probed  # another name decides nothing
     monkeypatch.setitem(sys.modules, "peft", None)
-    said = refused(ModelUnsupported, "handmade:planted", adapter="x")
-    assert said.endswith("pip install 'mnemoscope[peft]'")
-
-
-def test_a_tiny_model_stays_as_it_is() -> None:
-    """The fixtures of these tests are shared: putting adapters on copies must not reach them."""
-    assert not tiny_model("llama").probed
+    assert refused(ModelUnsupported, "handmade:planted", adapter="x").endswith("pip install 'mnemoscope[peft]'")
 
 
 def test_what_is_adapted_must_be_a_model_of_transformers() -> None:

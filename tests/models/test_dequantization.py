@@ -44,7 +44,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.fast(1)
-def test_widened_weights_are_what_the_format_says(stored: tuple[str, Path, Any]) -> None:
+def test_widened_weights_are_what_the_format_says(stored: tuple[str, Path, Any], tmp_path: Path) -> None:
     from bitsandbytes import functional
 
     name, folder, network = stored
@@ -63,6 +63,11 @@ def test_widened_weights_are_what_the_format_says(stored: tuple[str, Path, Any])
             apart = (packed(layer) - plain(layer)).abs().max() / plain(layer).abs().max()
             assert 0 < apart < ERRORS[name]
     assert load_model(str(folder), dequantize=True, dtype="bfloat16").content == model.content
+    # What is mined says how it was read.
+    (tmp_path / "text.txt").write_text("The function returns a list.\n\nThe list is empty.\n")
+    atlas = open_atlas(mine(str(folder), tmp_path / "text.txt", out=tmp_path / "a", prefixes=0, dequantize=True))
+    assert atlas.manifest["model"]["values"] == "read"
+    assert atlas.manifest.plan["dequantize"] is True
 
 
 def test_a_format_that_quantises_what_goes_in_names_its_way_out(
@@ -75,15 +80,6 @@ def test_a_format_that_quantises_what_goes_in_names_its_way_out(
     with pytest.raises(ModelUnsupported, match=r"Linear8bitLt is not linear .*; dequantize=True widens the weights"):
         load_model(str(folder))
     assert [record for record in caplog.records if record.name.startswith("bitsandbytes")] == []
-
-
-@pytest.mark.fast(1)
-def test_what_is_mined_says_how_it_was_read(stored: tuple[str, Path, Any], tmp_path: Path) -> None:
-    _, folder, _ = stored
-    (tmp_path / "text.txt").write_text("The function returns a list.\n\nThe list is empty.\n")
-    atlas = open_atlas(mine(str(folder), tmp_path / "text.txt", out=tmp_path / "a", prefixes=0, dequantize=True))
-    assert atlas.manifest["model"]["values"] == "read"
-    assert atlas.manifest.plan["dequantize"] is True
 
 
 @pytest.mark.fast(1)

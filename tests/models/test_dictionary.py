@@ -16,10 +16,20 @@ def written(tmp_path: Path, content: bytes) -> Dictionary:
     return read_dictionary(tmp_path / "dict.txt")
 
 
-def test_the_first_line_is_id_4_and_unknown_words_are_3() -> None:
-    words = Dictionary(["the", "cat", "sat"])
-    assert len(words) == 7
-    assert words.encode(["the cat sat", "the dog sat", "", "  \n"]) == [[4, 5, 6], [4, 3, 6], [], []]
+@pytest.mark.parametrize(
+    ("words", "text", "ids"),
+    [
+        (["the", "cat", "sat"], "the cat sat", [4, 5, 6]), (["the", "cat", "sat"], "the dog sat", [4, 3, 6]),
+        (["the"], "", []), (["the"], "  \n", []),
+        (["cat", "madeupword0000"], "cat <s> <pad> </s> <S> madeupword0000 Cat cat.", [4, *[3] * 7]),
+        (["cat"], "<unk> cat", [3, 4]), (["<unk>", "cat"], "<unk> cat", [3, 5]),  # whatever the file says
+    ],
+)  # fmt: skip
+def test_the_first_line_is_id_4_and_unknown_and_special_words_are_3(
+    words: list[str], text: str, ids: list[int]
+) -> None:
+    assert len(Dictionary(words)) == 4 + len(words)
+    assert Dictionary(words).encode([text, text]) == [ids, ids]
 
 
 def test_white_space_of_any_kind_separates_and_is_nothing_else() -> None:
@@ -27,17 +37,6 @@ def test_white_space_of_any_kind_separates_and_is_nothing_else() -> None:
     text = "  the\tcat\n\nthe\u2028cat\xa0the\x85 cat\x1c"
     assert words.encode([text]) == [[4, 5, 4, 5, 4, 5]]
     assert [text[a:b] for a, b in words.offsets(text)] == ["the", "cat"] * 3
-
-
-@pytest.mark.parametrize("special", ["<s>", "<pad>", "</s>", "<S>", "madeupword0000", "Cat", "cat."])
-def test_special_strings_are_plain_text(special: str) -> None:
-    words = Dictionary(["cat", "madeupword0000"])
-    assert words.encode([f"cat {special}"]) == [[4, 3]]
-
-
-def test_a_literal_unk_is_id_3_whatever_the_file_says() -> None:
-    assert Dictionary(["cat"]).encode(["<unk> cat"]) == [[3, 4]]
-    assert Dictionary(["<unk>", "cat"]).encode(["<unk> cat"]) == [[3, 5]]
 
 
 def test_the_text_of_a_word_begins_with_its_space() -> None:
@@ -55,16 +54,10 @@ def test_only_a_line_feed_ends_a_line_and_the_count_comes_last(tmp_path: Path) -
     texts, _ = words.vocabulary(9)
     assert texts[4:] == [" 1 1/2", " line\u2028end", " next\x85line", " \x0b", " last"]
     assert words.encode(["last"]) == [[8]]
-
-
-def test_lines_ended_as_on_windows_are_read(tmp_path: Path) -> None:
     assert written(tmp_path, b"the 9\r\ncat 8\r\n").encode(["the cat"]) == [[4, 5]]
-
-
-def test_the_last_of_two_equal_words_counts_as_in_fairseq(tmp_path: Path) -> None:
+    # The last of two equal words counts, as in fairseq.
     words = written(tmp_path, b"the 9\ncat 8\nthe 7\n")
-    assert len(words) == 7
-    assert words.encode(["the cat"]) == [[6, 5]]
+    assert (len(words), words.encode(["the cat"])) == (7, [[6, 5]])
 
 
 @pytest.mark.parametrize(

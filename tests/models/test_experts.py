@@ -51,9 +51,13 @@ def test_coefficients_and_values_are_those_of_the_loop(mixture: str, tokenizer: 
         torch.testing.assert_close(found[layer], expected[layer], atol=1e-5, rtol=1e-5)
         assert torch.equal(blocks[layer].coefficients[0], found[layer])
         assert torch.equal(model.values(layer), hand.values(layer))
+        assert (model.up_keys(layer) is None) is not case.gated
         if numbering.routed is None:
             assert blocks[layer].weights is None
+            assert model.memories_at_once(layer) == numbering.count
         else:
+            chosen = int((weights[layer][:, :EXPERTS] != 0).sum(1).max())
+            assert model.memories_at_once(layer) == chosen * WIDTH + sum(hand.widths(layer)[EXPERTS:])
             torch.testing.assert_close(blocks[layer].weights[0], weights[layer].float(), atol=1e-6, rtol=1e-5)
 
 
@@ -163,13 +167,12 @@ def test_the_proof_notices(planted: str, mixture: str, tokenizer: Any, monkeypat
         monkeypatch.setattr(RoutedExperts, name, wrong)
     with pytest.raises((ProofFailed, ModelUnsupported)):
         load_model(build_mixture(mixture), tokenizer=tokenizer)
-
-
-def test_the_proof_notices_that_interleaving_is_ignored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = routed_experts.gating_of
-    monkeypatch.setattr(routed_experts, "gating_of", lambda module: ("halves", right(module)[1]))
-    with pytest.raises(ProofFailed, match="'keys'"):
-        load_model(build_mixture("gpt_oss"), tokenizer=tokenizer)
+    if mixture == "gpt_oss":  # whose halves are interleaved
+        monkeypatch.undo()
+        right = routed_experts.gating_of
+        monkeypatch.setattr(routed_experts, "gating_of", lambda module: ("halves", right(module)[1]))
+        with pytest.raises(ProofFailed, match="'keys'"):
+            load_model(build_mixture(mixture), tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek_v2", "gpt_oss"])
@@ -198,9 +201,14 @@ def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, 
 
 @pytest.mark.fast(3)
 @pytest.mark.parametrize("name", [name for name, case in MIXTURES.items() if case.shared])
-def test_the_proof_notices_that_a_shared_expert_is_left_out(
+def test_the_proof_notices_that_a_shared_expert_or_its_gate_is_left_out(
     name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if MIXTURES[name].switch:
+        with monkeypatch.context() as patched:
+            change_shared(patched, lambda shared: tuple(replace(one, switch=None) for one in shared))
+            with pytest.raises(ProofFailed, match="'ablation'"):
+                load_model(build_mixture(name), tokenizer=tokenizer)
     if MIXTURES[name].behind:  # branches that do not add up are not even taken for a layer
         monkeypatch.setattr(mixture_structure, "find_keys", lambda *given: None)
         refusal, told = ModelUnsupported, "does not add up"
@@ -208,15 +216,6 @@ def test_the_proof_notices_that_a_shared_expert_is_left_out(
         change_shared(monkeypatch, lambda shared: ())
         refusal, told = ProofFailed, "'ablation'"
     with pytest.raises(refusal, match=told):
-        load_model(build_mixture(name), tokenizer=tokenizer)
-
-
-@pytest.mark.parametrize("name", ["qwen2_moe", "qwen3_next"])
-def test_the_proof_notices_that_a_shared_experts_gate_is_left_out(
-    name: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_shared(monkeypatch, lambda shared: tuple(replace(one, switch=None) for one in shared))
-    with pytest.raises(ProofFailed, match="'ablation'"):
         load_model(build_mixture(name), tokenizer=tokenizer)
 
 
@@ -235,15 +234,6 @@ def test_experts_that_drop_tokens_are_refused(tokenizer: Any) -> None:
 
     experts.__class__ = Capped
     with pytest.raises((ProofFailed, ModelUnsupported)):
-        load_model(hf, tokenizer=tokenizer)
-
-
-def test_a_list_of_experts_is_refused_by_name(tokenizer: Any) -> None:
-    hf = build_mixture("mixtral")
-    for block in blocks_of(hf):
-        block.mlp.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(EXPERTS))
-        block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
-    with pytest.raises(ModelUnsupported, match=r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"):
         load_model(hf, tokenizer=tokenizer)
 
 
@@ -270,11 +260,29 @@ def test_experts_outside_the_common_interface_are_refused_by_name(kind: str, tok
         load_model(hf, tokenizer=tokenizer)
 
 
-def test_experts_with_a_norm_of_their_own_each_are_refused_by_name(tokenizer: Any) -> None:
+def list_experts(block: Any) -> None:
+    block.mlp.experts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(EXPERTS))
+    block.mlp.forward = lambda x, own=block.mlp.experts: sum(each(x) for each in own)
+
+
+def norm_each(block: Any) -> None:
+    block.mlp.experts.has_post_expert_norm, block.mlp.experts.post_expert_norm = True, torch.nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (list_experts, r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"),
+        (norm_each, r"its experts \(MixtralExperts\) have a norm of their own each"),
+        (lambda block: stretch(block.mlp), "its experts, routed and shared, do not add up to their layer"),
+        (lambda block: stretch(block), "what its experts give does not add up to what its blocks give"),
+    ],
+)
+def test_experts_in_an_unusual_layer_are_refused(change: Callable[[Any], None], said: str, tokenizer: Any) -> None:
     hf = build_mixture("mixtral")
-    experts = blocks_of(hf)[1].mlp.experts
-    experts.has_post_expert_norm, experts.post_expert_norm = True, torch.nn.Identity()
-    with pytest.raises(ModelUnsupported, match=r"its experts \(MixtralExperts\) have a norm of their own each"):
+    for block in blocks_of(hf):
+        change(block)
+    with pytest.raises(ModelUnsupported, match=said):
         load_model(hf, tokenizer=tokenizer)
 
 
@@ -286,30 +294,6 @@ def stretch(module: Any) -> None:
             return super().forward(*given, **named) * torch.linspace(1, 2, 16)
 
     module.__class__ = Stretching
-
-
-def test_a_layer_that_is_no_sum_of_its_experts_is_refused(tokenizer: Any) -> None:
-    hf = build_mixture("mixtral")
-    for block in blocks_of(hf):
-        stretch(block.mlp)
-    with pytest.raises(ModelUnsupported, match="its experts, routed and shared, do not add up to their layer"):
-        load_model(hf, tokenizer=tokenizer)
-
-
-def test_a_block_that_stretches_what_its_experts_give_is_refused(tokenizer: Any) -> None:
-    hf = build_mixture("mixtral")
-    for block in blocks_of(hf):
-        stretch(block)
-    with pytest.raises(ModelUnsupported, match="what its experts give does not add up to what its blocks give"):
-        load_model(hf, tokenizer=tokenizer)
-
-
-def test_experts_with_a_norm_each_are_refused(tokenizer: Any) -> None:
-    hf = build_mixture("mixtral")
-    for block in blocks_of(hf):
-        block.mlp.experts.has_post_expert_norm, block.mlp.experts.post_expert_norm = True, torch.nn.Identity()
-    with pytest.raises(ModelUnsupported, match=r"its experts \(MixtralExperts\) have a norm of their own each"):
-        load_model(hf, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("name", ["gpt2-relu", "qwen2_moe", "nemotron_h"])
@@ -334,27 +318,6 @@ def test_taps_see_the_forwards_of_their_own_thread_alone(name: str, tokenizer: A
     assert seen
     assert torch.equal(elsewhere[0], plain)
     assert not torch.equal(changed, plain)
-
-
-@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v2"])
-def test_how_many_coefficients_a_token_has(name: str, tokenizer: Any) -> None:
-    """Those of the experts that it is routed to, and of all shared ones."""
-    hf = build_mixture(name)
-    model = load_model(hf, tokenizer=tokenizer)
-    for layer, found in read(model, IDS).items():
-        numbering = model.numbering(layer)
-        if numbering.routed is None:
-            assert model.memories_at_once(layer) == numbering.count == found.shape[-1]
-            continue
-        routed = found[:, : numbering.routed * WIDTH].view(len(IDS), numbering.routed, WIDTH)
-        chosen = int((routed != 0).any(-1).sum(-1).max())
-        assert model.memories_at_once(layer) == chosen * WIDTH + found.shape[-1] - numbering.routed * WIDTH
-
-
-def test_experts_without_a_gate_have_no_second_keys(tokenizer: Any) -> None:
-    model = load_model(build_mixture("nemotron_h"), tokenizer=tokenizer)
-    assert [model.up_keys(layer) for layer in range(model.sizes.layers)] == [None] * model.sizes.layers
-    assert not model.gated
 
 
 def test_how_far_coefficients_move_with_their_maps_is_the_derivative(tokenizer: Any) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
-from mnemoscope.models import load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
+from models.conftest import refused
 
 TIED = KINDS["tied"]
 
@@ -24,15 +24,6 @@ class Trap:
 
     def __reduce__(self):
         return os.system, (f"touch {self.place}",)
-
-
-def refused(kind, name, **options):
-    with pytest.raises(kind) as caught:
-        load_model(name, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 400
-    return message
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])

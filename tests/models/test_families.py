@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import ModelUnsupported
-from mnemoscope.models import load_model, read_blocks, read_coefficients
+from mnemoscope.models import load_model, read_blocks
 from mnemoscope.models.anatomy.anatomy import experts_chosen, head_of
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 0, 0]])
@@ -16,19 +16,6 @@ LENGTHS = (6, 4)
 def own(tensor):
     """The positions of the two sentences that are not padding."""
     return torch.cat([tensor[row, :length] for row, length in enumerate(LENGTHS)])
-
-
-@pytest.mark.fast(3)
-def test_sizes_are_the_tiny_ones(family, case, tiny, tokenizer):
-    hf, known = tiny(family), case(family)
-    model = load_model(hf, tokenizer=tokenizer)
-    assert (model.sizes.layers, model.sizes.hidden, model.sizes.vocabulary) == (2, 16, 280)
-    assert model.sizes.memories == (known.memories,) * 2
-    assert model.sizes.context == known.context
-    assert model.longest == known.context - 1
-    assert model.sizes.parameters == sum(parameter.numel() for parameter in hf.parameters()) < 60_000
-    assert (model.family, model.block, model.gated) == (known.kind, known.block, known.gated)
-    assert model.has_negative == ("relu" not in model.activation)
 
 
 @pytest.mark.fast(2)
@@ -42,26 +29,17 @@ def test_proof_holds_in_every_dtype(family, tiny, tokenizer):
     assert next(hf.parameters()).dtype == torch.float32  # a user's model is never converted in place
 
 
-@pytest.mark.fast(5)
-def test_coefficients_are_what_the_weights_give(family, case, tiny, tokenizer):
+@pytest.mark.fast(6)
+def test_all_that_is_read_is_what_transformers_computes(family, case, tiny, tokenizer):
     hf, known = tiny(family), case(family)
     model = load_model(hf, tokenizer=tokenizer)
-    blocks = {}
-    with read_blocks(model, blocks.__setitem__):
-        model.backbone(IDS)
-    stack = max((m for m in hf.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
-    for layer, block in blocks.items():
-        expected = known.coefficients(stack[layer], block.ffn_input)
-        torch.testing.assert_close(block.coefficients, expected, rtol=1e-4, atol=1e-5)
-        summed = block.coefficients @ model.values(layer)
-        bias = model.layer(layer).ffn.down.bias()
-        torch.testing.assert_close(block.ffn_output, summed if bias is None else summed + bias, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.fast(4)
-def test_states_and_logits_are_those_of_transformers(family, tiny, tokenizer):
-    hf = tiny(family)
-    model = load_model(hf, tokenizer=tokenizer)
+    assert (model.sizes.layers, model.sizes.hidden, model.sizes.vocabulary) == (2, 16, 280)
+    assert model.sizes.memories == (known.memories,) * 2
+    assert model.sizes.context == model.longest + 1 == known.context
+    assert model.sizes.parameters == sum(parameter.numel() for parameter in hf.parameters()) < 60_000
+    assert (model.family, model.block, model.gated) == (known.kind, known.block, known.gated)
+    assert model.has_negative == ("relu" not in model.activation)
+    assert model.logits(torch.arange(known.context)[None] % 280).shape == (1, known.context, 280)
     blocks = {}
     with read_blocks(model, blocks.__setitem__):
         logits = model.logits(IDS)
@@ -69,41 +47,27 @@ def test_states_and_logits_are_those_of_transformers(family, tiny, tokenizer):
     mask = (torch.arange(6)[None] < torch.tensor(LENGTHS)[:, None]).long()
     with torch.no_grad():
         reference = hf(input_ids=IDS, attention_mask=mask, output_hidden_states=True)
+        said = hf.get_output_embeddings()(model.backbone(IDS)).float()
     torch.testing.assert_close(own(logits), own(reference.logits), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(own(blocks[0].layer_output), own(reference.hidden_states[1]), rtol=1e-4, atol=1e-4)
     lens = model.scores(blocks[1].layer_output, projection="lens")
     torch.testing.assert_close(own(lens), own(reference.logits), rtol=1e-4, atol=1e-4)
-
-
-def test_backbone_is_the_forward_without_the_head(family, tiny, tokenizer):
-    hf = tiny(family)
-    model = load_model(hf, tokenizer=tokenizer)
-    states = model.backbone(IDS)
-    with torch.no_grad():
-        scores = hf.get_output_embeddings()(states).float()
-        logits = hf(input_ids=IDS).logits
-    assert (scores.argmax(-1) == logits.argmax(-1)).all()
-    seen = []
-    with read_coefficients(model, lambda layer, coefficients: seen.append((layer, tuple(coefficients.shape)))):
-        assert model.backbone(IDS, stop_after=0) is None
-    assert seen == [(0, (2, 6, model.sizes.memories[0]))]
-
-
-def test_multimodal_gemma3_is_read_by_its_text_model(tokenizer):
-    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
-
-    text = {
-        "vocab_size": 280, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8,
-        "num_key_value_heads": 1, "intermediate_size": 24, "max_position_embeddings": 64,
-        "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0,
-    }  # fmt: skip
-    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
-              "image_size": 14, "patch_size": 14}  # fmt: skip
-    ids = {"image_token_index": 279, "boi_token_index": 278, "eoi_token_index": 277}
-    torch.manual_seed(0)
-    hf = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, **ids)).eval()
-    model = load_model(hf, tokenizer=tokenizer)
-    assert (model.family, model.block, model.sizes.layers, model.sizes.hidden) == ("gemma3", "sandwich", 2, 16)
+    assert (said.argmax(-1) == logits.argmax(-1)).all()
+    stack = max((m for m in hf.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
+    for layer, block in blocks.items():
+        ffn, up, values = model.layer(layer).ffn, model.up_keys(layer), model.values(layer)
+        expected = known.coefficients(stack[layer], block.ffn_input)
+        torch.testing.assert_close(block.coefficients, expected, rtol=1e-4, atol=1e-5)
+        summed, bias = block.coefficients @ values, ffn.down.bias()
+        torch.testing.assert_close(block.ffn_output, summed if bias is None else summed + bias, rtol=1e-4, atol=1e-4)
+        assert model.keys(layer).shape == values.shape == (known.memories, 16)
+        assert (None if up is None else up.shape) == ((known.memories, 16) if model.gated else None)
+        for keys in (ffn.gate, ffn.up):
+            assert keys is None or keys.bias() is None or keys.bias().shape == (known.memories,)
+        assert not model.keys(layer).requires_grad
+        folded = model.fold(values, layer=layer)
+        torch.testing.assert_close(folded @ model.head().T, model.scores(values, projection="gain", layer=layer))
+        assert folded.dtype == model.head().dtype == torch.float32
 
 
 @pytest.mark.parametrize("head", [None, torch.eye(2)])

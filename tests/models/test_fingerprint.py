@@ -45,20 +45,16 @@ def test_it_does_not_depend_on_how_the_model_is_run(tiny, tokenizer):
     assert print_of(hf, tokenizer) == first
 
 
-def test_one_bit_of_one_weight_changes_it(tiny, tokenizer):
-    hf = tiny("gpt2")
-    first = print_of(hf, tokenizer)
-    bias = hf.transformer.h[1].mlp.c_fc.bias
-    bias.view(torch.int32)[3] ^= 1
-    assert print_of(hf, tokenizer) != first
-    bias.view(torch.int32)[3] ^= 1
-    assert print_of(hf, tokenizer) == first
-
-
-def test_configuration_tokenizer_and_dtype_change_it(tiny, tokenizer):
+def test_configuration_tokenizer_dtype_and_one_bit_change_it(tiny, tokenizer):
     first = print_of(tiny("gpt2"), tokenizer)
     assert print_of(tiny("gpt2", activation_function="relu"), tokenizer) != first
     assert print_of(tiny("gpt2").bfloat16(), tokenizer) != first
+    hf = tiny("gpt2")
+    bias = hf.transformer.h[1].mlp.c_fc.bias.view(torch.int32)
+    bias[3] ^= 1  # one bit of one weight
+    assert print_of(hf, tokenizer) != first
+    bias[3] ^= 1
+    assert print_of(hf, tokenizer) == first
     more = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<|endoftext|>")
     more.add_tokens(["zebra"])
     assert print_of(tiny("gpt2"), more) != first

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, modeling_gguf_pytorch_utils
+from transformers.utils import logging
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
-from mnemoscope.errors import MnemoscopeError, ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
+from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening import gguf_file
+from models.conftest import refused
 
 gguf = pytest.importorskip("gguf")
 
@@ -138,8 +140,12 @@ def test_a_file_is_the_model_of_its_rounded_weights(kind: str, tmp_path: Path) -
     assert load_model(source, dequantize=True).fingerprint == model.fingerprint
 
 
-def test_what_lies_beside_the_file_is_not_read(tmp_path: Path) -> None:
+def test_what_lies_beside_the_file_is_not_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    logging.enable_progress_bar()
+    usual = modeling_gguf_pytorch_utils.tqdm
     alone = load_model(write(tmp_path / "model.gguf", network(), "f16"))
+    assert capfd.readouterr().err == "", "no bar of a library stands between our lines"
+    assert modeling_gguf_pytorch_utils.tqdm is usual
     byte_tokenizer(["quite other words"], rows=270).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert load_model(str(tmp_path / "model.gguf")).fingerprint == alone.fingerprint
@@ -151,13 +157,6 @@ def test_a_file_without_a_tokenizer_takes_one_that_is_named(tmp_path: Path) -> N
     byte_tokenizer(rows=280).save_pretrained(tmp_path / "words")
     model = load_model(bare, tokenizer=str(tmp_path / "words"))
     same_numbers(model, load_model(rounded("f16"), tokenizer=byte_tokenizer(rows=280)))
-
-
-def refused(kind: type[MnemoscopeError], source: str, **options: Any) -> str:
-    with pytest.raises(kind) as caught:
-        load_model(source, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_what_cannot_be_read_is_told_in_one_line(
@@ -177,12 +176,3 @@ def test_what_cannot_be_read_is_told_in_one_line(
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
     said = refused(ModelUnsupported, str(whole))
     assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
-
-
-def test_no_bar_of_a_library_stands_between_our_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from transformers import modeling_gguf_pytorch_utils as library
-
-    usual = library.tqdm
-    load_model(write(tmp_path / "model.gguf", network(), "q8_0"))
-    assert capfd.readouterr().err == ""
-    assert library.tqdm is usual

@@ -5,11 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnemoscope.errors import ModelNotFound
 from mnemoscope.models import load_model, read_blocks, read_coefficients
 from mnemoscope.models.opening.handmade import experts as handmade_experts
-from mnemoscope.models.opening.handmade import models as handmade
-from mnemoscope.models.opening.handmade.models import DEAD, EXAMPLE_VALUES, PLANTED, PLANTED_SENTENCES, WORDS
+from mnemoscope.models.opening.handmade.models import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +36,6 @@ def test_the_worked_example_is_the_one_of_the_definitions():
     assert blocks[0].ffn_input[0, 1:].tolist() == [[0.5, 0.5], [1, 0], [0, 1]]
     assert blocks[0].coefficients[0, 1:].tolist() == [[0.5, 0.5], [1, 0], [0, 1]]
     assert blocks[0].ffn_output[0, 1:].tolist() == [[3, 2], [2, 3], [4, 1]]
-
-
-def test_neural_memory_gives_the_same_on_the_worked_example():
-    """softmax(x K^T) V, Sukhbaatar et al. 2019, beside the layer: both [3, 2] for x = [0.5, 0.5]."""
-    x, values = torch.tensor([0.5, 0.5]), torch.tensor(EXAMPLE_VALUES)
-    assert (torch.softmax(x @ torch.eye(2), -1) @ values).tolist() == [3, 2]
-    assert (torch.relu(x @ torch.eye(2)) @ values).tolist() == [3, 2]
 
 
 def test_planted_memories_have_places_and_known_words():
@@ -91,11 +82,6 @@ def test_planted_words_are_read_and_shown(planted):
     assert texts[:4] == ["<s>", "<unk>", " the", " cat"]
     assert planted.encode(["the zebra"]) == [[2, 1]]
     assert (planted.beginning.token, planted.beginning.kind, planted.longest) == (0, "bos", 31)
-
-
-def test_another_name_is_refused():
-    with pytest.raises(ModelNotFound, match="no handmade model 'x'; there are handmade:worked-example"):
-        handmade.build("x")
 
 
 def test_planted_experts_fire_on_their_words_as_strongly_as_they_are_weighed():

@@ -19,7 +19,8 @@ from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError, TokenizerNotFound
 from mnemoscope.models import load_for_ids, load_model
-from mnemoscope.models.opening import hub
+from mnemoscope.models.opening import hub, huggingface
+from models.conftest import refused
 
 SMALL = {
     "vocab_size": 280,
@@ -28,13 +29,6 @@ SMALL = {
     "num_attention_heads": 2,
     "intermediate_size": 24,
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_bars():
-    logging.disable_progress_bar()
-    yield
-    logging.enable_progress_bar()
 
 
 @pytest.fixture
@@ -47,15 +41,6 @@ def save(folder, hf, tokenizer):
     hf.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def refused(kind, source, **options):
-    with pytest.raises(kind) as caught:
-        load_model(source, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "\x1b" not in message
-    return message
 
 
 def test_a_folder_and_its_object_are_the_same_model(saved, tiny, tokenizer):
@@ -78,15 +63,6 @@ def test_the_asked_dtype_is_the_one_that_runs(saved, tiny, tokenizer):
     assert half.dtype == torch.bfloat16
 
 
-def test_a_model_in_training_is_read_at_rest(tiny, tokenizer):
-    hf = tiny("gpt2").train()
-    hf.transformer.h[1].eval()
-    before = [module.training for module in hf.modules()]
-    model, ids = load_model(hf, tokenizer=tokenizer), torch.tensor([[1, 2, 3]])
-    assert torch.equal(model.logits(ids), load_model(tiny("gpt2").eval(), tokenizer=tokenizer).logits(ids))
-    assert [module.training for module in hf.modules()] == before
-
-
 def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     bare = tmp_path / "bare"
     tiny("gpt2").save_pretrained(bare)
@@ -101,10 +77,13 @@ def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     assert load_model(tiny("gpt2"), tokenizer=str(saved)).fingerprint == load_model(str(saved)).fingerprint
 
 
-def test_builtin_and_handmade_names():
+def test_builtin_and_handmade_names(monkeypatch, tmp_path):
     assert load_model("handmade:planted").spec == "handmade:planted"
-    assert "no handmade model 'none'" in refused(ModelNotFound, "handmade:none")
-    assert "no built-in model 'none'" in refused(ModelNotFound, "builtin:none")
+    assert "no handmade model 'x'; there are handmade:worked-example" in refused(ModelNotFound, "handmade:x")
+    assert "no built-in model 'x'; there is builtin:pydocs" in refused(ModelNotFound, "builtin:x")
+    monkeypatch.setattr(huggingface, "__file__", str(tmp_path / "opening" / "huggingface.py"))
+    said = refused(ModelNotFound, "builtin:pydocs")
+    assert "the weights of 'builtin:pydocs' are not in this installation" in said
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-model"])
@@ -120,23 +99,20 @@ def test_an_unknown_hub_name_without_network_is_told_at_once(name, monkeypatch, 
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"])
-def test_an_unknown_folder_is_told(name):
-    assert f"no folder {name!r}" in refused(ModelNotFound, name)
-
-
-def test_names_that_are_no_names(saved):
+def test_names_and_options_that_are_none(saved, tmp_path, tiny):
     assert "name is empty" in refused(ModelNotFound, " ")
+    for name in ("./nothing", "/nothing/here", "~/nothing-here", "a/b/c", "zip:thing"):
+        assert f"no folder {name!r}" in refused(ModelNotFound, name)
     assert "is a file" in refused(ModelNotFound, str(saved / "config.json"))
     assert "no model can be loaded from a int" in refused(OptionError, 3)
-
-
-def test_options_that_cannot_be_met(saved, tiny):
-    assert "dtype 'int8' is not supported; choose float32, bfloat16, float16" in refused(
-        OptionError, saved, dtype="int8"
-    )
+    said = "dtype 'int8' is not supported; choose float32, bfloat16, float16"
+    assert said in refused(OptionError, saved, dtype="int8")
     assert "device 'nowhere' cannot be used here" in refused(OptionError, saved, device="nowhere")
     assert "needs its tokenizer" in refused(OptionError, tiny("gpt2"))
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
+    (saved / "model.safetensors").unlink()
+    assert "holds no weights" in refused(ModelNotFound, str(saved))
 
 
 def test_auto_is_a_card_where_there_is_one(saved, tiny, monkeypatch):
@@ -148,13 +124,6 @@ def test_auto_is_a_card_where_there_is_one(saved, tiny, monkeypatch):
     with_tokenizer = {"tokenizer": str(saved)}
     assert load_model(tiny("gpt2"), **with_tokenizer).device.type == "cpu"  # an object stays where it is
     assert load_model(saved, device="cpu").device.type == "cpu"
-
-
-def test_folders_that_hold_too_little(saved, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "holds no config.json" in refused(ModelNotFound, str(tmp_path / "empty"))
-    (saved / "model.safetensors").unlink()
-    assert "holds no weights" in refused(ModelNotFound, str(saved))
 
 
 def change(folder, **settings):
@@ -239,14 +208,6 @@ class Trap:
         return type(self.place).mkdir, (self.place,)
 
 
-def test_weights_that_are_not_finite_are_named(tiny, tokenizer):
-    for bad in (float("nan"), float("inf")):
-        hf = tiny("llama")
-        hf.model.layers[1].mlp.up_proj.weight[0, :3] = bad
-        message = refused(ModelDamaged, hf, tokenizer=tokenizer)
-        assert "'model.layers.1.mlp.up_proj.weight' holds 3 NaN or infinite numbers of 384" in message
-
-
 def test_encoders_are_refused_before_their_weights_are_read(tmp_path, tokenizer):
     bert = BertForMaskedLM(BertConfig(**SMALL))
     assert "'bert' is an encoder;" in refused(ModelUnsupported, bert, tokenizer=tokenizer)
@@ -264,12 +225,6 @@ def test_loading_is_silent(saved, capfd):
     assert capfd.readouterr() == ("", "")
     assert logging.get_verbosity() == before
     assert logging.is_progress_bar_enabled()
-
-
-def test_every_refusal_is_a_model_error_or_an_option_error():
-    assert issubclass(ModelNotFound, ModelError)
-    assert issubclass(ModelUnsupported, ModelError)
-    assert issubclass(ModelDamaged, ModelError)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 
-from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.errors import ModelDamaged
 from mnemoscope.models.modules.offloading import (
     check_reachable,
     device_of_module,
@@ -30,14 +30,6 @@ def spread(**where: object) -> nn.Sequential:
     hook = AlignDevicesHook(execution_device="cpu", offload=True, weights_map=where.get("weights_map", stored))
     add_hook_to_module(model[1], hook)
     return model
-
-
-def test_a_module_that_nobody_placed_may_be_shared() -> None:
-    model = nn.Sequential(nn.Linear(3, 3))
-    assert all(map(may_be_shared, model.modules()))
-    assert not is_spread(model)
-    assert not is_placed(model)
-    assert places_of(model) == ("cpu",)
 
 
 def test_a_module_computes_where_its_weights_or_its_hook_say() -> None:
@@ -99,17 +91,6 @@ def test_a_weight_that_cannot_be_fetched_is_named(error: Exception) -> None:
     with pytest.raises(ModelDamaged, match="the weight 'weight' of a Linear cannot be read from where it was put"):
         weight_of(model[1], "weight")
     assert model[1].weight.is_meta
-
-
-def test_a_weight_that_nobody_brings_is_named_with_its_path() -> None:
-    model = spread()
-    model[1]._hf_hook.weights_map = {}
-    with pytest.raises(ModelUnsupported, match=r"weight '1\.weight' has no numbers"):
-        check_reachable(model)
-    with torch.device("meta"):
-        alone = nn.Linear(2, 2)
-    with pytest.raises(ModelUnsupported, match="weight 'weight' has no numbers"):
-        check_reachable(alone)
 
 
 def test_cards_come_first_then_memory_then_disk() -> None:

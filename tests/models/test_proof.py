@@ -8,7 +8,6 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from mnemoscope.errors import ModelUnsupported, ProofFailed
-from mnemoscope.foundation.reading import Reading
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.anatomy.anatomy import family_of, resolve
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -101,32 +100,17 @@ def test_the_fault_of_one_layer_is_named_by_that_layer(tiny, tokenizer):
         proved(broken, tokenizer)
 
 
-def test_the_batch_has_four_unequal_sentences_padded_on_the_right():
-    sentences, ids = proof.proof_batch(280, longest=63, reading=Reading((3,)))
-    assert [len(sentence) for sentence in sentences] == [12, 4, 8, 3]
-    assert ids.shape == (4, 12)
-    assert all(ids[row, : len(sentence)].tolist() == sentence for row, sentence in enumerate(sentences))
-    assert all((ids[row, len(sentence) :] == 0).all() for row, sentence in enumerate(sentences))
-    short, _ = proof.proof_batch(280, longest=5, reading=Reading())
-    assert [len(sentence) for sentence in short] == [5, 3, 5, 2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_one_huge_entry_of_the_stream_is_no_fault(dtype, tiny, tokenizer, monkeypatch):
+def test_one_huge_entry_of_the_stream_is_no_fault_and_hides_none(dtype, tiny, tokenizer, monkeypatch):
     """GPT-2's stream holds entries of thousands at the first position; one unit of their rounding is no fault."""
     hf = tiny("gpt_neox")
     hf.gpt_neox.embed_in.weight[:, 3] = 3e4
     load_model(hf, tokenizer=tokenizer, dtype=dtype)
+    with pytest.raises(ProofFailed, match="'residual'"):
+        prove(hf, tokenizer, attention=None, ffn_norm="post_attention_layernorm")
     monkeypatch.setattr(proof, "ROUNDINGS", 0.0)
     with pytest.raises(ProofFailed):
         load_model(hf, tokenizer=tokenizer, dtype=dtype)
-
-
-def test_one_huge_entry_of_the_stream_hides_no_fault(tiny, tokenizer):
-    hf = tiny("gpt_neox")
-    hf.gpt_neox.embed_in.weight[:, 3] = 3e4
-    with pytest.raises(ProofFailed, match="'residual'"):
-        prove(hf, tokenizer, attention=None, ffn_norm="post_attention_layernorm")
 
 
 def test_rounding_is_left_out_only_above_the_limit():

@@ -108,6 +108,13 @@ def spans_of(text: str, tokens: PythonTokens) -> list[tuple[int, int]]:
     return spans
 
 
+class Bare(Letters):
+    """Takes accents off."""
+
+    def _tokenize(self, text: str, **_: Any) -> list[str]:
+        return ["e" if character == "\u00e9" else character for character in text]
+
+
 def test_characters() -> None:
     tokens = PythonTokens(Letters())
     text = "a caf\u00e9 \u65e5<unk>|"
@@ -115,20 +122,12 @@ def test_characters() -> None:
     assert tokens.offsets(text) == [(place, place + 1) for place in range(len(text))]
     assert tokens.encode(["a!b"]) == [[0, CHARACTERS.index("<unk>"), 1]]
     assert tokens.offsets("a!b") == [(0, 1), (1, 2), (2, 3)]
+    # A piece that is not in the text covers what its neighbours leave.
+    bare = PythonTokens(Bare())
+    assert bare.encode(["a\u00e9b"]) == [[CHARACTERS.index(character) for character in "aeb"]]
+    assert bare.offsets("a\u00e9bc") == [(0, 1), (1, 2), (2, 3), (3, 4)]
     with pytest.raises(PromptError, match="'!' is not in the vocabulary of the tokenizer, which has no unknown token"):
         PythonTokens(Letters(CHARACTERS[:-1], unk_token=None)).encode(["a!"])
-
-
-def test_a_piece_that_is_not_in_the_text_covers_what_its_neighbours_leave() -> None:
-    class Bare(Letters):
-        """Takes accents off."""
-
-        def _tokenize(self, text: str, **_: Any) -> list[str]:
-            return ["e" if character == "\u00e9" else character for character in text]
-
-    tokens = PythonTokens(Bare())
-    assert tokens.encode(["a\u00e9b"]) == [[CHARACTERS.index(character) for character in "aeb"]]
-    assert tokens.offsets("a\u00e9bc") == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 @given(st.text("abc \u00e9\u65e5!\u0130", max_size=30))
@@ -268,11 +267,6 @@ def test_a_sentencepiece_file_is_read_as_sentencepiece_reads_it(tmp_path: Path) 
     assert load_model(str(own)).encode(["the cat"]) == [processor.encode_as_ids("the cat")]
 
 
-def test_what_has_a_rust_half_is_read_by_it(tokenizer: Any) -> None:
-    assert type(reader_of(tokenizer)).__name__ == "Tokens"
-    assert type(reader_of(ByT5Tokenizer())).__name__ == "PythonTokens"
-
-
 class Sampled(Letters):
     """Sometimes one token for two letters, as SentencePiece's sampling and dropout of merges do."""
 
@@ -282,7 +276,9 @@ class Sampled(Letters):
     chance = random.Random(0)
 
 
-def test_a_tokenizer_that_draws_its_tokens_at_random_is_refused() -> None:
+def test_a_tokenizer_that_draws_its_tokens_at_random_is_refused(tokenizer: Any) -> None:
+    found = [type(reader_of(one)).__name__ for one in (tokenizer, ByT5Tokenizer())]
+    assert found == ["Tokens", "PythonTokens"]  # what has a Rust half is read by it
     assert reader_of(Letters()).encode(["abc"]) == [[0, 1, 2]]
     with pytest.raises(ModelUnsupported, match="a Sampled splits words at random: 'the cat sat on the mat' is "):
         load_model(build("gpt2-relu"), tokenizer=Sampled())

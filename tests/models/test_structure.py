@@ -291,52 +291,34 @@ def test_blocks_are_found_however_they_are_kept_and_counted(kind, tokenizer):
         assert model.values(0).data_ptr() == model.values(1).data_ptr() == hf.storeys[0].pour.weight.data_ptr()
 
 
-def test_a_parallel_gated_family_is_found(tokenizer):
-    hf = make(MadeUp)
-    model = load_model(hf, tokenizer=tokenizer)
-    assert (model.family, model.block, model.gated, model.activation) == ("structural", "parallel", True, "relu2")
-    assert model.sizes.memories == (24, 24)
-    assert torch.equal(model.up_keys(1), hf.storeys[1].both.weight[:24])
-    assert torch.equal(model.keys(1), hf.storeys[1].both.weight[24:])
-    assert torch.equal(model.values(1), hf.storeys[1].pour.weight.T)
-    assert torch.equal(model.layer(1).ffn.down.bias(), hf.storeys[1].pour.bias)
-    assert model.final_norm
-    assert model.anatomy.logit_scale == pytest.approx(0.5)
-
-
-def test_a_map_between_norm_and_head_is_found(tokenizer):
-    hf = make(Hall)
-    model = load_model(hf, tokenizer=tokenizer)
-    torch.testing.assert_close(model.logits(IDS), hf(IDS).logits)
-    blocks = {}
-    with read_blocks(model, blocks.__setitem__):
-        model.backbone(IDS)
-    torch.testing.assert_close(model.scores(blocks[1].layer_output, projection="lens"), hf(IDS).logits)
-    gained = hf.storeys[0].pour.weight.T * (1 + hf.roof.strength)
-    expected = gained @ hf.hall.weight.T @ hf.mouth.weight.T
-    torch.testing.assert_close(model.scores(model.values(0), projection="gain"), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_a_post_norm_family_with_turned_maps_is_found(tokenizer):
-    hf = make(Harbour)
-    model = load_model(hf, tokenizer=tokenizer)
-    assert (model.block, model.gated, model.has_negative, model.final_norm) == ("post-norm", False, True, False)
-    assert torch.equal(model.keys(0), hf.storeys[0].load.weight.T)
-    assert torch.equal(model.layer(0).ffn.gate.bias(), hf.storeys[0].load.bias)
-    assert torch.equal(model.values(0), hf.storeys[0].unload.weight)
-    assert model.anatomy.layers[1].output_norm is hf.storeys[1].mole
-
-
-@pytest.mark.parametrize("kind", [MadeUp, Harbour])
+@pytest.mark.parametrize("kind", [MadeUp, Harbour, Hall])
 def test_a_found_family_reads_like_any_other(kind, tokenizer):
     hf = make(kind)
-    model = load_model(hf, tokenizer=tokenizer)
+    model, post = load_model(hf, tokenizer=tokenizer), kind is Harbour
+    found = (model.family, model.block, model.gated, model.has_negative, model.final_norm, model.sizes.memories)
+    assert found == ("structural", "post-norm" if post else "parallel", not post, True, not post, (24, 24))
     blocks = {}
     with read_blocks(model, blocks.__setitem__):
         states = model.backbone(IDS)
-    torch.testing.assert_close(hf.mouth(states) * 0.5, hf(IDS).logits)
+    scale = 1.0 if kind is Hall else 0.5
+    assert model.anatomy.logit_scale == pytest.approx(scale)
+    torch.testing.assert_close(hf.mouth(states) * scale, hf(IDS).logits)
     torch.testing.assert_close(model.scores(blocks[1].layer_output, projection="lens"), hf(IDS).logits)
     assert load_model(hf, tokenizer=tokenizer, dtype="bfloat16").family == "structural"
+    for layer, block in enumerate(hf.storeys):
+        if post:  # whose maps are turned round
+            weights, bias = (block.load.weight.T, None, block.unload.weight), block.load.bias
+            assert torch.equal(model.layer(layer).ffn.gate.bias(), bias)
+            assert model.anatomy.layers[layer].output_norm is block.mole
+        else:
+            weights = (block.both.weight[24:], block.both.weight[:24], block.pour.weight.T)
+            assert torch.equal(model.layer(layer).ffn.down.bias(), block.pour.bias)
+        read = (model.keys(layer), model.up_keys(layer), model.values(layer))
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(read, weights, strict=True))
+    if kind is Hall:  # a map lies between its norm and its head
+        gained = hf.storeys[0].pour.weight.T * (1 + hf.roof.strength)
+        expected = gained @ hf.hall.weight.T @ hf.mouth.weight.T
+        torch.testing.assert_close(model.scores(model.values(0), projection="gain"), expected, atol=1e-4, rtol=1e-4)
 
 
 REFUSED = {

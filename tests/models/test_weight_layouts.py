@@ -6,7 +6,8 @@ refused in one line.
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers.utils import logging
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported
 from mnemoscope.models import load_model
 from mnemoscope.models.modules.weight_layouts import fitting_names
-from models.conftest import build
+from models.conftest import build, refused
 from models.expert_models import build_mixture
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 State = dict[str, Tensor]
-FAMILIES = ("gpt2", "llama", "gpt_neox")
-
-
 def state_of(hf: Any) -> State:
     return {name: tensor.clone() for name, tensor in hf.state_dict().items()}
-
-
-@pytest.fixture(autouse=True)
-def _no_bars() -> Iterator[None]:
-    logging.disable_progress_bar()
-    yield
-    logging.enable_progress_bar()
 
 
 @pytest.fixture
@@ -62,13 +52,6 @@ def check_same(place: Path, hf: Any) -> None:
     assert (loaded.fingerprint, loaded.ends) == (own.fingerprint, own.ends)
 
 
-def refused(kind: type[ModelError], place: Path) -> str:
-    with pytest.raises(kind) as caught:
-        load_model(str(place))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def wrapped(prefix: str) -> Callable[[State], State]:
     return lambda state: {prefix + name: tensor for name, tensor in state.items()}
 
@@ -81,6 +64,18 @@ def old_norms(state: State) -> State:
         before, _, last = name.rpartition(".")
         found[f"{before}.{ends[last]}" if "norm" in before or ".ln_" in before else name] = tensor
     return found
+
+
+def bare(state: State) -> State:
+    """Without the prefix of the model proper."""
+    return {re.sub(r"^(transformer|model|gpt_neox)\.", "", name): tensor for name, tensor in state.items()}
+
+
+def old_buffers(state: State) -> State:
+    """With those of GPT-2's attention, as it once was."""
+    mask, low = torch.ones(64, 64).tril()[None, None], torch.tensor(-1e4)
+    names = [f"transformer.h.{layer}.attn" for layer in (0, 1)]
+    return state | {f"{name}.bias": mask for name in names} | {f"{name}.masked_bias": low for name in names}
 
 
 LAYOUTS: dict[str, Callable[[State], object]] = {
@@ -98,13 +93,22 @@ LAYOUTS: dict[str, Callable[[State], object]] = {
     "Lightning, compiled": lambda state: {"state_dict": wrapped("model._orig_mod.")(state)},
     "twice nested": lambda state: {"model": {"state_dict": state}},
     "old norms": old_norms,
+    "old buffers": old_buffers,
+    "old buffers in DDP": lambda state: wrapped("module.")(old_buffers(state)),
+    "bare": bare,
+    "bare in DDP": lambda state: wrapped("module.")(bare(state)),
+    "prefix twice": lambda state: wrapped(f"{next(iter(state)).partition('.')[0]}.")(state),
 }
 
 
 @pytest.mark.fast(5)
 @pytest.mark.parametrize(
     ("family", "layout"),
-    [*(("gpt2", layout) for layout in LAYOUTS), ("llama", "Lightning"), ("llama", "old norms"), ("gpt_neox", "DDP")],
+    [
+        *(("gpt2", layout) for layout in LAYOUTS),
+        *((family, layout) for family in ("llama", "gpt_neox") for layout in ("bare", "bare in DDP", "prefix twice")),
+        *(("llama", "Lightning"), ("llama", "old norms"), ("gpt_neox", "DDP")),
+    ],
 )
 def test_wrapped_and_old_names_are_read_as_the_model_s_own(
     family: str, layout: str, folder: Callable[..., Path]
@@ -125,25 +129,6 @@ def test_weights_that_have_other_names_on_disk_than_in_memory(name: str, folder:
     check_same(place, hf)
     torch.save(wrapped("module.")(state_of(hf)), place / "pytorch_model.bin")
     check_same(place, hf)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_prefix_of_the_model_proper_may_be_there_or_not(family: str, folder: Callable[..., Path]) -> None:
-    hf = build(family)
-    prefix = f"{hf.base_model_prefix}."
-    bare = {name.removeprefix(prefix): tensor for name, tensor in state_of(hf).items()}
-    check_same(folder(hf, bare), hf)
-    check_same(folder(hf, wrapped("module.")(bare)), hf)
-    check_same(folder(hf, wrapped(prefix)(state_of(hf))), hf)
-
-
-def test_the_buffers_of_old_attention_are_left_out(folder: Callable[..., Path]) -> None:
-    hf = build("gpt2")
-    mask = torch.ones(64, 64).tril()[None, None]
-    buffers = {f"transformer.h.{layer}.attn.bias": mask for layer in (0, 1)}
-    buffers |= {f"transformer.h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in (0, 1)}
-    check_same(folder(hf, state_of(hf) | buffers), hf)
-    check_same(folder(hf, wrapped("module.")(state_of(hf) | buffers)), hf)
 
 
 @pytest.mark.parametrize("file", ["model.pt", "pytorch_model.pt", "model.pth", "checkpoint.pt", "model.bin"])

@@ -26,28 +26,14 @@ def compiled(module: Any) -> Any:
     return torch.compile(module, backend="eager")
 
 
-def each_mlp(put_around: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def each(path: str, put_around: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Puts something around what stands at this path of every block; around the block itself if it is empty."""
+
     def change(network: Any) -> Any:
-        for layer in network.model.layers:
-            layer.mlp = put_around(layer.mlp)
-        return network
-
-    return change
-
-
-def each_block(put_around: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def change(network: Any) -> Any:
-        for number, layer in enumerate(network.model.layers):
-            network.model.layers[number] = put_around(layer)
-        return network
-
-    return change
-
-
-def each_down(put_around: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def change(network: Any) -> Any:
-        for layer in network.model.layers:
-            layer.mlp.down_proj = put_around(layer.mlp.down_proj)
+        for number in range(len(network.model.layers)):
+            owner, _, name = f"{number}.{path}".strip(".").rpartition(".")
+            inside = network.model.layers.get_submodule(owner)
+            setattr(inside, name, put_around(getattr(inside, name)))
         return network
 
     return change
@@ -67,13 +53,13 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "compiled": compiled,
     "compiled in place": in_place,
     "compiled forward": forward_alone,
-    "compiled layers": each_mlp(compiled),
-    "compiled layers in place": each_mlp(in_place),
-    "compiled blocks": each_block(compiled),
-    "compiled maps": each_down(compiled),
-    "compiled twice": lambda network: compiled(each_block(compiled)(network)),
-    "checkpointed blocks": each_block(checkpoint_wrapper),
-    "checkpointed layers": each_mlp(checkpoint_wrapper),
+    "compiled layers": each("mlp", compiled),
+    "compiled layers in place": each("mlp", in_place),
+    "compiled blocks": each("", compiled),
+    "compiled maps": each("mlp.down_proj", compiled),
+    "compiled twice": lambda network: compiled(each("", compiled)(network)),
+    "checkpointed blocks": each("", checkpoint_wrapper),
+    "checkpointed layers": each("mlp", checkpoint_wrapper),
     "parallel": nn.DataParallel,
 }
 
@@ -113,7 +99,7 @@ def test_compiled_code_runs_compiled_when_nobody_reads() -> None:
     def backend(graph: Any, _: Any) -> Any:
         return lambda *inputs: (runs.append(1), graph.forward(*inputs))[1]
 
-    network = each_mlp(lambda module: torch.compile(module, backend=backend))(network_of("llama"))
+    network = each("mlp", lambda module: torch.compile(module, backend=backend))(network_of("llama"))
     network(input_ids=IDS)
     before = len(runs)
     model = load(network)
@@ -190,7 +176,7 @@ class Inherited(nn.Linear):
 @pytest.mark.parametrize("kind", [Own, Inherited])
 def test_a_module_of_somebody_s_own_is_what_it_makes_of_unit_vectors(kind: Any) -> None:
     torch.manual_seed(3)
-    network, wide = each_down(kind)(network_of("llama")), network_of("llama")
+    network, wide = each("mlp.down_proj", kind)(network_of("llama")), network_of("llama")
     with torch.no_grad():
         for own, layer in zip(wide.model.layers, network.model.layers, strict=True):
             module = layer.mlp.down_proj

@@ -184,17 +184,6 @@ def test_a_mean_and_its_interval() -> None:
     assert mean() == {"mean": None, "low": None, "high": None, "count": 0}
 
 
-def test_a_memory_without_another_in_its_layer_has_no_controls() -> None:
-    changes = np.full((2, 1, len(MEASURES)), -0.5)
-    changes[1, 0, 5] = np.nan
-    table = summarise_changes(changes, np.ones((2, 0)), seed=0).to_dicts()
-    rows = {(row["measure"], row["of"]): (row["mean"], row["count"]) for row in table}
-    assert rows[MEASURES[0], "memory"] == (-0.5, 2)
-    assert rows[MEASURES[5], "memory"] == (-0.5, 1)
-    for of in ("controls", "difference"):
-        assert rows[MEASURES[0], of] == (None, 0)
-
-
 def test_a_difference_is_as_unsure_as_one_control_of_the_memory_s_strength_is_far_from_none() -> None:
     """Two triggers, one control each, which changes 0.1 and -0.1; the memory is twice as strong as they are."""
     changes = np.full((2, 2, len(MEASURES)), -0.5)

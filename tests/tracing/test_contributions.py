@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mnemoscope.tracing.scores import activity_of, contributions, event_of
+from mnemoscope.tracing.scores import activity_of
 
 
 def test_activity_by_eye() -> None:
@@ -23,22 +23,3 @@ def test_of_equal_contributions_the_lower_memories_are_major(memories: int, majo
     found = activity_of(torch.ones(1, memories), torch.ones(memories))
     assert found["major"].tolist() == [major]
     assert found["is_major"][0].tolist() == [memory < major for memory in range(memories)]
-
-
-def test_contributions_are_lengths_of_what_is_added() -> None:
-    found = contributions(torch.tensor([[4.0, -2.0, 0.0]]), torch.tensor([1.0, 2.0, 4.0]))
-    assert found.tolist() == [[4.0, 4.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("residual", "ffn", "output", "event"),
-    [
-        (1, 2, 1, "residual"),
-        (1, 1, 1, "agreement"),
-        (1, 2, 2, "ffn"),
-        (1, 2, 3, "composition"),
-        (1, 1, 3, "composition"),
-    ],
-)
-def test_the_four_events_of_figure_11(residual: int, ffn: int, output: int, event: str) -> None:
-    assert event_of(residual, ffn, output) == event

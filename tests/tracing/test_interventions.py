@@ -131,10 +131,6 @@ def test_changes_outside_the_model_are_refused_before_anything_is_done(change: s
     with pytest.raises(InterventionError, match=line), intervene(model, ["L0.M0=1", change]):
         raise AssertionError("the block must not begin")
     assert hooks(model) == 0
-
-
-def test_the_last_memory_position_and_number_can_be_changed() -> None:
-    model, _ = tiny("gpt2")
     with intervene(model, ["L1.M23=0", "L0.M1=0@62", "L0.M1=3e38", "L0.M2=-3e38@62"]) as changes:
         assert len(changes) == 4
 
@@ -271,6 +267,7 @@ def test_traces_from_many_threads_do_not_mix() -> None:
     assert all(one == alone[prompt] for prompt, one in found)
 
 
+@pytest.mark.full
 def test_the_python_it_exports() -> None:
     plain = "import mnemoscope as ms\n\nmodel = ms.load_model('gpt2')\n"
     plain += "prompt = \"the 'cat'\"\nprint(ms.trace(model, prompt))\n"
@@ -279,16 +276,8 @@ def test_the_python_it_exports() -> None:
         "\nchanges = [\n    'L0.M0=0',\n    'L1.M4=2.5',\n]\n"
         "with ms.intervene(model, changes):\n    print(ms.trace(model, prompt))\n"
     )
-
-
-@pytest.mark.full
-def test_the_python_it_exports_runs() -> None:
-    prompt = "the cat 'sat' on \"the\"\n mat"
-    script = as_python("handmade:planted", prompt, ["L0.M0=0", "L1.M4*2@last"])
+    opened = as_python("x", "the", None, opening=ModelOptions(adapter="a b", dequantize=True, dictionary=Path("d")))
+    assert "ms.load_model('x', adapter='a b', dequantize=True, dict='d')" in opened
+    script = as_python("handmade:planted", "the cat 'sat' on \"the\"\n mat", ["L0.M0=0", "L1.M4*2@last"])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.count("handmade:planted: 6 tokens, 3 layers") == 2
-    assert "\nL0.M0" not in done.stdout
-    compile(as_python("x", prompt, None), "script", "exec")
-    assert "intervene" not in as_python("x", prompt, None)
-    opened = as_python("x", prompt, None, opening=ModelOptions(adapter="a b", dequantize=True, dictionary=Path("d")))
-    assert "ms.load_model('x', adapter='a b', dequantize=True, dict='d')" in opened

@@ -14,8 +14,8 @@ from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, T
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.interventions import Intervention
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
-from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token, decision, plain
-from mnemoscope.tracing.rendering import choose_position, fit, prediction_text, table
+from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
+from mnemoscope.tracing.rendering import choose_position, fit
 
 THE, CAT, SAT, MAT = (Token(id, text) for id, text in enumerate(["the", " cat", " sat", " <mat>"], 1))
 LONG = Token(9, " of eighteen signs")
@@ -142,9 +142,10 @@ def test_a_trace_in_a_notebook() -> None:
     streams = ("residual: ·sat 0.500, ·cat 0.250", "feed-forward: ·cat 0.250", "output: ·<mat> 0.500, ·sat 0.250")
     assert titles[3] == "|".join(["layer 0, residual", *streams])
     assert html.count("<div") == html.count("</div>") == 1
-    assert "tiny: 2 tokens, 2 layers with L0.M3=0. Each" in replace(
-        TRACE, interventions=(Intervention(MemoryId(0, 3)),)
-    )._repr_html_()
+    assert (
+        "tiny: 2 tokens, 2 layers with L0.M3=0. Each"
+        in replace(TRACE, interventions=(Intervention(MemoryId(0, 3)),))._repr_html_()
+    )
 
 
 COMPARED = """\
@@ -217,49 +218,12 @@ def test_what_does_not_fit_ends_in_an_ellipsis(text: str, width: int, fitted: st
     assert cell_len(fitted) <= width
 
 
-def test_a_table_has_the_columns_that_its_cells_need() -> None:
-    columns = [("n", "right", 3), ("word", "left", 4), ("end", "left", 9)]
-    lines = table(columns, [["1", "漢", "x"], ["1234", "12345", ""]])
-    assert lines == ["  n  word  end", "  1  漢    x", "12…  123…"]
-    (_, wide) = table([("a", "left", 200)], [["x" * 130]])
-    assert wide == "x" * 117 + "…"
-
-
-def test_a_prediction_in_a_cell() -> None:
-    assert prediction_text(Prediction(LONG, 0.0625)) == "·of·eighteen·signs 0.062"
-    assert prediction_text(Prediction(LONG, 0.0625), width=24) == "·of·eighteen·signs 0.062"
-    assert prediction_text(Prediction(LONG, 0.0625), width=23) == "·of·eighteen·sig… 0.062"
-
-
 def test_the_position_that_is_meant() -> None:
     assert [choose_position(3, position) for position in (None, 0, 2, -1, -3)] == [2, 0, 2, 2, 0]
     for position in (3, -4):
         said = f"^position {position} is not in the prompt, which has positions 0 to 2$"
         with pytest.raises(PromptError, match=said):
             choose_position(3, position)
-
-
-@pytest.mark.parametrize(
-    ("tops", "expected"),
-    [
-        ([1, 2, 3, 3], (2, 2)), ([3, 1], (0, None)), ([1, 1], (None, None)), ([3, 1, 3], (0, 2)), ([3, 3], (0, 0)),
-    ],
-)  # fmt: skip
-def test_when_a_prediction_is_made_first_and_for_good(tops: list[int], expected: tuple[int | None, int | None]) -> None:
-    assert decision(tops, 3) == Decision(*expected)
-
-
-def test_records_as_json() -> None:
-    found = plain((STRONG[0], None, 1.5))
-    assert found == [
-        {"memory": "L0.M12", "coefficient": 2.0, "sign": 1, "contribution": 4.0, "share": 1.0,
-         "vote": {"id": 4, "text": " <mat>"}, "agrees": False}, None, 1.5,
-    ]  # fmt: skip
-    assert plain(Prediction(CAT, 0.5)) == {"id": 2, "text": " cat", "probability": 0.5}
-    assert list(plain(Prediction(CAT, 0.5))) == ["id", "text", "probability"]
-    assert TRACE.to_dict()["layers"][1]["positions"][0]["output"] == [{"id": 2, "text": " cat", "probability": 1.0}]
-    assert TRACE.to_dict()["beginning"] == {"id": 0, "text": "<s>"}
-    assert [token.text for token in TRACE.tokens] == ["the", " cat"]
 
 
 def test_results_do_not_flood_a_terminal_that_echoes_them() -> None:

@@ -2,9 +2,7 @@
 
 import json
 import re
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,13 +15,10 @@ from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError, OptionError, PromptError
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
-from mnemoscope.models import Beginning, LanguageModel, load_model
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.readout.shared_readout import SharedReadout
-from mnemoscope.models.readout.token_logits import head_mean
 from mnemoscope.tracing import Trace, adopt_votes, block_predictions, scores, trace
 from mnemoscope.tracing.block_predictions import STREAMS
-from mnemoscope.tracing.predictions import best_predictions
-from mnemoscope.tracing.records import decision
 from models.conftest import build
 from models.expert_models import build_mixture
 from tracing.slow_trace import Changed, check_trace
@@ -83,38 +78,6 @@ def test_with_changes_every_number_is_the_changed_slow_models(name: str) -> None
     changed.close()
     assert [str(change) for change in found.interventions] == ["L0.M3=2.5", "L0.M5*-3@2", "L1.M7=-4@last"]
     check_trace(trace(model, PROMPT, top=3, memories=4).to_dict(), slow, tokens, top=3, memories=4)
-
-
-FAULTS: dict[str, Any] = {
-    "norms": lambda model, layer: torch.ones(model.sizes.memories[layer]),
-    "signs": lambda model, layer, memories, signs: model.fold(model.values(layer)[memories], layer=layer),
-    "position": property(lambda beginning: 0),
-    "update": lambda model, layer, update: model.fold(update, layer=None),
-    "sum": lambda readout, residual, update, weights, outputs, out: torch.mul(residual, weights[0], out=out),
-    "event": lambda residual, ffn, output: "residual",
-    "decision": lambda tops, final: decision(tops, final + 1),
-}
-NAMES = {
-    "norms": "value_norms",
-    "signs": "folded_values",
-    "position": "length",
-    "update": "folded_updates",
-    "sum": "add_up",
-    "event": "event_of",
-    "decision": "decision",
-}
-
-
-@pytest.mark.parametrize("fault", list(FAULTS))
-def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, slow = tiny("opt-350m" if fault == "update" else "gpt2")
-    places = {"signs": scores, "position": Beginning, "update": block_predictions, "sum": SharedReadout}
-    place: Any = places.get(fault, import_module("mnemoscope.tracing.trace"))
-    monkeypatch.setattr(place, NAMES[fault], FAULTS[fault])
-    with pytest.raises(AssertionError):
-        check_trace(
-            trace(model, PROMPT, top=3, memories=6).to_dict(), slow, model.encode([PROMPT])[0], top=3, memories=6
-        )
 
 
 def test_a_block_behind_the_last_layer_has_the_last_word() -> None:
@@ -216,21 +179,6 @@ def test_another_position_may_be_drawn(planted: LanguageModel) -> None:
         found.text(position=3)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "line"),
-    [
-        ("", "the prompt is empty"),
-        ("  \n ", "has no token in this model's vocabulary"),
-        ("the \ud800", "is not text: character 4 is half of one"),
-        ("cat " * 32, "the prompt has 32 tokens, but the model reads at most 31 after its beginning token"),
-    ],
-)
-def test_prompts_that_cannot_be_read(planted: LanguageModel, prompt: str, line: str) -> None:
-    with pytest.raises(PromptError, match=line) as refused:
-        trace(planted, prompt)
-    assert "\n" not in str(refused.value)
-
-
 def test_the_longest_prompt_and_impossible_numbers(planted: LanguageModel) -> None:
     assert len(trace(planted, "cat " * 31).positions) == 31
     for numbers in ({"top": 0}, {"memories": -1}):
@@ -269,17 +217,6 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     assert lifted.softmax(0)[vote.id] > 2 * logits.softmax(0)[vote.id]
 
 
-def test_predictions_made_in_several_parts_are_those_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = tiny("gpt2")
-    rows = torch.randn(7, model.sizes.hidden, generator=torch.Generator().manual_seed(0))
-    alone = [next(best_predictions(model, row[None], 4, changed=False)) for row in rows]
-    monkeypatch.setattr(scores, "BUDGET", Budget(prompt_scores=3 * model.sizes.vocabulary))  # parts of 3, 3 and 1 rows
-    together = list(best_predictions(model, rows, 4, changed=False))
-    for found, expected in zip(together, alone, strict=True):
-        assert [one.token for one in found] == [one.token for one in expected]
-        assert [one.probability for one in found] == pytest.approx([one.probability for one in expected], rel=1e-5)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "llama", "gptj"])
 def test_streams_that_share_products_say_what_each_says_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = tiny(name)
@@ -298,13 +235,3 @@ def test_streams_that_share_products_say_what_each_says_alone(name: str, monkeyp
                 own, other = getattr(found, stream), getattr(expected, stream)
                 assert [one.token for one in own] == [one.token for one in other]
                 assert [one.probability for one in own] == pytest.approx([one.probability for one in other], rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
-def test_the_mean_of_the_heads_rows_is_kept(name: str) -> None:
-    model, _ = tiny(name)
-    rows = model.head().double().tolist()
-    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    assert head_mean(model).tolist() == pytest.approx(mean, abs=1e-9)
-    assert head_mean(model) is head_mean(model)
-    assert not head_mean(model).requires_grad

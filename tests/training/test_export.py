@@ -59,6 +59,11 @@ def test_the_card_states_what_the_stored_weights_do(exported: Path, recipe: Reci
     assert f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |" in card
     assert f"{figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |" in card
     assert "2 pre-norm blocks, hidden size 16, 24 memories a layer" in card
+    assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
+    assert "the topics of `pydoc_data`" in card
+    assert "* **Sparsity**: beside the loss stands the log of each layer's effective number" in card
+    assert "from 0 in the first layer to 0.05 in the last" in card
+    assert "* **Revival**: 0.1 times how far" in card
 
 
 def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_path: Path) -> None:
@@ -79,6 +84,8 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     assert "demo's text" not in card
     assert "Muon at 0.01 for the matrices inside the blocks,\n  AdamW at 0.01 for the rest" in card
     assert "Sparsity" not in card
+    (line,) = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
+    assert line["validation_loss"] > 0
     second = figures["validation"]
     assert second["held_out_documents"] == 2
     assert f"| on `{other}` ({second['held_out_tokens']} tokens) | nats per token | nats per byte |" in card
@@ -91,15 +98,6 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     counted = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
     nats = counted.nats(text.validation.tokens, skip=text.validation.documents)
     assert second["five_gram_nats_per_token"] == round(nats / loss.tokens, 4)
-
-
-def test_the_built_in_card_is_that_of_the_documentation(exported: Path) -> None:
-    card = (exported / "MODEL_CARD.md").read_text()
-    assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
-    assert "the topics of `pydoc_data`" in card
-    assert "* **Sparsity**: beside the loss stands the log of each layer's effective number" in card
-    assert "from 0 in the first layer to 0.05 in the last" in card
-    assert "* **Revival**: 0.1 times how far" in card
 
 
 def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float, int]:

@@ -1,7 +1,6 @@
 """Which documents may be held out: the definition read aloud beside the fast search."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,11 +38,3 @@ def test_held_out_documents_share_no_run_with_training_text(documents: list[tupl
     finally:
         training_text.RUN = before
     assert found.tolist() == held_out_slowly(streams, candidates, run)
-
-
-def test_a_document_that_moves_takes_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_text, "RUN", 3)
-    streams = [[0, 1, 2, 3, 9], [0, 2, 3, 9, 4, 5, 6], [0, 7, 4, 5, 6], [0, 8, 8, 8]]
-    # 0 is training text; 1 shares 2-3-9 with it, 2 shares 4-5-6 with 1 alone, 3 shares nothing.
-    found = independent_candidates([np.array(s, np.uint16) for s in streams], np.array([False, True, True, True]))
-    assert found.tolist() == [False, False, False, True]

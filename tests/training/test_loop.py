@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
-from mnemoscope.training import Recipe, TextSource, loop, train
+from mnemoscope.training import Recipe, loop, train
 from mnemoscope.training import step as one_step
 from mnemoscope.training.step import Workers, attend_in_float32, batch_loss
-from training.conftest import made_up_documents
+
+pytestmark = pytest.mark.usefixtures("documentation")
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_gradients_taken_chunk_by_chunk_are_autograd_s(monkeypatch: pytest.Monke
             assert ((own - right).norm() / right.norm()).item() < close
 
 
-def test_the_loss_falls_and_the_log_tells(recipe: Recipe, documentation: list[str], tmp_path: Path) -> None:
+def test_the_loss_falls_and_the_log_tells(recipe: Recipe, tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
     said: list[str] = []
     made = train(
@@ -67,9 +68,7 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, documentation: list[st
 
 
 @pytest.mark.full
-def test_ctrl_c_saves_and_the_rest_ends_in_the_same_weights(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
+def test_ctrl_c_saves_and_the_rest_ends_in_the_same_weights(recipe: Recipe, tmp_path: Path) -> None:
     def stop(stage: str, step: float, of: float | None, note: str) -> None:
         if step in (7, 19):
             os.kill(os.getpid(), signal.SIGINT)
@@ -89,9 +88,7 @@ def test_ctrl_c_saves_and_the_rest_ends_in_the_same_weights(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_kill_costs_no_more_than_since_the_last_checkpoint(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
+def test_a_kill_costs_no_more_than_since_the_last_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     class Killed(BaseException):
         """What no handler in the loop may save after."""
 
@@ -106,7 +103,7 @@ def test_a_kill_costs_no_more_than_since_the_last_checkpoint(
     assert said == ["going on from step 11"]
 
 
-def test_a_folder_of_another_recipe_is_refused(recipe: Recipe, documentation: list[str], tmp_path: Path) -> None:
+def test_a_folder_of_another_recipe_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     train(tmp_path, replace(recipe, steps=2), say=quietly)
     before = (tmp_path / "checkpoint.pt").read_bytes()
     with pytest.raises(TrainingError, match="was begun with another recipe; choose another folder, or the same recipe"):
@@ -118,7 +115,7 @@ def test_a_folder_of_another_recipe_is_refused(recipe: Recipe, documentation: li
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "other"])
-def test_a_damaged_checkpoint_is_refused(recipe: Recipe, documentation: list[str], tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_refused(recipe: Recipe, tmp_path: Path, damage: str) -> None:
     train(tmp_path, replace(recipe, steps=1), say=quietly)
     path = tmp_path / "checkpoint.pt"
     if damage == "cut":
@@ -132,7 +129,7 @@ def test_a_damaged_checkpoint_is_refused(recipe: Recipe, documentation: list[str
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
-    recipe: Recipe, documentation: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(tmp_path, replace(recipe, steps=1), say=quietly)
     before = (tmp_path / "checkpoint.pt").read_bytes()
@@ -198,7 +195,7 @@ def test_the_matrices_inside_the_blocks_are_updated_as_the_recipe_says(recipe: R
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("changes", [{"optimiser": "muon"}, {"sparsity": 0.05, "revival": 0.0}])
 def test_a_run_of_another_kind_goes_on_as_if_it_had_not_stopped(
-    recipe: Recipe, documentation: list[str], tmp_path: Path, changes: dict[str, Any]
+    recipe: Recipe, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     own = replace(recipe, **changes)
     train(tmp_path / "whole", replace(own, steps=6, decay=0.0), say=quietly)
@@ -210,17 +207,8 @@ def test_a_run_of_another_kind_goes_on_as_if_it_had_not_stopped(
     assert all(torch.equal(tensor, cut[name]) for name, tensor in whole.items())
 
 
-def test_the_log_looks_at_the_validation_text_too(recipe: Recipe, tmp_path: Path) -> None:
-    for name, documents in (("own", made_up_documents(60)), ("other", ["Unlike.", "Xyzzy plugh 123."])):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
-    wanted = TextSource((str(tmp_path / "own.txt"),), validation=str(tmp_path / "other.txt"))
-    train(tmp_path / "out", replace(recipe, steps=20), wanted=wanted, say=quietly)
-    (line,) = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
-    assert line["validation_loss"] > line["held_out_loss"] > 0
-
-
 def test_a_loss_that_is_not_a_number_ends_training(
-    recipe: Recipe, documentation: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = loop.batch_loss
 

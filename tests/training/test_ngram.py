@@ -57,17 +57,3 @@ def test_probabilities_are_those_of_the_definition(order: int) -> None:
     assert everything == pytest.approx(-sum(logs), rel=1e-9)
     without = fast.nats(np.array(unseen), skip=np.array([0, 7]))
     assert without == pytest.approx(-sum(logs) + logs[0] + logs[7], rel=1e-9)
-
-
-@pytest.mark.parametrize("context", [[], [2], [1, 0], [6], [0, 1, 0, 0, 1, 2], [5, 6, 0, 1]])
-def test_probabilities_sum_to_one(context: list[int]) -> None:
-    model = NgramModel(np.array(stream(300, 3)), order=4, vocabulary=VOCABULARY)
-    skip = np.arange(len(context))
-    total = sum(math.exp(-model.nats(np.array([*context, word]), skip=skip)) for word in range(VOCABULARY))
-    assert total == pytest.approx(1, abs=1e-12)
-
-
-def test_counting_beats_guessing_on_text_that_repeats() -> None:
-    model = NgramModel(np.array([1, 2, 3, 4] * 50), order=3, vocabulary=VOCABULARY)
-    nats = model.nats(np.array([1, 2, 3, 4] * 5), skip=np.array([0, 1]))
-    assert nats / 18 < 0.1 < math.log(VOCABULARY)

@@ -39,6 +39,26 @@ def test_its_gradient_is_that_of_the_formula() -> None:
         torch.testing.assert_close(own.double(), right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_above_the_free_number_costs_more_in_deeper_layers(recipe: Recipe, layers: int) -> None:
+    """The first costs nothing, the last, or the only one, its whole weight."""
+    network: Any = replace(recipe, layers=layers).model()
+    terms, seen = MemoryTerms(network), []
+    for block in network.gpt_neox.layers:
+        values = block.mlp.dense_4h_to_h
+        values.register_forward_pre_hook(lambda own, inputs: seen.append((inputs[0], own.weight)))
+    network(TOKENS)
+    each = [log_effective(coefficients, weight.norm(dim=0)) for coefficients, weight in seen]
+    above = [(one - math.log(5)).clamp(min=0).mean().item() for one in each]
+    assert above[0] > 0
+    found = terms.penalty(ALL, sparsity=2.0, free=5.0, revival=0.0)
+    assert found.item() == pytest.approx(2 * above[-1], rel=1e-5)
+    network(TOKENS)
+    assert terms.penalty(ALL, sparsity=2.0, free=24.0, revival=0.0).item() == 0
+    network(TOKENS)
+    assert terms.penalty(~ALL, sparsity=0.0, free=1.0, revival=1.0).item() == 0  # a batch without a sentence
+
+
 def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
     """Keys times a, values over a: the same function, and the same penalty; one on coefficients would be a times it."""
     network: Any = recipe.model()
@@ -54,25 +74,6 @@ def test_it_does_not_change_under_relu_s_symmetry(recipe: Recipe) -> None:
     network(TOKENS)
     assert terms.penalty(ALL, sparsity=1.0, free=1.0, revival=0.0).item() == pytest.approx(before, rel=1e-4)
     assert before > 1
-
-
-def test_an_effective_number_that_is_free_costs_nothing(recipe: Recipe) -> None:
-    network: Any = recipe.model()
-    terms, seen = MemoryTerms(network), []
-    for block in network.gpt_neox.layers:
-        values = block.mlp.dense_4h_to_h
-        values.register_forward_pre_hook(lambda own, inputs: seen.append((inputs[0], own.weight)))
-    network(TOKENS)
-    each = [log_effective(coefficients, weight.norm(dim=0)) for coefficients, weight in seen]
-    depth = [layer / (len(each) - 1) for layer in range(len(each))]
-    above = [(one - math.log(5)).clamp(min=0).mean().item() for one in each]
-    expected = sum(share * one for share, one in zip(depth, above, strict=True))
-    found = terms.penalty(ALL, sparsity=2.0, free=5.0, revival=0.0)
-    assert found.item() == pytest.approx(2 * expected, rel=1e-5)
-    assert 0 < expected < sum(one.mean().item() for one in each)
-    assert above[0] > 0  # which costs nothing in the first layer
-    network(TOKENS)
-    assert terms.penalty(ALL, sparsity=2.0, free=24.0, revival=0.0).item() == 0
 
 
 def test_a_silent_memory_s_key_is_moved_and_others_are_not(recipe: Recipe) -> None:
@@ -113,20 +114,6 @@ def test_firing_between_sentences_is_not_enough(recipe: Recipe) -> None:
     network(tokens)
     terms.penalty(tokens != 0, sparsity=0.0, free=1.0, revival=1.0).backward()
     assert keys.bias.grad[5] == pytest.approx(-1 / 24)
-
-
-def test_the_only_layer_has_the_whole_weight(recipe: Recipe) -> None:
-    network: Any = replace(recipe, layers=1).model()
-    terms = MemoryTerms(network)
-    network(TOKENS)
-    assert terms.penalty(ALL, sparsity=1.0, free=1.0, revival=0.0).item() > 1
-
-
-def test_a_batch_without_a_sentence_revives_nothing(recipe: Recipe) -> None:
-    network: Any = recipe.model()
-    terms = MemoryTerms(network)
-    network(TOKENS)
-    assert terms.penalty(~ALL, sparsity=0.0, free=1.0, revival=1.0).item() == 0
 
 
 @pytest.mark.fast(1)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,9 +36,14 @@ def counted_text(tokens: int = 2_000) -> Text:
     return Text(np.arange(tokens, dtype=np.uint16), starts, np.zeros(1, np.int64), tokens)
 
 
+def quietly(text: str) -> None:
+    pass
+
+
 def test_half_of_the_windows_are_the_beginning_and_a_sentence(recipe: Recipe) -> None:
     text = counted_text()
-    rows = np.concatenate([windows(text, recipe, step) for step in range(100)])
+    each = [windows(text, recipe, step) for step in range(100)]
+    rows = np.concatenate(each)
     assert rows.shape == (800, 17)
     begins = rows[:, 0] == 0
     assert 0.45 < begins.mean() < 0.55
@@ -45,16 +51,43 @@ def test_half_of_the_windows_are_the_beginning_and_a_sentence(recipe: Recipe) ->
     # The rest of a window is the text as it stands.
     assert (np.diff(rows[:, 1:], axis=1) == 1).all()
     assert (rows[~begins, 1] == rows[~begins, 0] + 1).all()
-
-
-def test_windows_depend_on_seed_and_step_alone(recipe: Recipe) -> None:
-    text = counted_text()
-    fifth, fiftieth = windows(text, recipe, 5), windows(text, recipe, 50)
     # Of other epochs: only the last one's order is kept, so each of these is drawn anew.
-    assert (windows(text, recipe, 5) == fifth).all()
-    assert (windows(text, recipe, 50) == fiftieth).all()
-    other = Recipe(**{**vars(recipe), "seed": 1})
-    assert not (windows(text, other, 5) == fifth).all()
+    assert (windows(text, recipe, 5) == each[5]).all()
+    assert (windows(text, recipe, 50) == each[50]).all()
+    assert not (windows(text, replace(recipe, seed=1), 5) == each[5]).all()
+
+
+def test_documentation_is_prepared_once(recipe: Recipe, documentation: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    made = prepare_text(recipe, tmp_path, say=said.append)
+    assert said[0] == "reading the documentation on this machine"
+    assert made.tokenizer.get_vocab_size() == 300
+    assert len(made.training.documents) + len(made.held_out.documents) == 300
+    # Too few sentences for 4,000: the tenth of all classes is held out, less what shares a run of 50 tokens.
+    candidates = sum(document_hash(text) < 1_000 for text in documentation)
+    assert 0 < len(made.held_out_keys) == len(made.held_out.documents) <= candidates
+    newline = made.tokenizer.encode("\n").ids[0]
+    for text in (made.training, made.held_out):
+        assert (text.tokens[text.documents] == 0).all()
+        assert (text.tokens == 0).sum() == len(text.documents)
+        first = np.isin(text.sentences - 1, text.documents)
+        assert (text.tokens[text.sentences - 1] == np.where(first, 0, newline)).all()
+    whole = "".join(made.tokenizer.decode(made.training.tokens[1:].tolist(), skip_special_tokens=True))
+    assert len(whole.encode()) == made.training.text_bytes
+    sentences = read_alone(made, recipe)
+    assert len(sentences) == len({s for text in documentation for s in split_sentences(text, "sentence")})
+    assert max(map(len, sentences)) == 15
+    assert split_sentences(documentation[0], "sentence")[0].startswith(made.tokenizer.decode(sentences[0]))
+
+    again = prepare_text(recipe, tmp_path, say=said.append)
+    assert len(said) == 3
+    assert (again.training.tokens == made.training.tokens).all()
+    assert again.held_out_keys == made.held_out_keys
+    with pytest.raises(TrainingError, match="prepared for another recipe"):
+        prepare_text(replace(recipe, vocabulary=280), tmp_path, say=quietly)
+    del documentation[2:]
+    with pytest.raises(TrainingError, match="is too little to train on"):
+        prepare_text(replace(recipe, context=512), tmp_path / "other", say=quietly)
 
 
 def test_an_epoch_reads_every_place_once(recipe: Recipe) -> None:
@@ -67,55 +100,6 @@ def test_an_epoch_reads_every_place_once(recipe: Recipe) -> None:
         assert len(set(starts % 16)) == 1
     assert sorted(first) != first.tolist()
     assert first.tolist() != second.tolist()
-
-
-def test_documentation_is_prepared_once(recipe: Recipe, documentation: list[str], tmp_path: Path) -> None:
-    said: list[str] = []
-    made = prepare_text(recipe, tmp_path, say=said.append)
-    assert said[0] == "reading the documentation on this machine"
-    assert made.tokenizer.get_vocab_size() == 300
-    assert len(made.training.documents) + len(made.held_out.documents) == 300
-    # Too few sentences for 4,000: the tenth of all classes is held out, less what shares a run of 50 tokens.
-    candidates = sum(document_hash(text) < 1_000 for text in documentation)
-    assert 0 < len(made.held_out_keys) == len(made.held_out.documents) <= candidates
-    for text in (made.training, made.held_out):
-        assert (text.tokens[text.documents] == 0).all()
-        assert (text.tokens == 0).sum() == len(text.documents)
-        newline = made.tokenizer.encode("\n").ids[0]
-        assert (
-            text.tokens[text.sentences - 1] == np.where(np.isin(text.sentences - 1, text.documents), 0, newline)
-        ).all()
-    whole = "".join(made.tokenizer.decode(made.training.tokens[1:].tolist(), skip_special_tokens=True))
-    assert len(whole.encode()) == made.training.text_bytes
-
-    again = prepare_text(recipe, tmp_path, say=said.append)
-    assert len(said) == 3
-    assert (again.training.tokens == made.training.tokens).all()
-    assert again.held_out_keys == made.held_out_keys
-
-
-def test_sentences_are_read_alone_as_the_demo_mines_them(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
-    made = prepare_text(recipe, tmp_path, say=lambda text: None)
-    sentences = read_alone(made, recipe)
-    assert len(sentences) == len({s for text in documentation for s in split_sentences(text, "sentence")})
-    assert max(map(len, sentences)) == 15
-    first = split_sentences(documentation[0], "sentence")[0]
-    assert first.startswith(made.tokenizer.decode(sentences[0]))
-
-
-def test_text_of_another_recipe_or_too_little_is_refused(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
-    prepare_text(recipe, tmp_path, say=lambda text: None)
-    with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
-        prepare_text(recipe, tmp_path, say=lambda text: None, wanted=TextSource(part="stdlib"))
-    with pytest.raises(TrainingError, match="prepared for another recipe"):
-        prepare_text(Recipe(**{**vars(recipe), "vocabulary": 280}), tmp_path, say=lambda text: None)
-    del documentation[2:]
-    with pytest.raises(TrainingError, match="is too little to train on"):
-        prepare_text(Recipe(**{**vars(recipe), "context": 512}), tmp_path / "other", say=lambda text: None)
 
 
 @pytest.fixture
@@ -150,6 +134,14 @@ def test_texts_of_one_s_own_are_read_one_after_the_other(recipe: Recipe, files: 
     assert len(said) == 3
     assert again.validation is not None
     assert (again.validation.tokens == made.validation.tokens).all()
+    # Lines may be the documents.
+    lines = [f"{text}  Line {number}. Twice." for number, text in enumerate(made_up_documents(40))]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    made = prepare_text(
+        recipe, tmp_path / "lines", say=quietly, wanted=TextSource((str(tmp_path / "lines.txt"),), split="line")
+    )
+    assert decoded(made, made.training) == [text for text in lines if document_hash(text) >= 1_000]
+    assert decoded(made, made.held_out) == [text for text in lines if document_hash(text) < 1_000]
 
 
 def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
@@ -163,26 +155,33 @@ def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, file
 
 
 def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
-    wanted = TextSource((files[0],))
-    prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=wanted)
-    others = (TextSource(), TextSource((files[2],)), replace(wanted, max_bytes=1_000), replace(wanted, validation="x"))
-    for other in others:
+    wanted, folder = TextSource((files[0],)), tmp_path / "text"
+    prepare_text(recipe, folder, say=quietly, wanted=wanted)
+    # A folder made before a way of reading was known still holds.
+    facts = json.loads((folder / "text.json").read_text())
+    del facts["wanted"]["split"]
+    (folder / "text.json").write_text(json.dumps(facts))
+    prepare_text(recipe, folder, say=quietly, wanted=wanted)
+    changes: list[dict[str, Any]] = [{"max_bytes": 1_000}, {"validation": "x"}, {"split": "line"}]
+    others = [replace(wanted, **change) for change in changes]
+    for other in (TextSource(), TextSource(part="stdlib"), TextSource((files[2],)), *others):
         with pytest.raises(TrainingError, match="holds text prepared for another recipe; choose another folder"):
-            prepare_text(recipe, tmp_path / "text", say=lambda text: None, wanted=other)
+            prepare_text(recipe, folder, say=quietly, wanted=other)
 
 
 def test_a_text_that_is_not_there_or_says_nothing_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
-    with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
-        prepare_text(recipe, tmp_path / "1", say=lambda text: None, wanted=TextSource((files[0], "nowhere.txt")))
-    with pytest.raises(CorpusNotFound, match=r"no such text: 'nowhere\.txt'"):
-        prepare_text(
-            recipe, tmp_path / "1", say=lambda text: None, wanted=TextSource((files[0],), validation="nowhere.txt")
-        )
     (tmp_path / "empty.txt").write_text("\n \n")
-    with pytest.raises(TrainingError, match=r"empty\.txt has no sentence to train on"):
-        prepare_text(recipe, tmp_path / "2", say=lambda text: None, wanted=TextSource((str(tmp_path / "empty.txt"),)))
-    with pytest.raises(TrainingError, match=r"c\.txt is too little to train on: \d+ tokens"):
-        prepare_text(replace(recipe, context=99), tmp_path / "3", say=lambda text: None, wanted=TextSource((files[2],)))
+    (tmp_path / "novel.txt").write_text("\n".join(made_up_documents(60)))
+    for number, (names, options, line) in enumerate((
+        ((files[0], "nowhere.txt"), {}, r"no such text: 'nowhere\.txt'"),
+        ((files[0],), {"validation": "nowhere.txt"}, r"no such text: 'nowhere\.txt'"),
+        ((str(tmp_path / "empty.txt"),), {}, r"empty\.txt has no sentence to train on"),
+        ((files[2],), {}, r"c\.txt is too little to train on: \d+ tokens"),
+        ((str(tmp_path / "novel.txt"),), {}, r"none of the 1 documents of .*novel\.txt is held out"),
+    )):  # fmt: skip
+        own = replace(recipe, context=99) if names == (files[2],) else recipe
+        with pytest.raises((CorpusNotFound, TrainingError), match=line):
+            prepare_text(own, tmp_path / str(number), say=quietly, wanted=TextSource(names, **options))
 
 
 def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
@@ -198,7 +197,7 @@ def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
     for number, most in enumerate((100_000, 2_000)):
         monkeypatch.setattr(training_text, "SAMPLE_BYTES", most)
         wanted = TextSource((files[0], files[1]), text_field="body")
-        prepare_text(recipe, tmp_path / str(number), say=lambda text: None, wanted=wanted)
+        prepare_text(recipe, tmp_path / str(number), say=quietly, wanted=wanted)
     whole, sample = learned
     assert set(sample) < set(whole)
     total = sum(len(text.encode()) for text in made_up_documents(60))
@@ -209,7 +208,7 @@ def test_sentences_of_one_s_own_text_are_read_alone(
     recipe: Recipe, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = replace(recipe, context=200)
-    made = prepare_text(long, tmp_path / "text", say=lambda text: None, wanted=TextSource((files[0],)))
+    made = prepare_text(long, tmp_path / "text", say=quietly, wanted=TextSource((files[0],)))
     sentences = {s for text in made_up_documents(40) for s in split_sentences(text, "sentence")}
     found = [made.tokenizer.decode(ids) for ids in read_alone(made, long)]
     assert len(found) == len(made.training.sentences)
@@ -217,34 +216,6 @@ def test_sentences_of_one_s_own_text_are_read_alone(
     assert max(map(len, read_alone(made, recipe))) == 15
     monkeypatch.setattr(training_text, "READ_ALONE", 7)
     assert [made.tokenizer.decode(ids) in sentences for ids in read_alone(made, long)] == [True] * 7
-
-
-def test_lines_may_be_the_documents(recipe: Recipe, tmp_path: Path) -> None:
-    lines = [f"{text}  Line {number}. Twice." for number, text in enumerate(made_up_documents(40))]
-    (tmp_path / "a.txt").write_text("\n".join(lines))
-    source = TextSource((str(tmp_path / "a.txt"),), split="line")
-    made = prepare_text(recipe, tmp_path / "text", say=print, wanted=source)
-    assert decoded(made, made.training) == [text for text in lines if document_hash(text) >= 1_000]
-    assert decoded(made, made.held_out) == [text for text in lines if document_hash(text) < 1_000]
-
-
-def test_a_text_of_which_nothing_is_held_out_is_refused(recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / "novel.txt").write_text("\n".join(made_up_documents(60)))
-    wanted = TextSource((str(tmp_path / "novel.txt"),))
-    with pytest.raises(TrainingError, match=r"none of the 1 documents of .*novel\.txt is held out"):
-        prepare_text(recipe, tmp_path / "text", say=print, wanted=wanted)
-
-
-def test_a_folder_made_before_a_way_of_reading_was_known_still_holds(
-    recipe: Recipe, files: list[str], tmp_path: Path
-) -> None:
-    prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],)))
-    facts = json.loads((tmp_path / "text.json").read_text())
-    del facts["wanted"]["split"]
-    (tmp_path / "text.json").write_text(json.dumps(facts))
-    prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],)))
-    with pytest.raises(TrainingError, match="another recipe"):
-        prepare_text(recipe, tmp_path, say=print, wanted=TextSource((files[0],), split="line"))
 
 
 @pytest.mark.parametrize(
@@ -255,5 +226,5 @@ def test_somebody_s_text_json_is_refused(
 ) -> None:
     (tmp_path / "text.json").write_bytes(content)
     with pytest.raises(TrainingError, match="choose another folder"):
-        prepare_text(recipe, tmp_path, say=lambda text: None)
+        prepare_text(recipe, tmp_path, say=quietly)
     assert (tmp_path / "text.json").read_bytes() == content
