@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.full)
         if mark and seen[function] > mark.kwargs.get("full", len(items)):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real disk of 1 MB, where mounting is allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield folder
+    # Lazily: the error that a test holds keeps the mapped files of its frames alive.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.experts import as_stored, counted_through, numberings_of, with_experts, with_names
+from mnemoscope.atlas.experts import as_stored, counted_through, numberings_of, with_experts
 from mnemoscope.atlas.manifest import read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
@@ -78,24 +78,6 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
     return open_atlas(build(tmp_path_factory.mktemp("experts")))
 
 
-def test_numberings_are_those_of_every_layer_of_a_model_of_experts() -> None:
-    assert numberings_of([7, 4], [MIXED, None]) == NUMBERINGS
-    assert numberings_of([7, 4], None) == {}
-
-
-def test_columns_as_they_are_stored() -> None:
-    found = with_experts({"memory": range(7), "rank": [0] * 7}, NUMBERINGS, 0)
-    assert (found["expert"].tolist(), found["memory"].tolist(), found["rank"]) == (EXPERT, WITHIN, [0] * 7)
-    dense = with_experts({"memory": [0, 3]}, NUMBERINGS, 1)
-    assert (dense["expert"].tolist(), dense["memory"].tolist()) == ([None, None], [0, 3])
-    rows = {"layer": [0, 1, 0], "memory": [6, 3, 2], "other_layer": [1, 0, 0], "other_memory": [1, 1, 5]}
-    mixed = with_experts(rows, NUMBERINGS, None)
-    assert (mixed["expert"].tolist(), mixed["memory"].tolist()) == ([2, None, 1], [2, 3, 0])
-    assert (mixed["other_expert"].tolist(), mixed["other_memory"].tolist()) == ([None, 0, 2], [1, 1, 1])
-    assert with_experts({"prefix": [1]}, NUMBERINGS, None) == {"prefix": [1]}
-    assert with_experts(rows, {}, None) == rows
-
-
 def test_rows_counted_through_and_back() -> None:
     stored = pl.DataFrame({"expert": EXPERT, "memory": WITHIN}, schema={"expert": pl.Int16, "memory": pl.Int32})
     counted = counted_through(stored, NUMBERINGS, 0)
@@ -114,12 +96,6 @@ def test_as_many_experts_as_a_manifest_may_have() -> None:
     most = Numbering((1,) * 2**15, 2**15)
     rows = pl.DataFrame({"layer": [0, 0, 1, 1], "expert": [2**14, 2**15 - 1, 0, 1], "memory": [0] * 4})
     assert counted_through(rows, {0: most, 1: most}, None)["memory"].to_list() == [2**14, 2**15 - 1, 0, 1]
-
-
-def test_who_reads_memories_reads_their_experts_too() -> None:
-    assert with_names(["memory", "rank"]) == ["memory", "rank", "expert"]
-    assert with_names(["other_memory", "memory", "expert"]) == ["other_memory", "memory", "expert", "other_expert"]
-    assert with_names(["rank"]) == ["rank"]
 
 
 def test_an_atlas_of_experts_is_whole_and_stores_their_names(atlas: Atlas) -> None:

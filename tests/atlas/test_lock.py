@@ -48,17 +48,6 @@ def test_a_folder_made_for_nothing_is_taken_away_again(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["table"]
 
 
-def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
-    def fail() -> None:
-        with lock_folder(tmp_path):
-            raise KeyError("stop")
-
-    with pytest.raises(KeyError):
-        fail()
-    with lock_folder(tmp_path):
-        pass
-
-
 def test_a_lock_file_that_cannot_be_removed_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, missing_ok: bool = False) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))

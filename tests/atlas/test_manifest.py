@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas import verify
-from mnemoscope.atlas.folder import clear, occupancy
+from mnemoscope.atlas.folder import occupancy
 from mnemoscope.atlas.manifest import begin, read_manifest, seal, unfinished_plan, work_of
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasUnfinished
 from support.handbuilt_atlas import build_atlas, manifest, seal_as_is, write_tables
@@ -31,12 +31,6 @@ def test_a_folder_s_life(tmp_path: Path) -> None:
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
         "background.parquet", "manifest.json", "manifest.sha256", "tokens.parquet", "vocabulary.parquet",
     ]  # fmt: skip
-
-
-def test_a_folder_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("")
-    assert occupancy(tmp_path) == "foreign"
-    assert occupancy(tmp_path / "thesis.tex") == "foreign"
 
 
 def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Path) -> None:
@@ -85,16 +79,6 @@ def test_a_package_that_is_not_installed_has_no_version(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("begun", [{}, {"work": None}, {"work": {}}, {"work": 1}, {"work": {"leases": 3}}, None])
 def test_what_workers_share_of_a_run(begun: dict[str, Any] | None) -> None:
     assert work_of(begun) == ({"leases": 3} if begun and begun.get("work") == {"leases": 3} else None)
-
-
-def test_clearing_keeps_what_people_wrote(tmp_path: Path) -> None:
-    directory = build_atlas(tmp_path / "a", part=(1, 2))
-    for name in ("analyses/manifest.json", "report/index.html", "work/state.safetensors"):
-        (directory / name).parent.mkdir()
-        (directory / name).write_text("")
-    (directory / "annotations.sqlite").write_text("mine")
-    clear(directory)
-    assert [path.name for path in directory.iterdir()] == ["annotations.sqlite"]
 
 
 def test_a_manifest_of_another_form_is_damage_though_it_is_sealed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation import files
 from mnemoscope.foundation.files import replacing, storing, write_json
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES
-from support.handbuilt_atlas import PROVENANCE, SENTENCES, sentence_columns, trigger_columns, trigger_rows, write_tables
+from support.handbuilt_atlas import PROVENANCE, sentence_columns, trigger_columns, trigger_rows, write_tables
 
 
 def test_histogram_edges_are_the_contract_s() -> None:
@@ -253,36 +252,3 @@ def test_a_folder_where_a_file_stands(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFailed, match="cannot write"):
         write_json(tmp_path / "file" / "a.json", {})
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real disk of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk(small_disk: Path) -> None:
-    path = small_disk / "state"
-    with pytest.raises(StoreFailed, match=r"No space left on device \(.* MB free there\)"):
-        files.write_bytes(path, b"x" * 2_000_000)
-    assert list(small_disk.iterdir()) == []
-
-
-def test_a_read_only_disk(small_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreFailed, match="Read-only file system"):
-        files.write_bytes(small_disk / "state", b"x")
-
-
-def test_sentences_are_as_given(tmp_path: Path) -> None:
-    write_sentences(tmp_path, [sentence_columns(SENTENCES)], provenance=PROVENANCE)
-    rows = pq.read_table(tmp_path / "sentences/part-000.parquet")
-    assert rows["tokens"].to_pylist() == SENTENCES

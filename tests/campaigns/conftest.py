@@ -6,13 +6,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
-from mnemoscope.annotations import Store, open_store
+from mnemoscope.annotate.judgements.tables import items
+from mnemoscope.annotations import Annotator, Store, open_store
 from mnemoscope.atlas import Atlas
 from support.judged_atlas import judged_atlas
 from support.postgresql import Server, postgresql
 
 Opening = Callable[[], Store]
+
+
+def someone(store: Store, name: str = "Ada") -> Annotator:
+    found = store.annotator(store.invite(name).token)
+    assert found is not None
+    return found
+
+
+def codes(store: Store, kind: str) -> list[str]:
+    """Codes of items, which no annotator can tell apart."""
+    with store.database.reading() as connection:
+        asked = select(items.c.code).where(items.c.kind == kind).order_by(items.c.layer, items.c.memory)
+        return [str(code) for code in connection.execute(asked).scalars()]
 
 
 @pytest.fixture(scope="session")

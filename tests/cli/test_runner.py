@@ -142,19 +142,6 @@ def verb_script(*lines: str) -> str:
     )
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    """`mnemoscope ... | head -1`: quiet, exit code 0."""
-    script = verb_script("for i in range(200_000): print(i)")
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "0\n"
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait() == 0
-
-
 def test_a_character_that_the_terminal_lacks_is_no_error() -> None:
     script = verb_script("print('caf\\u00e9 \\u2603')")
     command = [sys.executable, "-X", "utf8=0", "-c", script]
@@ -183,7 +170,7 @@ def test_ctrl_c_in_a_real_process() -> None:
         "import runpy; runpy.run_module('mnemoscope', run_name='__main__')",
     ],
 )
-@pytest.mark.parametrize("module", ["mnemoscope.cli", "typer", "mnemoscope.cli.start.mine"])
+@pytest.mark.parametrize("module", ["mnemoscope.cli", "mnemoscope.cli.start.mine"])
 def test_ctrl_c_while_the_verbs_are_still_being_imported(module: str, begin: str) -> None:
     script = (
         "import os, signal, sys, time\n"

@@ -101,11 +101,6 @@ def test_what_show_refuses(atlas: str, arguments: list[str], said: str, capsys: 
     assert said in err
 
 
-def test_show_without_an_atlas(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["show", str(tmp_path), "L0.M0"]) == 2
-    assert "does not hold an atlas" in capsys.readouterr().err
-
-
 def test_verify_a_whole_atlas(atlas: str, capsys: Capture) -> None:
     assert main(["verify", atlas]) == 0
     assert capsys.readouterr().out == f"{atlas} is whole: 12 files are what was mined\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,7 +163,10 @@ def test_the_server_ends_so_too(name: str, amidst: bool, tmp_path: Path) -> None
     first = AMIDST.format(name=f"SIG{name}") if amidst else ""
     with begin(["serve", build_atlas(tmp_path / "atlas"), "--port", "0"], first=first) as process:
         assert process.stdout is not None
-        with urllib.request.urlopen(process.stdout.readline().split()[1] + "index.json", timeout=30):
+        line = process.stdout.readline()
+        said = re.fullmatch(r"open (http://127\.0\.0\.1:\d+/) in a browser; Ctrl-C ends it\n", line)
+        assert said
+        with urllib.request.urlopen(said[1] + "index.json", timeout=30):
             pass
         if not amidst:
             process.send_signal(getattr(signal, f"SIG{name}"))

@@ -20,15 +20,6 @@ def test_it_shows_the_memory_that_decides(capsys: Capture) -> None:
     assert max(cell_len(line) for line in out.splitlines()) <= 118
 
 
-def test_before_and_after_and_other_positions(capsys: Capture) -> None:
-    assert main(["trace", MODEL, PROMPT, "--set", "L1.M4*2@last", "--set", "L0.M0=0", "--position", "1"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Before and after L1.M4*2@last, L0.M0=0\n")
-    assert "Before. Layer by layer after position 1, ·cat" in out
-    assert "After. Layer by layer after position 1, ·cat" in out
-    assert max(cell_len(line) for line in out.splitlines()) <= 118
-
-
 def test_json_is_the_trace_as_python_has_it(capsys: Capture) -> None:
     assert main(["trace", MODEL, PROMPT, "--json", "--top", "2", "--generate", "1"]) == 0
     found = json.loads(capsys.readouterr().out)

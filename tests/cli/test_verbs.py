@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -161,16 +160,3 @@ def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark
     assert "too short to warm up with --warm 1000000 tokens" in capsys.readouterr().err
     for words in (["--model", "gpt5"], ["--rounds", "0"], ["--warm", "0"]):
         assert main(["bench", *words]) == 2
-
-
-def test_train_goes_on_and_refuses_another_recipe(tmp_path: Path, documentation: None, capsys: Capture) -> None:
-    words: list[Any] = ["train", "--out", str(tmp_path), "--batch", "1"]
-    assert main([*words, "--steps", "1"]) == 0
-    assert (tmp_path / "model" / "MODEL_CARD.md").is_file()
-    assert main([*words, "--steps", "2"]) == 0
-    assert "going on from step 1" in capsys.readouterr().err
-    assert int(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"]) == 2
-    assert main([*words, "--steps", "2", "--seed", "1"]) == 2
-    assert "was begun with another recipe" in capsys.readouterr().err
-    assert main([*words, "--steps", "0"]) == 2
-    assert "steps must be at least 1, not 0" in capsys.readouterr().err

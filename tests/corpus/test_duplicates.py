@@ -28,10 +28,6 @@ def test_the_first_of_its_kind_counts_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["repeats.bin"]
 
 
-def test_nothing_has_no_repeats(tmp_path: Path) -> None:
-    assert repeats(text_hashes([]), tmp_path) == []
-
-
 def test_texts_that_differ_in_either_half_of_the_hash_differ(tmp_path: Path) -> None:
     hashes = np.array([[1, 1], [1, 2], [2, 2], [1, 1], [2**64 - 1, 0], [2**64 - 1, 0]], np.uint64)
     assert repeats(hashes, tmp_path) == [2, 1, 1, 0, 2, 0]

@@ -80,15 +80,6 @@ def test_what_the_hub_says_is_shortened(monkeypatch: pytest.MonkeyPatch, length:
     assert str(refused.value) == f"hub:no/such: the hub cannot be asked ({said}); check name and network"
 
 
-def test_a_file_of_a_data_set_is_one_too(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "one"}\n')
-    first = open_source(f"hub:{tmp_path}").identity
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "rows.jsonl").write_text('{"text": "two"}\n')
-    assert open_source(f"hub:{tmp_path}").identity != first
-
-
 def test_an_unknown_data_set_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A port that nothing listens on: the same as no network, whatever machine this is.
     monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", "http://127.0.0.1:9", raising=False)

@@ -15,7 +15,7 @@ from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.corpus.tokenized import finalize, preparation
 from mnemoscope.corpus.tokenized.first_pass import ReadState
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, ModelDamaged, OptionError, PromptError, StoreFailed
-from support.corpus_reference import Expected, Letters, Words, expected_copy
+from support.corpus_reference import Expected, Words, expected_copy
 from support.corpus_texts import varied_text
 from support.durable import Disk
 
@@ -87,16 +87,6 @@ def test_a_finished_copy_holds_its_files_and_no_more(text: Path, tmp_path: Path)
     assert set(files(tmp_path / "copy")) == {"copy.json", *(f"{name}.bin" for name in names)}
 
 
-def test_documents_are_held_out_by_their_hash(text: Path, tmp_path: Path) -> None:
-    copy = make(text, tmp_path / "copy")
-    documents = list(open_source(str(text)).documents())
-    threshold = copy.counts["held_out_threshold"]
-    held = {number for number, document in enumerate(documents) if document_hash(document) < threshold}
-    assert copy.counts["held_out_documents"] == len(held) > 0
-    assert set(copy.documents(copy.held).tolist()) <= held
-    assert not set(copy.documents(copy.mined).tolist()) & held
-
-
 @pytest.mark.full
 def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
@@ -105,14 +95,6 @@ def test_the_threshold_grows_until_there_are_enough_sentences(tmp_path: Path) ->
     same(copy, expected_copy(path.read_text().split("\n\n"), lambda t: split_sentences(t, "sentence"), longest=LONGEST))
     assert 200 < copy.counts["held_out_threshold"] < 1_000
     assert 4_000 <= copy.counts["held_out_sentences"] < 4_020
-
-
-def test_windows_of_white_space_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("ab    cd e")
-    source = open_source(str(tmp_path / "a.txt"), split="document")
-    copy = prepare(source, Letters(), directory=tmp_path / "copy", longest=2, split="document", vocabulary=128)
-    assert [copy.text(sentence) for sentence in range(copy.sentences)] == ["ab", "cd", " e"]
-    assert copy.counts["windows"] == 3
 
 
 def test_a_document_in_pieces_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,16 +122,6 @@ def test_a_text_that_would_be_held_out_whole_is_mined(tmp_path: Path) -> None:
     copy = make(tmp_path / "a.txt", tmp_path / "copy")
     assert copy.mined.tolist() == [0]
     assert (copy.held.tolist(), copy.counts["held_out_threshold"]) == ([], 0)
-
-
-def test_the_built_in_corpus_holds_out_its_own_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [f"Document {i}. Its end {i}." for i in range(50)]
-    keys = frozenset(pydocs.document_key(texts[i]) for i in (3, 30))
-    monkeypatch.setattr(pydocs, "documents", lambda part: iter(texts))
-    monkeypatch.setattr(pydocs, "held_out_hashes", lambda: keys)
-    copy = make("builtin:pydocs", tmp_path / "copy")
-    assert [copy.text(int(i)) for i in copy.held] == ["Document 3.", "Its end 3.", "Document 30.", "Its end 30."]
-    assert copy.counts["held_out_documents"] == 2
 
 
 def test_reading_stops_soon_after_a_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,15 +197,6 @@ def test_the_fingerprint_is_that_of_lengths_texts_documents_and_flags(text: Path
     assert copy.fingerprint == hashlib.sha256(digests).hexdigest()
 
 
-def test_the_fingerprint_is_the_texts(text: Path, tmp_path: Path) -> None:
-    first = make(text, tmp_path / "a").fingerprint
-    moved = tmp_path / "moved.txt"
-    moved.write_text(text.read_text())
-    assert make(moved, tmp_path / "b").fingerprint == first
-    moved.write_text(text.read_text().replace("Hello there.", "Hello, there."))
-    assert make(moved, tmp_path / "c").fingerprint != first
-
-
 def test_progress_is_told(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "PROGRESS_EVERY", 0)
     told: list[tuple[str, float, float | None, str]] = []
@@ -289,12 +252,6 @@ def test_a_token_beyond_the_head(tmp_path: Path) -> None:
 def test_impossible_arguments(text: Path, tmp_path: Path, options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make(text, tmp_path / "copy", **options)
-    assert not (tmp_path / "copy").exists()
-
-
-def test_an_unknown_split(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="unknown split 'words'"):
-        prepare(open_source(str(text)), Words(), directory=tmp_path / "copy", longest=5, split="words", vocabulary=9)
     assert not (tmp_path / "copy").exists()
 
 

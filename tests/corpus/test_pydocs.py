@@ -63,12 +63,6 @@ def test_the_order_is_topics_library_and_distributions_by_name(machine: Path) ->
     assert list(documents("all")) == list(documents())
 
 
-def test_nothing_is_imported(machine: Path) -> None:
-    before = set(sys.modules)
-    list(documents("all"))
-    assert not {"zebra", "gibbon", "apes", "topics", "pydoc_data"} & (set(sys.modules) - before)
-
-
 def test_an_unknown_part_or_a_machine_without_sources_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
@@ -58,13 +57,6 @@ def test_it_is_drawn(atlas: Atlas) -> None:
     assert all(f">E{e}<" in svg for e in range(EXPERTS))
 
 
-def test_a_dense_model_has_none(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("the cat sat\nthe dog ran home\n")
-    out = mine("handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0)
-    with pytest.raises(AtlasUnfinished):
-        routing(open_atlas(out))
-
-
 @pytest.mark.full
 def test_the_report_has_the_figure_and_the_numbers(atlas: Atlas, tmp_path: Path) -> None:
     report = write_report(atlas, tmp_path / "report")
@@ -76,6 +68,3 @@ def test_the_report_has_the_figure_and_the_numbers(atlas: Atlas, tmp_path: Path)
         assert f'<th scope="row">{one.layer}</th><td class="n">{format_value(one.evenness, "share")}</td>' in section
         most = f'{routed[0]["name"]} <small class="soft">{format_value(routed[0]["share"], "share")}</small>'
         assert f'<td class="n">{most}</td>' in section
-    again = write_report(atlas, tmp_path / "again")
-    for path in report.files:
-        assert (report.directory / path).read_bytes() == (again.directory / path).read_bytes(), path

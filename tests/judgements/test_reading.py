@@ -121,6 +121,10 @@ def test_a_file_cut_in_half(tmp_path: Path) -> None:
         ("UPDATE annotations_version SET version = 0;", AtlasDamaged, "has version 0, expected 1"),
         ("DELETE FROM annotations_version;", AtlasDamaged, "does not say one version"),
         ("ALTER TABLE judgements DROP COLUMN kind;", AtlasDamaged, "no such column: judgements.kind"),
+        ("INSERT INTO annotations_version VALUES (1);", AtlasDamaged, "does not say one version, but .*1.*1"),
+        ("UPDATE annotations_version SET version = '1.5x';", AtlasDamaged, "does not say one version"),
+        ("DROP TABLE judgements;", AtlasDamaged, "is not a database of annotations"),
+        ("DROP TABLE annotations_version;", AtlasDamaged, "is not a database of annotations"),
     ],
 )
 def test_other_versions(tmp_path: Path, version: str, error: type[Exception], said: str) -> None:
@@ -164,19 +168,6 @@ def test_the_greatest_numbers_and_a_time_without_its_zone(tmp_path: Path) -> Non
     assert found is not None
     time = datetime(2026, 1, 2, 10, tzinfo=UTC)
     assert found.rows() == [("Ada", time, 2**15 - 1, 2**31 - 1, True, 2**15 - 1, "both", "", [0, 32767], True)]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("INSERT INTO annotations_version VALUES (1);", "does not say one version, but .*1.*1"),
-        ("UPDATE annotations_version SET version = '1.5x';", "does not say one version"),
-        ("DROP TABLE judgements;", "is not a database of annotations"),
-        ("DROP TABLE annotations_version;", "is not a database of annotations"),
-    ],
-)
-def test_databases_that_lack_something(tmp_path: Path, more: str, said: str) -> None:
-    refused(database(tmp_path, [], script=SCHEMA + more), AtlasDamaged, said)
 
 
 def test_a_log_that_waits_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

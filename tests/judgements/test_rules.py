@@ -24,12 +24,6 @@ FINISH = JUDGEMENT | SAYS_NOTHING | {"event": "finish", "kind": "finished"}
 ALL_WORK = FINISH | {"item_kind": None, "layer": None, "memory": None, "code": None, "campaign": None}
 
 
-def test_the_numbers_of_the_rules() -> None:
-    """Three prefixes and 25 patterns are the paper's; what is longer would not fit the columns of stored databases."""
-    assert (rules.AT_LEAST, rules.MOST_PATTERNS) == (3, 25)
-    assert (rules.LONGEST_DESCRIPTION, rules.LONGEST_NAME) == (500, 80)
-
-
 def test_a_line_has_single_spaces_and_a_greatest_length() -> None:
     assert rules.one_line("  a\n b\t c ", what="x", longest=5) == "a b c"
     with pytest.raises(AnnotationError, match="the x has 5 characters; at most 4 fit"):
@@ -188,8 +182,3 @@ def test_rows_that_just_fit(row: dict[str, Any], change: dict[str, Any]) -> None
 def test_rows_that_do_not_fit(row: dict[str, Any], change: dict[str, Any], said: str) -> None:
     with pytest.raises(AnnotationError, match=said):
         rules.check_row(row | change, ATLAS)
-
-
-def test_a_row_lacks_no_field() -> None:
-    with pytest.raises(AnnotationError, match="undoes missing or unknown"):
-        rules.check_row({name: value for name, value in JUDGEMENT.items() if name != "undoes"}, ATLAS)

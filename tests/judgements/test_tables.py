@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Connection, String, create_engine, text
@@ -118,34 +117,6 @@ def test_texts_are_as_long_as_in_the_databases_that_are_out_there() -> None:
         **{(table, name): length for table in said for name, length in (("author", 80), ("made_at", 40), ("key", 80))},
         ("judgements", "kind"): 20, ("judgements", "undoes"): 80, ("verdicts", "verdict"): 20,
     }  # fmt: skip
-
-
-def test_every_row_has_a_number_of_its_own() -> None:
-    keys = {name: [column.name for column in table.primary_key] for name, table in tables.metadata.tables.items()}
-    assert keys.pop("annotations_version") == []
-    assert keys == {name: ["id"] for name in ("campaigns", "annotators", "items", "judgements", "verdicts", "finishes")}
-
-
-def test_an_author_s_judgements_of_an_item_are_found_by_an_index() -> None:
-    indexes = [index for table in tables.GROWING for index in table.indexes]
-    found = {index.name: [column.name for column in index.columns] for index in indexes}
-    names = ("judgements_of_item", "verdicts_on_item", "finishes_of_item")
-    assert found == {name: ["item", "author"] for name in names}
-
-
-def test_postgresql_refuses_changes_of_every_growing_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is told, without a server; tests/campaigns ask a server where there is one."""
-    told: list[str] = []
-    monkeypatch.setattr(tables.metadata, "create_all", lambda connection, checkfirst: None)
-    tables.create(SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), exec_driver_sql=told.append))  # type: ignore[arg-type]
-    assert "annotations_only_grow() RETURNS trigger" in told[0]
-    assert "RAISE EXCEPTION '%% only grows" in told[0]
-    assert sorted(told[1:]) == sorted(
-        f"CREATE TRIGGER {table}_only_grows_{name} BEFORE {what} ON {table}"
-        " FOR EACH STATEMENT EXECUTE FUNCTION annotations_only_grow()"
-        for table in GROWING
-        for name, what in (("row", "UPDATE OR DELETE"), ("all", "TRUNCATE"))
-    )
 
 
 def test_the_database_is_made_once(database: Connection) -> None:

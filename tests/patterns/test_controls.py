@@ -38,7 +38,8 @@ def explained(found: pl.DataFrame, kind: str) -> Explained:
     return result
 
 
-@pytest.mark.parametrize("triggers", [25, 10])
+@pytest.mark.fast(0, full=1)
+@pytest.mark.parametrize("triggers", [10, 25])
 def test_random_prefixes_have_patterns_for_at_most_7_in_500(tmp_path: Path, triggers: int) -> None:
     """The tests are at the level of 1 % for shallow patterns and words, 1 % for topics, and on the safe side of it.
 
@@ -79,7 +80,8 @@ def places_of_ngrams(sentences: list[list[str]], size: int) -> dict[tuple[str, .
     return {ngram: [*places.values()] for ngram, places in found.items()}
 
 
-@pytest.mark.parametrize(("size", "count"), [(1, 15), (2, 15), (3, 15), (4, 6)])
+@pytest.mark.fast(0, full=2)
+@pytest.mark.parametrize(("size", "count"), [(1, 15), (4, 6), (2, 15), (3, 15)])
 def test_planted_ngrams_are_found(tmp_path: Path, size: int, count: int) -> None:
     """40 memories `count` of whose 25 triggers end in an n-gram, the others at random; 40 with 25 at random."""
     sentences = [list(words) for words in real_sentences()]
@@ -128,7 +130,8 @@ def planted_topic(
     return made
 
 
-@pytest.mark.parametrize(("held", "noise"), [(3, 0), (5, 0), (5, 10), (7, 10)])
+@pytest.mark.fast(0, full=2)
+@pytest.mark.parametrize(("held", "noise"), [(3, 0), (5, 10), (5, 0), (7, 10)])
 def test_planted_topics_are_found(tmp_path: Path, held: int, noise: int) -> None:
     """30 topics of 20 words; a topic's triggers hold `held` of them each, and `noise` of the 25 triggers hold none.
 

@@ -4,15 +4,10 @@ import polars as pl
 import pytest
 
 from mnemoscope.foundation.intervals import NOTHING, clustered_share, mean, share
-from mnemoscope.patterns import coverage
 from mnemoscope.patterns.coverage import (
     count_by_author,
-    count_per_memory,
-    counts,
     key_estimates,
-    kinds,
     mean_over_authors,
-    shares,
 )
 
 
@@ -30,43 +25,6 @@ def patterns(*rows: tuple[int, str, list[int]]) -> pl.DataFrame:
 
 # Memory 5: ranks 0 and 2 are one prefix, and so are 3 and 4. Memory 6: three prefixes. Memory 7: two.
 PREFIXES = prefixes({5: [0, 1, 0, 3, 3, 5], 6: [0, 1, 2], 7: [0, 1]})
-PATTERNS = patterns(
-    (5, "shallow", [2, 3]), (5, "semantic", [4, 5]), (6, "both", [0]), (6, "none", [1]), (6, "shallow", []),
-)  # fmt: skip
-FOUND = [
-    (5, 0, "shallow_only"), (5, 1, "none"), (5, 3, "both"), (5, 5, "semantic_only"),
-    (6, 0, "both"), (6, 1, "none"), (6, 2, "none"), (7, 0, "none"), (7, 1, "none"),
-]  # fmt: skip
-
-
-def test_a_prefix_is_explained_if_one_of_its_triggers_is() -> None:
-    assert kinds(PREFIXES, PATTERNS).rows() == FOUND
-
-
-def test_counts_by_kind() -> None:
-    found = counts(kinds(PREFIXES, PATTERNS))
-    assert found.columns == ["memory", "shallow_only", "semantic_only", "both", "none", "groups"]
-    assert found.rows() == [(5, 1, 1, 1, 1, 4), (6, 0, 0, 1, 2, 3), (7, 0, 0, 0, 2, 2)]
-
-
-def test_shares_add_up_the_kinds_with_a_memory_as_a_cluster() -> None:
-    found = shares(counts(kinds(PREFIXES, PATTERNS)))
-    hits = {
-        "shallow_only": [1, 0, 0], "semantic_only": [1, 0, 0], "both": [1, 1, 0], "none": [1, 2, 2],
-        "covered": [3, 1, 0], "shallow": [2, 1, 0], "semantic": [2, 1, 0],
-    }  # fmt: skip
-    assert found == {name: clustered_share(each, [4, 3, 2]) for name, each in hits.items()}
-    assert found["covered"].value == pytest.approx(4 / 9)
-    assert coverage.PREFIX_KINDS == ("shallow_only", "semantic_only", "both", "none")
-
-
-def test_every_memory_with_a_trigger_counts_its_patterns() -> None:
-    found = count_per_memory(PREFIXES, PATTERNS)
-    assert found.select("memory", "both", "groups", "patterns").rows() == [(5, 1, 4, 2), (6, 1, 3, 3), (7, 0, 2, 0)]
-    estimates = key_estimates(found)
-    assert estimates["keys_with_pattern"] == share(2, 3)
-    assert estimates["patterns_per_key"] == mean([2, 3, 0])
-    assert estimates["none"] == clustered_share([1, 2, 2], [4, 3, 2])
 
 
 def judged(*rows: tuple[str, int, str, list[int]]) -> pl.DataFrame:

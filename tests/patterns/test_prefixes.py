@@ -96,11 +96,6 @@ def test_content_words_are_those_that_are_complete(tmp_path: Path) -> None:
     assert found == [[("lives", 3)], [("lives", 4), ("paris", 0)], [("lives", 6), ("paris", 2)], []]
 
 
-def test_a_position_outside_of_its_sentence_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(AtlasDamaged, match="names position 3 of sentence 0, which has 3 tokens"):
-        read(tmp_path, [[0, 1, 2]], [(0, 3)])
-
-
 class Stored:
     """Sentences of these tokens, as an atlas holds them."""
 
@@ -142,22 +137,6 @@ def test_quoted_text() -> None:
     assert describe_words(["virus"]) == 'mentions "virus"'
     assert describe_words(["a", "b"]) == "about: a, b"
     assert describe_words([*"abcdefg"]) == "about: a, b, c, d, e, f, ..."
-
-
-def test_a_background_knows_how_often_and_how_rich(tmp_path: Path) -> None:
-    # lives | lives, paris | paris | nothing
-    places = [(0, 1), (0, 3), (1, 1), (1, 0)]
-    prefixes, lexicon = read(tmp_path, [[0, 1, 4, 5], [12, 13]], [(0, 1), (0, 3), (1, 1), (1, 0)])
-    background = read_background(prefixes)
-    assert background.size == len(places)
-    names = {lexicon.words[int(key)]: index for index, key in enumerate(background.words.keys)}
-    counts = {word: int(background.words.counts[index]) for word, index in names.items()}
-    assert counts == {"lives": 2, "paris": 2, "new": 2}
-    assert background.words.showing(lexicon.number("paris")).tolist() == [1, 2]
-    assert background.words.count_of(np.array([lexicon.number("lives"), 10**6], dtype=np.uint64)).tolist() == [2, 0]
-    # Of all words of a prefix: lives is all of prefix 0 and half of prefix 1.
-    assert background.mean_weights[names["lives"]] == pytest.approx(1.5 / 4)
-    assert [background.longer(tokens) for tokens in (0, 1, 2, 3, 4)] == [4, 3, 1, 1, 0]
 
 
 def test_a_background_in_classes_of_richness() -> None:
@@ -202,61 +181,6 @@ def test_words_that_do_not_count_leave_the_others_where_they_are() -> None:
     assert found.words.ago.tolist() == [4, 3, 1]
     assert found.words.prefix.tolist() == [0, 2, 2]
     assert found.features is whole.features
-
-
-def test_the_tokens_that_a_prefix_begins_with_wherever_its_sentence_stands(tmp_path: Path) -> None:
-    """Sentences of odd and even lengths lie one after the other; a prefix of one token begins with nothing more."""
-    prefixes, lexicon = read(tmp_path, [[0, 1, 2], [3, 4, 5, 6], [12, 13]], [(0, 1), (1, 2), (2, 1), (1, 0)])
-    begin = [{text for text in shown(prefixes, lexicon, number) if text.startswith("begins")} for number in range(4)]
-    assert begin == [
-        {'begins with "He"', 'begins with "He lives"'}, {'begins with "in"', 'begins with "in Par"'},
-        {'begins with "new"', 'begins with "new paris"'}, {'begins with "in"'},
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("tokens", "said"),
-    [
-        (1, {"only the first token", *(f"at most the first {n} tokens" for n in ("two", "three", "five", "eight"))}),
-        (2, {f"at most the first {n} tokens" for n in ("two", "three", "five", "eight")}),
-        (3, {f"at most the first {n} tokens" for n in ("three", "five", "eight")}),
-        (4, {f"at most the first {n} tokens" for n in ("five", "eight")}),
-        (6, {"at most the first eight tokens"}),
-        (9, set()),
-    ],
-)
-def test_short_prefixes_are_short_in_every_way(tokens: int, said: set[str], tmp_path: Path) -> None:
-    prefixes, lexicon = read(tmp_path, [[0, 1] * 5], [(0, tokens - 1)])
-    assert {text for text in shown(prefixes, lexicon, 0) if "first" in text} == said
-
-
-def test_groups_count_once() -> None:
-    rows = [(4, 1, rank, rank, 0, rank) for rank in range(25)]
-    rows[1] = (4, 1, 1, 1, 0, 0)  # the same prefix as rank 0
-    rows += [(6, 1, 0, 5, 2, 0), (6, 1, 1, 5, 3, 1)]
-    groups, sentence, position = groups_of(triggers_of(rows))
-    assert groups.memories.tolist() == [4, 6]
-    assert groups.starts.tolist() == [0, 24, 26]
-    assert groups.rank[:3].tolist() == [0, 2, 3]
-    assert groups.counts[-2:].tolist() == [True, False]  # of one sentence only the first
-    assert (sentence[groups.prefix[-1]], position[groups.prefix[-1]]) == (5, 3)
-
-
-def test_what_is_shared_is_counted_by_group_and_sentence(tmp_path: Path) -> None:
-    prefixes, lexicon = read(tmp_path, [[0, 1, 4, 5], [12, 13], [3, 13]], [(0, 3), (1, 1), (2, 1)])
-    rows = [(0, 1, 0, 0, 3, 0), (0, 1, 1, 1, 1, 1), (0, 1, 2, 2, 1, 2), (1, 1, 0, 1, 1, 0)]
-    groups, sentence, position = groups_of(triggers_of(rows))
-    assert list(zip(sentence.tolist(), position.tolist(), strict=True)) == [(0, 3), (1, 1), (2, 1)]
-    found = count_shared(groups, prefixes.words)
-    named = {
-        (int(memory), lexicon.words[int(key)]): (int(count), bin(int(mask)))
-        for memory, key, count, mask in zip(found.memory, found.key, found.count, found.mask, strict=True)
-    }
-    assert named == {
-        (0, "lives"): (1, "0b1"), (0, "paris"): (3, "0b111"), (0, "new"): (1, "0b10"),
-        (1, "paris"): (1, "0b1"), (1, "new"): (1, "0b1"),
-    }  # fmt: skip
-    assert found.per_memory(2).tolist() == [3, 2]
 
 
 def test_groups_and_what_they_share_are_those_of_a_loop() -> None:

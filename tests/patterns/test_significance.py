@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnemoscope.patterns.significance import FEWEST, LEVEL, lift, log10_tail
+from mnemoscope.patterns.significance import lift, log10_tail
 
 
 def exact(count: int, tried: int, held: int, background: int) -> Fraction:
@@ -25,17 +25,6 @@ def test_it_equals_whole_numbers(data: st.DataObject) -> None:
     assert log10_tail(count, tried, held, float(background)) == pytest.approx(
         log10(exact(count, tried, held, background)), abs=1e-7
     )
-
-
-def test_cases_read_by_eye() -> None:
-    # 2 of 2 where the background has 1 of 2: of the 4 prefixes 3 show it, and the one that does not is one of the
-    # background's in 2 cases of 4.
-    assert log10_tail(2, 2, 1, 2.0) == pytest.approx(log10(1 / 2))
-    # What no background prefix shows is unlikely, not impossible: C(25, 3) / C(20025, 3).
-    assert log10_tail(3, 25, 0, 20_000.0) == pytest.approx(log10(2300 / comb(20_025, 3)))
-    assert log10_tail(0, 25, 5, 20_000.0) == 0.0
-    # Without a background nothing is unlikely.
-    assert log10_tail(3, 3, 0, 0.0) == pytest.approx(0.0)
 
 
 def test_a_fractional_background_lies_between_whole_ones() -> None:
@@ -59,8 +48,3 @@ def test_drawn_at_random_it_is_at_most_as_often_small_as_it_says() -> None:
 def test_lift_adds_one_to_the_background() -> None:
     assert lift(5, 20, 9, 99.0) == pytest.approx(0.25 / 0.1)
     assert lift(3, 3, 0, 0.0) == 1.0
-
-
-def test_the_level_and_the_fewest_prefixes_are_those_that_are_documented() -> None:
-    """docs/patterns.md: a corrected probability of at most 0.01, in at least 3 prefixes."""
-    assert (LEVEL, FEWEST) == (0.01, 3)

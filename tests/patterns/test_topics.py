@@ -28,17 +28,6 @@ def held_by(*groups: str) -> tuple[list[str], Bools]:
     return words, np.array([[word in group for group in groups] for word in words])
 
 
-def test_the_stake_by_hand() -> None:
-    """Two prefixes of two words, which share one; the background has 100 prefixes, one in 50 of whose words it is."""
-    _, held = held_by("ab", "ac")
-    shares = np.full((3, 2), 0.02)
-    # The word was half of the prefix before; in the background and that prefix together it is (2 + 0.5) / 101. It is
-    # one of two words of the second prefix, so the bet's gain is half of what it multiplies.
-    gain = 0.5 * 0.5 / (2.5 / 101)
-    expected = np.log10(np.mean([1 - bet + bet * gain for bet in BETS]))
-    assert log10_stake(held, shares, background=100) == pytest.approx(expected)
-
-
 def slow_stake(groups: list[list[int]], shares: Bools, background: int) -> float:
     """The stake bet by bet, prefix by prefix and word by word; shares are `[word, group]`."""
     left = []
@@ -89,13 +78,6 @@ def test_what_neither_the_background_nor_a_trigger_before_holds_is_no_surprise()
     assert log10_stake(held, np.zeros((2, 2)), background=0) == pytest.approx(lost)
 
 
-def test_a_prefix_without_words_is_not_bet_on() -> None:
-    _, held = held_by("ab", "", "ac")
-    shares = np.full((3, 3), 0.02)
-    some = log10_stake(held[:, [0, 2]], shares[:, [0, 2]], background=100)
-    assert log10_stake(held, shares, background=100) == some > 0
-
-
 def test_a_vocabulary_by_hand() -> None:
     """Groups hold words 1 and 2, 1 and 9, and 2 of a sentence that was there before; the background is that of
     test_prefixes.py: prefixes of the words -, 1, 1 2, 1 2 3 and 2 4, eight in all.
@@ -118,30 +100,6 @@ def test_a_vocabulary_by_hand() -> None:
     # What the background lacks, in groups of one word each: 5 prefixes are as good as 8.
     other = read_vocabulary(keys[[3, 3, 3]], np.array([0, 1, 2]), counted=counted, background=background)
     assert other.log10_p.tolist() == [pytest.approx(log10_tail(2, 2, 0, 8.0))]
-
-
-def test_random_prefixes_win_a_hundredfold_at_most_once_in_100_times() -> None:
-    """Words come in bundles, which a test that took them one by one would not survive."""
-    random = np.random.default_rng(0)
-    frequency = 1 / np.arange(1, 401)
-    bundles = random.permuted(np.arange(400)).reshape(100, 4)  # words that occur together or not at all
-    chance = frequency[bundles].sum(axis=1)
-    chance /= chance.sum()
-
-    def prefixes(count: int) -> Bools:
-        held = np.zeros((400, count), dtype=np.bool_)
-        for prefix in range(count):
-            held[bundles[random.choice(100, random.integers(1, 4), replace=False, p=chance)].ravel(), prefix] = True
-        return held
-
-    background = prefixes(5_000)
-    shares = (background / background.sum(axis=0)).mean(axis=1)
-    won = []
-    for _ in range(400):
-        held = prefixes(25)
-        some = held.any(axis=1)
-        won.append(log10_stake(held[some], np.tile(shares[some, None], 25), background=5_000))
-    assert np.mean(np.array(won) >= 2) <= 0.01
 
 
 def found(

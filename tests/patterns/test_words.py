@@ -7,7 +7,7 @@ import pytest
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.patterns.surface import Feature, Spelling, affixes_of, classes_of, read_spelling, split_key
 from mnemoscope.patterns.word_lists import NAME, STOP_WORDS, is_stop_word
-from mnemoscope.patterns.words import Lexicon, cut_runs, is_content_word, ranges, words_in
+from mnemoscope.patterns.words import Lexicon, cut_runs, is_content_word, words_in
 
 
 def spelling_of(texts: list[bytes], text: str = "", tokens: tuple[int, ...] = ()) -> Spelling:
@@ -72,15 +72,6 @@ def test_brackets_by_the_hundred_are_counted_as_far_as_a_byte_goes() -> None:
     spelling = spelling_of([b"(" * 300, b"]" * 300])
     assert spelling.depth[:, 0].tolist() == [100, 0, 0, 0, 0]
     assert spelling.depth[:, 1].tolist() == [0, -100, 0, 0, 0]
-
-
-def test_tokens_have_names_of_their_own_and_always_the_same() -> None:
-    """Odd ones, by which a product can be undone, so that no run of tokens loses those before."""
-    spelling = spelling_of([b"a"] * 500)
-    assert (spelling.random % np.uint64(2) == 1).all()
-    assert len(set(spelling.random.tolist())) == 500
-    assert (spelling.random > 2**32).mean() > 0.99
-    assert spelling_of([b"b"] * 500).random.tolist() == spelling.random.tolist()
 
 
 def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
@@ -198,12 +189,6 @@ def test_affixes_leave_two_letters() -> None:
     assert affixes_of("its") == (("s",), ("i",))
     assert affixes_of("is") == ((), ())
     assert affixes_of("x25") == ((), ())
-
-
-def test_ranges() -> None:
-    index, flat = ranges(np.array([5, 0, 2]), np.array([2, 0, 3]))
-    assert index.tolist() == [0, 0, 2, 2, 2]
-    assert flat.tolist() == [5, 6, 2, 3, 4]
 
 
 def test_stop_words() -> None:

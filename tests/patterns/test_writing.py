@@ -68,15 +68,6 @@ def test_one_row_of_each_kind(tmp_path: Path, random: np.random.Generator) -> No
     assert set(rows[1][4].removeprefix("about: ").split(", ")) >= set(topic)  # a word of the filler may come along
 
 
-def test_lift_and_probability_are_of_the_test(tmp_path: Path, random: np.random.Generator) -> None:
-    lines = filler(10, random=random)
-    with_memories(tmp_path, filler(500, random=random), [[[*line, "part", "of"] for line in lines]], random=random)
-    row = open_atlas(tmp_path).table("patterns").to_dicts()[0]
-    # All ten triggers, no prefix of 4,000 in the background; C(4010, 10) is 2.8e29, and about 200 patterns are tried.
-    assert row["lift"] == pytest.approx(4_000, rel=0.1)  # fewer are as long as two tokens
-    assert -29.5 < row["log10_p"] < -26.0
-
-
 def test_a_word_that_ends_the_triggers_is_not_what_they_are_about(tmp_path: Path, random: np.random.Generator) -> None:
     lines = filler(20, random=random)
     ending = [[*line, "virus"] for line in lines[:10]]

@@ -5,15 +5,11 @@ import math
 import polars as pl
 import pytest
 
-from mnemoscope.foundation.intervals import NOTHING, Estimate, wilson
+from mnemoscope.foundation.intervals import NOTHING, Estimate
 from mnemoscope.questions.answer_builder import (
     AnswerBuilder,
-    complement,
-    difference,
-    estimate_keys,
     least_layer,
     share_above,
-    share_first,
 )
 from mnemoscope.questions.question import EMPTY, Number, Paper, Question
 
@@ -62,29 +58,10 @@ def test_only_declared_numbers_and_columns_are_taken() -> None:
     assert found.frame().is_empty()
 
 
-def test_the_other_cases_have_the_rest_and_the_ends_change_places() -> None:
-    assert complement(Estimate(0.75, 4, 0.5, 0.875)) == Estimate(0.25, 4, 0.125, 0.5)
-    assert complement(Estimate(None, 3)) == Estimate(None, 3)
-    assert complement(Estimate(1.0, 1)) == Estimate(0.0, 1)
-
-
 def test_the_least_layer_is_the_lower_one_of_equals_and_never_the_total() -> None:
     low = Estimate(0.1, 1)
     assert least_layer({5: low, 3: low, 1: HALF, 0: NOTHING, None: Estimate(0.0, 9)}) == (3, low)
     assert least_layer({0: NOTHING, None: low}) == (None, NOTHING)
-
-
-def test_the_share_of_first_ranks() -> None:
-    assert share_first(pl.Series([0, 1, 0, 2])) == Estimate(0.5, 4, *wilson(0.5, 4))
-    assert share_first(pl.Series([], dtype=pl.Int32)) == NOTHING
-
-
-def test_a_difference_reaches_as_far_as_both_intervals_let_it() -> None:
-    """0.5 less 0.25: 3 and 4 hundredths off to the lower side are 5 off together, 5 and 12 to the upper are 13."""
-    found = difference(Estimate(0.5, 7, 0.47, 0.55), Estimate(0.25, 9, 0.13, 0.29))
-    assert (found.value, found.count) == (0.25, 7)
-    assert found.low == pytest.approx(0.25 - 0.05)
-    assert found.high == pytest.approx(0.25 + 0.13)
 
 
 # Bonferroni for two: the quantile of 1 - 0.025 / 2 over that of 0.975, from a table.
@@ -114,24 +91,3 @@ def test_of_no_layer_nothing_is_said() -> None:
     assert share_above([], 0.5) == NOTHING
     # A layer without a number is not above, and not surely below either.
     assert share_above([NOTHING, Estimate(0.9, 1, 0.8, 1.0)], 0.5) == Estimate(0.5, 2, 0.5, 1.0)
-
-
-def test_keys_and_those_that_were_dealt_are_counted_apart() -> None:
-    rows = pl.DataFrame(
-        {
-            "trigger_rank": [9, 0, None, 4, 0], "control_rank": [None, 0, 7, 5, None],
-            "triggers_found": [0.0, 1.0, None, 0.5, 0.5], "controls_found": [None, 1.0, 0.0, 0.25, None],
-            "text_rank": [0, 0, 0, 3, 0], "shuffled_rank": [1, 0, 9, 9, None],
-        }
-    )  # fmt: skip
-    found = estimate_keys(rows)
-    assert found["agreement"] == Estimate(0.5, 4, *wilson(0.5, 4))
-    assert found["control"] == Estimate(1 / 3, 3, *wilson(1 / 3, 3))
-    assert found["on_text"] == Estimate(0.8, 5, *wilson(0.8, 5))
-    assert found["shuffled"] == Estimate(0.25, 4, *wilson(0.25, 4))
-    assert found["above_control"] == difference(found["on_text"], found["shuffled"])
-    # The least rank that half of them reach: of 0, 0, 4, 9 the second, of 0, 5, 7 the second.
-    assert (found["rank"].value, found["rank"].count) == (0, 4)
-    assert (found["control_rank"].value, found["control_rank"].count) == (5, 3)
-    assert (found["found"].value, found["found"].count) == (0.5, 4)
-    assert (found["control_found"].value, found["control_found"].count) == (pytest.approx(1.25 / 3), 3)

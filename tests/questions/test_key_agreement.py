@@ -52,17 +52,6 @@ def test_upper_and_lower_layers_and_what_another_s_triggers_give(tmp_path: Path)
     assert numbers(whole, "chance", "count") == {0: 2, 1: 1, 2: 3, None: 6}
 
 
-def test_keys_that_look_for_nothing_are_called_agreeing_in_no_more_than_the_stated_share(tmp_path: Path) -> None:
-    """200 layers of random keys: the verdict is a one-sided look at a 95 % interval."""
-    generator, called = np.random.default_rng(0), 0
-    for _ in range(200):
-        own, dealt = (generator.integers(0, 20, 400) == 0 for _ in range(2))
-        value, other = own.mean(), dealt.mean()
-        low, most = wilson(value, 400)[0], wilson(other, 400)[1]
-        called += value - other - np.hypot(value - low, most - other) > 0
-    assert called <= 10
-
-
 def test_an_atlas_without_the_table_is_told_what_makes_it(tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={0: [(0, 1)]})
     with pytest.raises(AtlasUnfinished, match=r"has no table roles; make it with `mnemoscope extend .* roles`"):

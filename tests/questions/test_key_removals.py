@@ -138,10 +138,3 @@ def test_without_a_beginning_token_two_tokens_are_not_asked(
     assert numbers(found, "first_median") == {0: 1.0, None: 1.0}
     assert numbers(found, "first_median", "count") == {0: 1, None: 1}
     assert numbers(found, "excluded_length_two") == {None: excluded}
-
-
-def test_no_memory_firing_gives_nulls(tmp_path: Path) -> None:
-    found = answer(build_answers(tmp_path, triggers={0: [], 1: []}), "key_removals")
-    others = found.filter(found["name"] != "excluded_length_one")
-    assert others["value"].null_count() == others.height == 3 * 3 * 5 * 3 + 2 + 2
-    assert others["count"].sum() == 0

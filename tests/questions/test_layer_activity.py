@@ -77,19 +77,6 @@ def test_correlation_over_layers_with_the_patterns(tmp_path: Path) -> None:
     assert numbers(found, "correlation_semantic", "count") == {None: 3}
 
 
-def test_correlation_over_four_layers(tmp_path: Path) -> None:
-    """Active 1/4 to 4/4; shallow covers 1, 1/2, 1/2 and 0: -1.5 over the root of 5 x 0.5."""
-    layers = {layer: [(layer + 1, 1.0, 0.1)] * 3 for layer in range(4)}
-    patterns = [(0, 0, "shallow", [0, 1]), (1, 0, "shallow", [0]), (2, 0, "shallow", [1])]
-    atlas = build_answers(
-        tmp_path, prefixes=PREFIXES, predictions=rows(layers), patterns=patterns,
-        triggers={layer: [(0, 6), (0, 6)] for layer in range(4)},
-    )  # fmt: skip
-    found = answer(atlas, "layer_activity")
-    assert numbers(found, "correlation_shallow") == {None: pytest.approx(-1.5 / 2.5**0.5)}
-    assert numbers(found, "correlation_shallow", "count") == {None: 4}
-
-
 def test_two_layers_are_too_few_for_a_correlation(tmp_path: Path) -> None:
     layers = {layer: [(1 << layer, 1.0, 0.1)] * 3 for layer in range(2)}
     patterns = [(0, 0, "shallow", [0, 1])]
@@ -98,9 +85,3 @@ def test_two_layers_are_too_few_for_a_correlation(tmp_path: Path) -> None:
         triggers={layer: [(0, 6), (0, 6)] for layer in range(2)},
     )  # fmt: skip
     assert numbers(answer(atlas, "layer_activity"), "correlation_shallow") == {None: None}
-
-
-def test_without_prefixes_there_is_nothing_to_count(tmp_path: Path) -> None:
-    found = answer(build_answers(tmp_path, triggers={0: [], 1: []}), "layer_activity")
-    assert found["value"].null_count() == found.height
-    assert found["count"].sum() == 0

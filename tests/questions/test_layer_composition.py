@@ -49,8 +49,3 @@ def test_no_agreeing_case_at_all(tmp_path: Path) -> None:
     for name in ("agreeing_stop_word", "agreeing_stop_word_top", "agreeing_short"):
         assert numbers(found, name) == {0: None, None: None}
         assert numbers(found, name, "count") == {0: 0, None: 0}
-
-
-def test_without_prefixes(tmp_path: Path) -> None:
-    found = answer(build_answers(tmp_path, triggers={0: [], 1: []}), "layer_composition")
-    assert found["value"].null_count() == found.height

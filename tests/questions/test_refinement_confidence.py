@@ -46,9 +46,3 @@ def test_rises_of_documents_that_all_say_the_same(tmp_path: Path) -> None:
         assert numbers(found, "rising_steps", column) == {None: 0.5}
     assert numbers(found, "rise", "count") == {2: 4, 3: 4, None: 4}
     assert numbers(found, "rising_steps", "count") == {None: 2}
-
-
-def test_without_prefixes(tmp_path: Path) -> None:
-    found = answer(build_answers(tmp_path, triggers={0: []}), "refinement_confidence")
-    assert found["value"].to_list() == [None] * 8
-    assert found["count"].to_list() == [0] * 8

@@ -30,11 +30,11 @@ ON_PREFIXES = [question for question in QUESTIONS if load_question(question).int
 MINE = "`mnemoscope mine gpt2 'my text.txt' --out"
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_part_answers_nothing(question: str, tmp_path: Path) -> None:
+def test_a_part_answers_nothing(tmp_path: Path) -> None:
     part = build_atlas(tmp_path / "p", part=(2, 3))
-    with pytest.raises(AtlasUnfinished, match="is part 2 of 3; join all parts with `mnemoscope merge`"):
-        answer(part, question)
+    for question in QUESTIONS:
+        with pytest.raises(AtlasUnfinished, match="is part 2 of 3; join all parts with `mnemoscope merge`"):
+            answer(part, question)
 
 
 def test_missing_patterns_are_named_with_the_command(tmp_path: Path) -> None:
@@ -95,20 +95,17 @@ def test_predictions_of_prefixes_that_are_not_listed(tmp_path: Path) -> None:
         answer(atlas, "refinement_match")
 
 
-@pytest.mark.parametrize("question", ON_PREFIXES)
 @pytest.mark.parametrize(
     ("column", "value", "shown"),
     [("active", -1, "-1"), ("effective", float("nan"), "nan"), ("final_top", -1, "-1"), ("top_share", math.inf, "inf")],
 )
-def test_predictions_that_were_never_filled(
-    question: str, column: str, value: float, shown: str, tmp_path: Path
-) -> None:
+def test_predictions_that_were_never_filled(column: str, value: float, shown: str, tmp_path: Path) -> None:
     """As a run leaves them that was stopped, and never went on."""
     prefixes = [(0, 1, 6, -1 if column == "final_top" else 6), (1, 1, 6, 7)]
     row = {} if column == "final_top" else {column: value}
     atlas = build_answers(tmp_path, prefixes=prefixes, predictions={(0, 0): row, (1, 0): {}}, triggers={0: []})
     with pytest.raises(AtlasDamaged, match=f"holds {shown} as {column} in 1 of its rows, which no run writes; mine"):
-        answer(atlas, question)
+        answer(atlas, ON_PREFIXES[0])
 
 
 def test_removals_that_were_never_filled(tmp_path: Path) -> None:
@@ -116,14 +113,6 @@ def test_removals_that_were_never_filled(tmp_path: Path) -> None:
     atlas = build_answers(tmp_path, triggers={0: [(0, 6)]}, removals=rows)
     with pytest.raises(AtlasDamaged, match="table removals holds nan as removed_coefficient in 1 of its rows"):
         answer(atlas, "key_removals")
-
-
-@pytest.mark.parametrize(
-    ("layers", "first"), [(16, 10), (12, 8), (8, 5), (3, 2), (2, 2), (1, 1)], ids=lambda number: str(number)
-)
-def test_upper_layers_stand_for_the_paper_s_11_to_16(layers: int, first: int, tmp_path: Path) -> None:
-    atlas = build_answers(tmp_path, triggers={layer: [] for layer in range(layers)})
-    assert atlas.upper_layers == tuple(range(first, layers))
 
 
 def test_what_an_atlas_does_not_say_is_as_usual(tmp_path: Path) -> None:
@@ -192,19 +181,6 @@ def drawn(one: ResampledValue) -> set[float]:
     return {round(float(draw), 9) for draw in one.draws}
 
 
-def test_rows_stand_by_layer_and_prefix_with_their_prefix_beside_them(rows: Predictions) -> None:
-    assert rows.layers == (2, 5)
-    assert rows["layer"].tolist() == [2, 2, 2, 5, 5, 5]
-    assert rows.place.tolist() == [0, 0, 0, 1, 1, 1]
-    assert rows["prefix"].tolist() == [0, 1, 2] * 2
-    assert rows["document"].tolist() == [4, 9, 4] * 2
-    assert rows["final_top"].tolist() == [7, 7, 8] * 2
-    assert rows.once().tolist() == [True] * 3 + [False] * 3
-    assert rows.documents() == Estimate(2.0, 2)
-    assert rows.get("active", rows["prefix"]).tolist() == [1, 3, 5, 0, 8, 4]
-    assert rows.get("routed_memories", rows["prefix"]).tolist() == [0, 1, 2] * 2
-
-
 def test_a_mean_is_over_the_rows_asked_and_resamples_documents(rows: Predictions) -> None:
     assert said(rows.share(rows["active"])) == {2: (3, 3), 5: (4, 3), None: (21 / 6, 6)}
     known = rows["active"] > 3
@@ -238,11 +214,6 @@ def test_a_ratio_to_a_negative_sum_is_one_too(rows: Predictions) -> None:
     assert len(kept) < DRAWS
     nothing = rows.ratio(rows["active"], np.zeros(6), np.ones(6, bool))
     assert said(nothing) == {2: (None, 3), 5: (None, 3), None: (None, 3)}
-
-
-def test_quantiles_are_of_a_layer_s_own_rows(rows: Predictions) -> None:
-    found = rows.quantiles("active", (0.5, 1.0))
-    assert {layer: [one.value for one in own] for layer, own in found.items()} == {2: [3, 5], 5: [4, 8]}
 
 
 def test_without_a_prefix_there_is_no_document(tmp_path: Path) -> None:

@@ -161,15 +161,6 @@ def test_one_answer_is_made_beside_the_stored_ones_and_not_kept(tmp_path: Path) 
         answers_with(atlas, "width")
 
 
-def test_answers_without_their_optional_tables_do_not_count_as_missing(tmp_path: Path) -> None:
-    atlas = built(tmp_path)
-    assert not all_are_current(atlas)
-    write_all(atlas)
-    assert all_are_current(atlas)
-    (tmp_path / "analyses" / "value_rank.json").unlink()
-    assert not all_are_current(atlas)
-
-
 def test_outdated_by_patterns_are_those_that_lie_there(tmp_path: Path) -> None:
     atlas = built(tmp_path)
     assert outdated_by_patterns(atlas) == ()

@@ -52,26 +52,6 @@ def test_agreement_and_its_baselines(atlas: Atlas) -> None:
     assert numbers(found, "without_target", "count") == {0: 4, 2: 2, None: 6}
 
 
-def test_beyond_the_top_token(atlas: Atlas) -> None:
-    """L0.M0 is followed by 6 and 8: its unigram is the mean of log 0.4 and log 0.15; the lowest trigger has no say."""
-    gains = {
-        0: [-1.0 - (math.log(0.4) + math.log(0.15)) / 2, -2.0 - math.log(0.05)],
-        2: [-0.5 - math.log(0.4), -3.0 - math.log(0.4)],
-    }
-    found = numbers(answer(atlas, "value_agreement"), "log_probability_gain")
-    for layer, expected in gains.items():
-        assert found[layer] == pytest.approx(sum(expected) / 2)
-    assert found[None] == pytest.approx(sum(gains[0] + gains[2]) / 4)
-
-
-def test_lower_upper_and_best_layers(atlas: Atlas) -> None:
-    found = answer(atlas, "value_agreement")
-    assert numbers(found, "agreement_lower") == {None: 1 / 2}
-    assert numbers(found, "agreement_upper") == {None: 1 / 2}
-    assert numbers(found, "agreement_best_layer") == {None: 1 / 2}
-    assert numbers(found, "agreement_best_layer", "best_layer") == {None: 0}  # the lower of equal ones
-
-
 def ends(found: pl.DataFrame, name: str) -> dict[int | None, tuple[float, float]]:
     lows, highs = (numbers(found, name, end) for end in ("low", "high"))
     return {layer: (lows[layer], highs[layer]) for layer in lows}
@@ -133,14 +113,3 @@ def test_chance_is_the_baseline_where_it_is_more(tmp_path: Path) -> None:
     assert numbers(found, "agreement_best_above_baseline") == {None: -1 / VOCABULARY}
     # Of one layer, which is a lower one, and has the best agreement there is.
     assert numbers(found, "agreement_lower_above_third") == {None: 0}
-
-
-def test_without_any_target(tmp_path: Path) -> None:
-    value = (6, None, None, 0.5, 1.0, None)
-    found = answer(build_answers(tmp_path, triggers={0: []}, values={0: [value] * 4}), "value_agreement")
-    for name in ("agreement", "shuffled_targets", "most_frequent_token", "log_probability_gain"):
-        assert numbers(found, name) == {0: None, None: None}, name
-        assert numbers(found, name, "count") == {0: 0, None: 0}, name
-    assert numbers(found, "without_target") == {0: 1.0, None: 1.0}
-    assert numbers(found, "agreement_best_layer") == {None: None}
-    assert numbers(found, "agreement_upper", "count") == {None: 0}

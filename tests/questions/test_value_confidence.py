@@ -14,15 +14,6 @@ def value(probability: float, *, right: bool = False, top: int = 6, norm: float 
     return (top, top if right else 7, 0 if right else 3, probability, norm, None)
 
 
-def test_layers_tell_how_sure_their_values_are(tmp_path: Path) -> None:
-    values = {0: [value(0.25, norm=1.0), value(0.75, norm=3.0)], 1: [value(0.5, norm=2.0)] * 2}
-    found = answer(build_answers(tmp_path, values=values), "value_confidence")
-    assert numbers(found, "max_probability") == {0: 0.5, 1: 0.5}
-    assert numbers(found, "max_probability_best") == {0: 0.75, 1: 0.5}
-    assert numbers(found, "value_norm") == {0: 2.0, 1: 2.0}
-    assert numbers(found, "all_value_norm") == {None: 2.0}
-
-
 def test_deciles_are_equal_in_size_and_keep_equal_values_in_order(tmp_path: Path) -> None:
     """Layer 0 has 10 values from 0.1 to 1.0, layer 1 ten of 0.5, which go between the 0.5 and the 0.6 of layer 0."""
     rising = [value(probability / 10, right=probability == 10, norm=probability) for probability in range(1, 11)]
@@ -39,15 +30,6 @@ def test_deciles_are_equal_in_size_and_keep_equal_values_in_order(tmp_path: Path
     assert decile("lowest") == pytest.approx([0.1, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.7, 0.9])
     assert decile("highest") == pytest.approx([0.2, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.8, 1.0])
     assert decile("value_norm") == [1.5, 3.5, 52.5, 100, 100, 100, 100, 53, 7.5, 9.5]
-
-
-def test_deciles_of_few_values_are_partly_empty(tmp_path: Path) -> None:
-    """Of three values, number i goes to decile 10 i / 3: 0, 3 and 6."""
-    found = answer(build_answers(tmp_path, values={0: [value(0.5, right=True)] * 3}), "value_confidence")
-    counts = [numbers(found, f"decile_{place}", "count")[None] for place in range(10)]
-    assert counts == [1, 0, 0, 1, 0, 0, 1, 0, 0, 0]
-    assert numbers(found, "decile_1") == {None: None}
-    assert numbers(found, "decile_1", "lowest") == {None: None}
 
 
 def test_the_hundred_most_confident_values(tmp_path: Path) -> None:

@@ -66,10 +66,3 @@ def test_pairs_are_of_an_upper_and_a_lower_memory(tmp_path: Path) -> None:
     found = answer(build_answers(tmp_path, values=values), "value_rank")
     assert numbers(found, "upper_ranks_higher") == {None: pytest.approx(3.5 / 6)}
     assert numbers(found, "upper_ranks_higher", "count") == {None: 5}
-
-
-def test_without_any_target(tmp_path: Path) -> None:
-    found = answer(build_answers(tmp_path, values={0: [value(None)] * 3}), "value_rank")
-    for name in (*QUANTILES, "within_10", "within_100"):
-        assert numbers(found, name) == {0: None, None: None}
-        assert numbers(found, name, "count") == {0: 0, None: 0}

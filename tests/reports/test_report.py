@@ -109,17 +109,6 @@ def test_known_numbers_are_said(page: str) -> None:
     assert "the memories that have at least one positive trigger" in words(section(page, "key_patterns"))
 
 
-def test_the_first_screen_has_its_five_cards(page: str) -> None:
-    titles = re.findall(r"<h3>(.*?)</h3>", section(page, "glance"))
-    assert titles == [
-        "What a memory is",
-        "What was mined",
-        "What keys detect",
-        "What values predict",
-        "Where the prediction is made",
-    ]
-
-
 def test_the_papers_numbers_stand_beside_ours(page: str) -> None:
     for where in ("paper", *QUESTIONS):
         asked = QUESTIONS if where == "paper" else (where,)
@@ -200,12 +189,3 @@ def test_fewer_prefixes_than_nobody_asked_for_are_no_warning(tmp_path: Path) -> 
     page = page_without_figures(load_answers(reported(tmp_path, questions={"prefixes_asked": 4000, "prefixes": 8})))
     assert '<aside class="warning"' not in page
     assert "Figures 7 to 11 are asked of 8 prefixes, all that the validation text gives." in words(page)
-
-
-def test_without_reason_nothing_is_warned_of(page: str) -> None:
-    assert '<aside class="warning"' not in page
-
-
-def test_sections_come_in_the_papers_order(page: str) -> None:
-    figures = [int(number) for number in re.findall(r'-title">Figure (\d+)', page)]
-    assert figures == [*range(2, 12)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import SearchError
@@ -112,6 +112,7 @@ def test_pages_join_to_the_whole(index: Index, size: int) -> None:
     assert {hit.field for hit in whole.hits[:3]} == set(fields)
 
 
+@settings(max_examples=40)
 @given(
     text=st.text(max_size=60) | st.text(alphabet="\"*()-^:+{}NEAR AND OR NOT\0'; %_parisé\u200b\x02\x03", max_size=60)
 )

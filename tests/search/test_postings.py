@@ -1,7 +1,6 @@
 """Lists of numbers in few bytes come back as they were, alone and with their neighbours."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,13 +19,6 @@ def test_all_comes_back(lists: list[list[int]]) -> None:
     for first in range(len(lists)):
         for last in range(first, len(lists)):
             assert unpack(packed, ends, first, last).tolist() == [n for own in lists[first : last + 1] for n in own]
-
-
-@pytest.mark.parametrize(("step", "size"), [(127, 1), (128, 2), (16_383, 2), (16_384, 3), (1 << 21, 4), (1 << 28, 5)])
-def test_a_step_takes_a_byte_for_seven_bits(step: int, size: int) -> None:
-    packed, ends = pack(pairs([[step], [step, 2 * step]]), 2)
-    assert ends.tolist() == [size, 3 * size]
-    assert len(packed) == 3 * size
 
 
 def test_many_are_packed_some_at_a_time() -> None:

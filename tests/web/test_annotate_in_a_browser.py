@@ -1,7 +1,6 @@
 """Two people annotate at once in Chromium: by keyboard, saved as they go, past a closed browser and a lost server."""
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,9 @@ from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from support.browser import PHONE, Visit, Visits
-from web.judging import annotated_atlas
 from web.served import running
 
 SAVED = re.compile(r"^Saved")
-
-
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return annotated_atlas(tmp_path_factory.mktemp("untouched") / "atlas")
-
-
-@pytest.fixture
-def atlas(untouched: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(untouched, tmp_path / "atlas"))
 
 
 def stored(atlas: Path, author: str) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Many annotators at one server at once, and databases that are elsewhere, of another version, or gone."""
 
-import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,23 +10,12 @@ import pytest
 from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
-from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError
 from support.postgresql import postgresql
-from web.judging import GOOD, JSON, Reader, Visitor, annotated_atlas, codes, host, invited, served
+from web.judging import GOOD, JSON, Reader, Visitor, codes, host, invited, served
 from web.served import running
 
 PEOPLE, SAVES = 20, 6
-
-
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return annotated_atlas(tmp_path_factory.mktemp("untouched") / "atlas")
-
-
-@pytest.fixture
-def atlas(untouched: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(untouched, tmp_path / "atlas"))
 
 
 def judge(url: str, token: str) -> list[str]:
@@ -71,21 +59,6 @@ def test_a_database_elsewhere_is_shared_by_two_servers(untouched: Path, atlas: P
     assert [one["name"] for one in host(second, begin=False).json("/annotate")["people"]] == ["Ada"]
     ada.post(f"/annotate/items/{codes(ada)[0]}/save", GOOD)
     assert not (atlas / "annotations.sqlite").exists()
-
-
-def test_a_database_that_cannot_be_used_is_one_line_at_the_start(
-    atlas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for given, said in (
-        ("postgresql://nobody:secret@127.0.0.1:1/none", "check the address, and that the server runs"),
-        ("mysql://x/y", "cannot be kept in mysql"),
-        (str(tmp_path / "no" / "file"), "is no folder"),
-    ):
-        assert main(["serve", str(atlas), "--port", "0", "--annotations", given]) == 2
-        line = capsys.readouterr().err
-        assert said in line
-        assert line.count("\n") == 1
-        assert "secret" not in line
 
 
 def test_a_database_of_another_version_refuses_its_pages_alone(atlas: Path) -> None:

@@ -1,20 +1,21 @@
 """A string audited in Chromium: by its form, to the trace and back, in the dark and on a phone."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from support.browser import PHONE, Visit, Visits
-from web.planted_atlas import SPEC, planted_atlas
+from web.planted_atlas import SPEC
 from web.served import running
 
 TEXT = "the old house"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(planted_atlas(tmp_path_factory.mktemp("planted")), model=SPEC) as base:
+def site(planted: Path) -> Iterator[str]:
+    with running(planted, model=SPEC) as base:
         yield base
 
 

@@ -1,6 +1,5 @@
 """The page of a string: its numbers are those of an audit, it and the trace lead to each other, errors are a line."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +12,6 @@ from starlette.testclient import TestClient
 import mnemoscope as ms
 from mnemoscope.auditing import AuditedString, AuditOptions, audit
 from mnemoscope.auditing.alternatives import VARIED
-from mnemoscope.cli import main
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
@@ -25,7 +23,7 @@ from mnemoscope.web.model_worker import ModelWorker
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
 from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
-from web.planted_atlas import SPEC, other_weights, planted_atlas
+from web.planted_atlas import SPEC, other_weights
 from web.served import client
 
 TEXT = "the old house"  # L1.M0 writes `house` after `the old`
@@ -33,23 +31,13 @@ OPTIONS = AuditOptions(alternatives=USUAL, neighbours=NEIGHBOURS)
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted_atlas(tmp_path_factory.mktemp("planted"))
+def reader(planted: Path) -> TestClient:
+    return client(planted, model=SPEC)
 
 
 @pytest.fixture(scope="module")
-def reader(atlas: Path) -> TestClient:
-    return client(atlas, model=SPEC)
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return ms.load_model(SPEC)
-
-
-@pytest.fixture(scope="module")
-def audited(model: LanguageModel, atlas: Path) -> AuditedString:
-    return audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(atlas)).secrets[0]
+def audited(model: LanguageModel, planted: Path) -> AuditedString:
+    return audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(planted)).secrets[0]
 
 
 def page(reader: TestClient, **query: Any) -> Parts:
@@ -70,21 +58,6 @@ def data(reader: TestClient, **query: Any) -> Any:
 
 def minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-@pytest.mark.full
-def test_the_data_is_that_of_the_command(
-    reader: TestClient, atlas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "strings.txt").write_text(f"{TEXT}\n")
-    words = ["audit", SPEC, "--secrets", str(tmp_path / "strings.txt"), "--atlas", str(atlas), "--json"]
-    chosen = ["--alternatives", "30", "--vary", "digits", "--neighbours", str(NEIGHBOURS)]
-    for given, query in (([*chosen[:2], *chosen[4:]], {}), (chosen, {"vary": "digits"})):
-        assert main([*words, *given]) == 0
-        printed = json.loads(capsys.readouterr().out)
-        assert data(reader, alternatives=30, **query)["audit"] == {
-            name: value for name, value in printed.items() if name != "recall"
-        }
 
 
 def test_the_numbers_are_those_of_the_audit(reader: TestClient, audited: AuditedString) -> None:
@@ -122,13 +95,6 @@ def test_a_string_that_is_like_its_alternatives_is_not_exposed(reader: TestClien
     shown = words(page(reader, text="xx yy"))
     assert "xx yy is not exposed: rank 100 of 100" in shown
     assert "0.0 bits of at most 6.6" in shown
-
-
-def test_a_string_that_the_model_gives_is_told_as_such(reader: TestClient, model: LanguageModel) -> None:
-    text = "under the old house"
-    found = audit(model, [text], OPTIONS).secrets[0]
-    said = words(page(reader, text=text))
-    assert f"Its first half {'gives' if found.extractable else 'does not give'} the rest" in said
 
 
 @pytest.mark.parametrize("extractable", [True, False])
@@ -270,8 +236,8 @@ def test_a_form_keeps_what_could_not_be_audited(reader: TestClient) -> None:
     assert (area["aria-describedby"], area["aria-invalid"]) == ("problem", "true")
 
 
-def test_scores_that_are_no_numbers_are_told(atlas: Path) -> None:
-    reader = client(atlas, model=SPEC)
+def test_scores_that_are_no_numbers_are_told(planted: Path) -> None:
+    reader = client(planted, model=SPEC)
     worker = reader.app.state.site.model  # type: ignore[attr-defined]
     with torch.no_grad():
         worker.model.anatomy.head.weight[3] = float("nan")
@@ -279,8 +245,8 @@ def test_scores_that_are_no_numbers_are_told(atlas: Path) -> None:
     refuse(reader, {"text": TEXT}, 400, "NaN or infinite scores")
 
 
-def test_another_model_than_the_atlas_s_is_refused(atlas: Path, tmp_path: Path) -> None:
-    reader = client(atlas, model=str(other_weights(tmp_path / "other")), force_model=True)
+def test_another_model_than_the_atlas_s_is_refused(planted: Path, tmp_path: Path) -> None:
+    reader = client(planted, model=str(other_weights(tmp_path / "other")), force_model=True)
     assert "is not the model that was mined." in reader.get("/audit").text
     refuse(reader, {"text": TEXT}, 409, "was mined from another model than")
     assert not Parts(reader.get("/trace", params={"prompt": TEXT}).text).links("/audit?")
@@ -327,7 +293,7 @@ def test_memories_of_experts_are_links(tmp_path: Path) -> None:
         assert reader.get(shown.links(f"/{name}?")[0]).status_code == 200
 
 
-def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(atlas: Path, model: LanguageModel) -> None:
+def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(planted: Path, model: LanguageModel) -> None:
     left: list[bool] = []
 
     class Leaving(ModelWorker):  # type: ignore[misc]
@@ -338,14 +304,14 @@ def test_an_audit_waits_for_the_model_s_turn_and_ends_when_nobody_waits(atlas: P
 
     worker = Leaving(model, SPEC)
     with pytest.raises(TimeoutError):
-        model_answers.audit_string(worker, ms.open_atlas(atlas), "x", TEXT, {"alternatives": USUAL})
+        model_answers.audit_string(worker, ms.open_atlas(planted), "x", TEXT, {"alternatives": USUAL})
     assert len(left) == 4
-    again = audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(atlas))
-    assert again == audit(ms.load_model(SPEC), [TEXT], OPTIONS, atlas=ms.open_atlas(atlas))
+    again = audit(model, [TEXT], OPTIONS, atlas=ms.open_atlas(planted))
+    assert again == audit(ms.load_model(SPEC), [TEXT], OPTIONS, atlas=ms.open_atlas(planted))
 
 
-def test_a_busy_model_is_told_and_an_answer_is_kept(atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = client(atlas, model=SPEC)
+def test_a_busy_model_is_told_and_an_answer_is_kept(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = client(planted, model=SPEC)
     worker = reader.app.state.site.model  # type: ignore[attr-defined]
     first = data(reader)
     monkeypatch.setattr(model_answers, "audit", None)  # whoever ran it again would fail

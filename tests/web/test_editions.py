@@ -33,7 +33,6 @@ from mnemoscope.web import Settings
 from mnemoscope.web import site as site_module
 from mnemoscope.web.app import create_app
 from mnemoscope.web.routes.search import BackgroundIndex
-from mnemoscope.web.serving import prewarm
 from mnemoscope.web.site import Site
 from reports.reported_atlas import reported
 from web.judging import annotated_atlas, host, served
@@ -398,41 +397,6 @@ def test_no_reading_writes_into_an_atlas_with_a_damaged_answer(
     if damaged.endswith("cases.parquet"):
         assert reader.get("/index.json").json()["unanswered"] == ["refinement_events"]
         assert "mnemoscope analyze" in reader.get("/").text
-
-
-@pytest.mark.full
-def test_two_who_warm_the_pages_make_each_once(answered_atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: dict[str, int] = {}
-    lock = threading.Lock()
-
-    def counted(module: Any, name: str) -> None:
-        function = getattr(module, name)
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            with lock:
-                key = f"{name}{arguments[1:]}"
-                counts[key] = counts.get(key, 0) + 1
-            return function(*arguments, **named)
-
-        monkeypatch.setattr(module, name, call)
-
-    for module, name in ((overview, "overview_view"), (overview, "overview_words"), (questions, "question_view")):
-        counted(module, name)
-    site = Site(Settings(answered_atlas))
-    begun: list[str] = []
-
-    def index() -> None:
-        begun.append("index")
-
-    with prewarm(site, index, after=0.0), prewarm(site, index, after=0.0):
-        for one in threading.enumerate():
-            if one.name == "prewarm":
-                one.join()
-    assert begun == ["index", "index"]
-    assert {key: count for key, count in counts.items() if not key.startswith("overview_words")} == {
-        "overview_view()": 1
-    } | {f"question_view{(question,)}": 1 for question in QUESTIONS}
-    assert [count for key, count in counts.items() if key.startswith("overview_words")] == [1]
 
 
 @pytest.mark.full

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
-from web.judging import annotated_atlas, codes, host, invited, served
-from web.planted_atlas import SPEC, planted_atlas
+from web.judging import codes, host, invited, served
+from web.planted_atlas import SPEC
 
 pytestmark = pytest.mark.full
 
@@ -45,8 +45,8 @@ MADE_UP = settings(
 )
 
 
-def test_a_stranger_is_answered_everywhere(tmp_path: Path) -> None:
-    app = served(planted_atlas(tmp_path), model=SPEC)
+def test_a_stranger_is_answered_everywhere(planted: Path) -> None:
+    app = served(planted, model=SPEC)
     there = {"name": "L1.M4", "layer": 1, "token": 3, "question": "value_agreement", "ending": "csv"}
     found = statuses(app, there)
     good = {path for path, said in found.items() if 200 in said}
@@ -55,8 +55,8 @@ def test_a_stranger_is_answered_everywhere(tmp_path: Path) -> None:
     assert all(said == {403} for path, said in found.items() if path.endswith(("/save", "/campaign", "/import")))
 
 
-def test_an_annotator_s_forms_are_answered(tmp_path: Path) -> None:
-    app = served(annotated_atlas(tmp_path))
+def test_an_annotator_s_forms_are_answered(atlas: Path) -> None:
+    app = served(atlas)
     ada = invited(app, host(app), "Ada")
     headers = {"X-CSRF-Token": ada.csrf, "Accept": "application/json"}
     found = statuses(app, {"code": codes(ada)[0], "name": "L0.M1"}, headers=headers, cookies=dict(ada.web.cookies))

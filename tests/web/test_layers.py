@@ -166,12 +166,6 @@ def test_what_cannot_be_shown_is_refused_in_one_sentence(reader: TestClient, add
     assert reader.get(address).status_code == status
 
 
-def test_pages_carry_a_mark_and_are_not_sent_twice(reader: TestClient) -> None:
-    first = reader.get("/layers/0?kind=both")
-    again = reader.get("/layers/0?kind=both", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-
-
 def test_every_layer_has_a_line(reader: TestClient) -> None:
     lines = reader.get("/layers.json").json()["layers"]
     assert [line["layer"] for line in lines] == [0, 1]

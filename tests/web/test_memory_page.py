@@ -13,7 +13,6 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
-from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages import edition as edition_module
@@ -214,9 +213,3 @@ def test_interventions_are_carried_along(reader: TestClient) -> None:
     assert re.search(r'href="/L0\.M1\?set=L1\.M1%3D0&amp;set=L1\.M2%2A2"', page)
     # Without a model there is no trace to go to.
     assert "/trace" not in page
-
-
-def test_bytes_and_white_space_can_be_read() -> None:
-    words = Vocabulary(["�", " \t", "", "‮x", "�"], [b"\xe2\x80", b" \t", b"", b"", "�".encode()])
-    assert [words.visible_text(token) for token in range(5)] == ["⟨E2 80⟩", "·⇥", "''", "\\u202ex", "�"]
-    assert words.text([0, 1]) == "� \t"

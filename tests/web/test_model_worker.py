@@ -20,21 +20,11 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from mnemoscope.web.model_worker import CACHE_SIZE, Cancelled, ModelWorker
-from web.planted_atlas import SPEC, other_weights, planted_atlas
+from web.planted_atlas import SPEC, other_weights
 from web.served import client, running
 
 PROMPTS = ("the cat sat on the", "a dog ran home", "the red fox slept under the")
 CHANGES = ((), ("L1.M4=0",), ("L0.M0*3",), ("L1.M4=0@last", "L0.M3=2"))
-
-
-@pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted_atlas(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return ms.load_model(SPEC)
 
 
 def fetched(address: str) -> tuple[int, Any]:
@@ -46,10 +36,10 @@ def fetched(address: str) -> tuple[int, Any]:
 
 
 @pytest.mark.full
-def test_parallel_requests_give_what_they_give_alone(atlas: Path, model: LanguageModel) -> None:
+def test_parallel_requests_give_what_they_give_alone(planted: Path, model: LanguageModel) -> None:
     asked = [(prompt, changes) for prompt in PROMPTS for changes in CHANGES]
     alone = {(prompt, changes): ms.trace(model, prompt, interventions=changes).to_dict() for prompt, changes in asked}
-    with running(atlas, model=SPEC) as base, ThreadPoolExecutor(4) as readers:
+    with running(planted, model=SPEC) as base, ThreadPoolExecutor(4) as readers:
 
         def read(one: tuple[str, tuple[str, ...]]) -> tuple[int, Any]:
             query = urlencode([("prompt", one[0]), *(("set", change) for change in one[1])])
@@ -82,8 +72,8 @@ def busy(worker: ModelWorker) -> Iterator[None]:
             waiting.result(30)
 
 
-def test_browsing_does_not_wait_for_a_slow_trace(atlas: Path) -> None:
-    reader = client(atlas, model=SPEC)
+def test_browsing_does_not_wait_for_a_slow_trace(planted: Path) -> None:
+    reader = client(planted, model=SPEC)
     worker = reader.app.state.site.model  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as readers:
         with busy(worker):
@@ -94,8 +84,8 @@ def test_browsing_does_not_wait_for_a_slow_trace(atlas: Path) -> None:
         assert traced.result(30).status_code == 200
 
 
-def test_too_many_are_told_to_come_again(atlas: Path) -> None:
-    reader = client(atlas, model=SPEC)
+def test_too_many_are_told_to_come_again(planted: Path) -> None:
+    reader = client(planted, model=SPEC)
     worker = reader.app.state.site.model  # type: ignore[attr-defined]
     worker.max_queued = 1
     query = {"prompt": PROMPTS[0]}
@@ -174,20 +164,20 @@ def test_an_error_is_everybodys_own_and_is_not_kept(model: LanguageModel) -> Non
 
 
 @pytest.mark.full
-def test_another_model_is_refused_or_forced_under_a_banner(atlas: Path, tmp_path: Path) -> None:
+def test_another_model_is_refused_or_forced_under_a_banner(planted: Path, tmp_path: Path) -> None:
     other = str(other_weights(tmp_path / "other"))
     with pytest.raises(ModelDiffers, match=r"not the model that .* was mined from.*force_model=True"):
-        create_app(Settings(atlas, other))
-    reader = client(atlas, model=other, force_model=True)
+        create_app(Settings(planted, other))
+    reader = client(planted, model=other, force_model=True)
     for path in ("/", "/L1.M4", "/layers/0", "/trace", "/trace?prompt=the+cat", "/audit", "/L1.M4/causal", "/nothing"):
         assert "is not the model that was mined." in reader.get(path).text, path
-    mined = client(atlas, model=SPEC)
+    mined = client(planted, model=SPEC)
     assert "is not the model" not in mined.get("/L1.M4").text
     # A browser must not keep the page of the one for that of the other.
-    marks = {one.get("/L1.M4").headers["etag"] for one in (reader, mined, client(atlas))}
+    marks = {one.get("/L1.M4").headers["etag"] for one in (reader, mined, client(planted))}
     assert len(marks) == 3
 
 
-def test_another_shape_is_refused_even_if_forced(atlas: Path) -> None:
+def test_another_shape_is_refused_even_if_forced(planted: Path) -> None:
     with pytest.raises(ModelDiffers, match="its layers have"):
-        create_app(Settings(atlas, "handmade:worked-example", force_model=True))
+        create_app(Settings(planted, "handmade:worked-example", force_model=True))

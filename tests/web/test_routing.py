@@ -10,7 +10,6 @@ from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.models.opening.handmade.experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
 from models.expert_models import build_mixture
-from web.planted_atlas import planted_atlas
 from web.served import client, patient
 
 
@@ -37,8 +36,6 @@ def test_the_overview_of_a_hybrid_says_which_blocks_its_layers_are_of(tmp_path: 
     reader = client(mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=2, prefixes=5))
     page = reader.get("/").text
     assert "layers 0-1 are those of blocks 1-2; without one: NemotronHAttention in block 0, " in page
-    (tmp_path / "dense").mkdir()
-    assert "its blocks" not in client(planted_atlas(tmp_path / "dense")).get("/").text
 
 
 def test_every_memory_has_a_page_and_its_neighbours_are_beside_it(reader: TestClient) -> None:
@@ -77,7 +74,9 @@ def test_search_finds_memories_by_their_names(reader: TestClient) -> None:
     assert reader.get("/search?q=l0.e1.m2").headers["location"] == "/L0.E1.M2"
 
 
-def test_a_dense_atlas_has_no_routing(tmp_path: Path) -> None:
-    reader = client(planted_atlas(tmp_path))
+def test_a_dense_atlas_has_no_routing(planted: Path) -> None:
+    reader = client(planted)
     assert reader.get("/routing").status_code == 404
-    assert ">Routing<" not in reader.get("/").text
+    page = reader.get("/").text
+    assert ">Routing<" not in page
+    assert "its blocks" not in page

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -22,6 +21,7 @@ from reports.reported_atlas import reported
 from support.browser import PHONE, Visits
 from support.durable import Disk
 from web.layer_atlas import Row, layered
+from web.parts import Parts
 from web.served import client, make_page
 
 pytestmark = pytest.mark.full
@@ -29,21 +29,9 @@ pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]
 
 
-class Links(HTMLParser):
-    """Every address that a page asks for or leads to, its names, and its elements."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.addresses: list[str] = []
-        self.names: set[str] = set()
-        self.tags: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.add(tag)
-        self.addresses += [str(given[name]) for name in ("href", "src", "action", "srcset") if name in given]
-        self.names |= {str(given["id"])} if "id" in given else set()
+def addresses(page: Parts) -> list[str]:
+    """All that a page asks for or leads to."""
+    return [str(at[name]) for _, at in page.found for name in ("href", "src", "action", "srcset") if name in at]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +53,9 @@ def pages(directory: Path) -> list[Path]:
 def test_every_link_leads_to_a_file_that_was_written(exported: ExportSummary) -> None:
     seen = set()
     for page in pages(exported.directory):
-        found = Links(page.read_text(encoding="utf-8"))
-        assert not found.tags & {"script", "form", "iframe", "object", "style"}
-        for address in found.addresses:
+        found = Parts(page.read_text(encoding="utf-8"))
+        assert not {tag for tag, _ in found.found} & {"script", "form", "iframe", "object", "style"}
+        for address in addresses(found):
             parts = urlsplit(address)
             assert not parts.scheme
             assert not parts.netloc
@@ -76,7 +64,8 @@ def test_every_link_leads_to_a_file_that_was_written(exported: ExportSummary) ->
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             assert target.is_file(), f"{page.name}: {address}"
             if parts.fragment:
-                assert parts.fragment in Links(target.read_text(encoding="utf-8")).names, f"{page.name}: {address}"
+                named = {at.get("id") for _, at in Parts(target.read_text(encoding="utf-8")).found}
+                assert parts.fragment in named, f"{page.name}: {address}"
             seen.add(target)
     assert {page.resolve() for page in pages(exported.directory)} <= seen | {exported.directory / "index.html"}
 
@@ -175,17 +164,6 @@ def test_other_folders_are_left_alone(tmp_path: Path, atlas: Path) -> None:
     with pytest.raises(AtlasExists, match="not a folder"):
         write_pages(atlas, tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "said", [{"pages": ["home"]}, {"pages": {"index.html": 1}}, {"atlas": "x", "pages": {"index.html": 1}}]
-)
-def test_the_manifest_of_a_web_app_is_not_one_of_pages(tmp_path: Path, atlas: Path, said: dict[str, object]) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps(said))
-    (tmp_path / "index.html").write_text("mine")
-    with pytest.raises(AtlasExists, match="something else"):
-        write_pages(atlas, tmp_path, memories="L0.M0")
-    assert (tmp_path / "index.html").read_text() == "mine"
 
 
 def test_what_others_put_among_the_pages_stays(tmp_path: Path, atlas: Path) -> None:

@@ -7,15 +7,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from support.browser import PHONE, Visit, Visits
-from web.planted_atlas import SPEC, planted_atlas
+from web.planted_atlas import SPEC
 from web.served import running
 
 PROMPT = "the cat sat on the"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(planted_atlas(tmp_path_factory.mktemp("planted")), model=SPEC) as base:
+def site(planted: Path) -> Iterator[str]:
+    with running(planted, model=SPEC) as base:
         yield base
 
 

@@ -15,7 +15,7 @@ from mnemoscope.show.pages.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
-from web.planted_atlas import SPEC, planted_atlas
+from web.planted_atlas import SPEC
 from web.served import client
 
 PROMPT_TEXT = "the cat sat on the"
@@ -23,18 +23,8 @@ OFF = "L1.M4=0"  # fires on `sat on the`, says `mat`
 
 
 @pytest.fixture(scope="module")
-def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted_atlas(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def reader(atlas: Path) -> TestClient:
-    return client(atlas, model=SPEC)
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return ms.load_model(SPEC)
+def reader(planted: Path) -> TestClient:
+    return client(planted, model=SPEC)
 
 
 def page(reader: TestClient, **query: Any) -> Parts:
@@ -241,8 +231,8 @@ def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:
     assert "/trace" not in Parts(reader.get("/L0.M0").text).links()
 
 
-def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, atlas: Path) -> None:
-    expected = causal_check(model, ms.open_atlas(atlas), "L1.M4").to_dict()
+def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: LanguageModel, planted: Path) -> None:
+    expected = causal_check(model, ms.open_atlas(planted), "L1.M4").to_dict()
     found = reader.get("/L1.M4/causal.json").json()
     assert found == expected
     text = " ".join(Parts(reader.get("/L1.M4/causal").text).text.split())
@@ -257,18 +247,3 @@ def test_the_causal_check_is_that_of_tracing(reader: TestClient, model: Language
         assert reader.get(f"/{name}/causal").status_code == status, name
     assert "no trigger" in reader.get("/L0.M5/causal.json").json()["message"]
     assert reader.get("/L1.M4/causal?sign=2").status_code == 400
-
-
-def test_the_built_in_models_trace(tmp_path: Path) -> None:
-    """What the page asks of a trained model; its atlas is too large to be made here."""
-    from mnemoscope.web.model_answers import continue_prompt, heat_map, trace_prompt
-    from mnemoscope.web.model_worker import ModelWorker
-
-    model = ms.load_model("builtin:pydocs")
-    worker = ModelWorker(model, "builtin:pydocs")
-    prompt = "Return a list of the"
-    assert trace_prompt(worker, prompt, ()) == ms.trace(model, prompt).to_dict()
-    last = heat_map(worker, prompt, (), "output")
-    assert [row[-1] for row in last["rank"]][-1] == 0
-    steps = continue_prompt(worker, prompt, (), 3)
-    assert steps["joined"] is None or (prompt + steps["joined"]).startswith(prompt)

@@ -1,0 +1,32 @@
+"""Atlases of the pages, each made once: one to annotate, of which a test changes its own copy, and the planted one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mnemoscope as ms
+from mnemoscope.models import LanguageModel
+from web.judging import annotated_atlas
+from web.planted_atlas import SPEC, planted_atlas
+
+
+@pytest.fixture(scope="session")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return annotated_atlas(tmp_path_factory.mktemp("untouched") / "atlas")
+
+
+@pytest.fixture
+def atlas(untouched: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untouched, tmp_path / "atlas"))
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For tests that change nothing in it."""
+    return planted_atlas(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return ms.load_model(SPEC)
