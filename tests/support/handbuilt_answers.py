@@ -120,8 +120,9 @@ def build_answers(
         if attention:
             _write(directory, "attention", _attention_columns(predictions))
         if not later:
-            path = directory / TABLES["attention"].path()
-            pq.write_table(pq.read_table(path).drop_columns([*TABLES["attention"].since]), path)
+            kind, path = TABLES["attention"], directory / TABLES["attention"].path()
+            names = [name for name, rules in kind.rules.items() if rules.since > 1]
+            pq.write_table(pq.read_table(path).drop_columns(names), path)
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}

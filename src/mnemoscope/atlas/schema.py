@@ -1,13 +1,14 @@
 """The tables of an atlas: names, places, columns, and the origin that every file states.
 
 One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
-came later (`TableKind.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
+came later (`ColumnRules.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,28 +27,58 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class ColumnRules:
+    """What holds of a column beside its type: the schema version `since` which atlases have it; whether its tokens are
+    rows of the model's head; the columns that are null in the same rows, and those whose lists are as long.
+    """
+
+    since: int = 1
+    of_head: bool = False
+    nulls_as: tuple[str, ...] = ()
+    lengths_as: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Self:
+        """From `since=2`, `of_head`, `nulls_as=COLUMN` and `lengths_as=COLUMN`."""
+        given = [word.partition("=")[::2] for word in words]
+        named = {name: tuple(other for key, other in given if key == name) for name in ("nulls_as", "lengths_as")}
+        return cls(int(dict(given).get("since", "1")), ("of_head", "") in given, **named)
+
+
+@dataclass(frozen=True)
 class TableKind:
     """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
     `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
-    extensions. `since`: the schema version of later columns. `of_experts`: the columns that a model of experts adds.
+    extensions. `declared` are the columns, `for_experts` those that a model of experts adds: `name type rule ...`, with
+    commas between columns, [type] for a list of it, a `?` after the type that allows nulls, and rules of `ColumnRules`.
     """
 
     name: str
-    columns: pa.Schema
     row_group: int
     numbered: str | None = None
     mined: bool = True
     optional: bool = False
-    since: Mapping[str, int] = field(default_factory=dict)
-    of_experts: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    for_experts: str = ""
+    declared: str = field(kw_only=True)
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        return _columns(self.declared)
+
+    @cached_property
+    def rules(self) -> dict[str, ColumnRules]:
+        """The rules of each column."""
+        columns = (column.split() for column in self.declared.split(","))
+        return {name: ColumnRules.of(rules) for name, _, *rules in columns}
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
         """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
-        if not len(self.of_experts) or not set(self.of_experts.names) <= set(names):
+        added = _columns(self.for_experts) if self.for_experts else []
+        if not added or not set(added.names) <= set(names):
             return self.columns
         at = self.columns.get_field_index("memory")
         fields = list(self.columns)
-        first, *others = list(self.of_experts)
+        first, *others = list(added)
         return pa.schema([*fields[:at], first, *fields[at:], *others])
 
     def path(self, number: int | None = None) -> str:
@@ -59,11 +90,10 @@ class TableKind:
         return f"{self.name}/{self.numbered}-{number:03d}.parquet"
 
 
-def _columns(text: str) -> pa.Schema:
-    """A schema from `name type` pairs; [type] is a list of it, and a `?` after the type allows nulls."""
+def _columns(declared: str) -> pa.Schema:
     fields = []
-    for pair in text.split(","):
-        name, kind = pair.split()
+    for column in declared.split(","):
+        name, kind, *_ = column.split()
         plain = pa.type_for_alias(kind.strip("[]?"))
         fields.append(pa.field(name, pa.list_(plain) if kind[0] == "[" else plain, nullable=kind.endswith("?")))
     return pa.schema(fields)
@@ -71,101 +101,91 @@ def _columns(text: str) -> pa.Schema:
 
 # A row group of `triggers` spans about 256 memories of 50 triggers, so one memory is read without its layer.
 _KINDS = (
-    TableKind("vocabulary", _columns("token int32, text string, bytes binary"), 65_536),
-    TableKind("tokens", _columns("token int32, count int64, next_count int64, first_count int64"), 65_536),
-    TableKind("sentences", _columns(
+    TableKind("vocabulary", 65_536, declared="token int32, text string, bytes binary"),
+    TableKind("tokens", 65_536, declared="token int32, count int64, next_count int64, first_count int64"),
+    TableKind("sentences", 1_024, "part", declared=(
         "sentence int64, document int64, text string, tokens [int32], multiplicity int32, held_out bool"
-    ), 1_024, "part"),
-    TableKind("background", _columns("sentence int64, position int32, token int32, next_token int32?"), 65_536),
-    TableKind("triggers", _columns(
-        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32,"
-        "token int32, next_token int32?, prefix_group int16"
-    ), 12_800, "layer", of_experts=_columns("expert int16?, router_weight float32?")),
-    TableKind("activity", _columns(
-        "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32,"
-        "sampled int64, std float64, histogram [int64]"
-    ), 1_024, "layer", of_experts=_columns("expert int16?, all_prefixes int64")),
-    TableKind("values", _columns(
-        "memory int32, key_norm float32, up_norm float32?, value_norm float32, top_tokens [int32],"
-        "top_scores [float32], bottom_tokens [int32], bottom_scores [float32], max_probability float32,"
-        "entropy float32, target int32?, target_rank int32?, trigger_log_probability float32?,"
-        "working_logit float32?, working_probability float32?"
-    ), 1_024, "layer", since={"working_logit": 2, "working_probability": 2}, of_experts=_columns("expert int16?")),
-    TableKind("neighbours", _columns(
+    )),
+    TableKind("background", 65_536, declared="sentence int64, position int32, token int32, next_token int32?"),
+    TableKind("triggers", 12_800, "layer", for_experts="expert int16?, router_weight float32?", declared=(
+        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32, token int32, "
+        "next_token int32?, prefix_group int16"
+    )),
+    TableKind("activity", 1_024, "layer", for_experts="expert int16?, all_prefixes int64", declared=(
+        "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32, sampled int64, "
+        "std float64, histogram [int64]"
+    )),
+    TableKind("values", 1_024, "layer", for_experts="expert int16?", declared=(
+        "memory int32, key_norm float32, up_norm float32?, value_norm float32, "
+        "top_tokens [int32] of_head lengths_as=top_scores lengths_as=bottom_tokens, top_scores [float32], "
+        "bottom_tokens [int32] of_head lengths_as=bottom_scores, bottom_scores [float32], "
+        "max_probability float32, entropy float32, target int32? of_head, target_rank int32?, "
+        "trigger_log_probability float32?, working_logit float32? since=2 nulls_as=working_probability, "
+        "working_probability float32? since=2"
+    )),
+    TableKind("neighbours", 10_240, "layer", for_experts="expert int16?, other_expert int16?", declared=(
         "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"
-    ), 10_240, "layer", of_experts=_columns("expert int16?, other_expert int16?")),
-    TableKind("removals", _columns(
-        "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string,"
+    )),
+    TableKind("removals", 65_536, for_experts="expert int16?", declared=(
+        "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string, "
         "removed_position int32, coefficient float32, removed_coefficient float32"
-    ), 65_536, of_experts=_columns("expert int16?")),
-    TableKind("prefixes", _columns(
+    )),
+    TableKind("prefixes", 65_536, declared=(
         "prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"
-    ), 65_536),
-    TableKind("predictions", _columns(
-        "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32,"
-        "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32,"
-        "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32,"
+    )),
+    TableKind("predictions", 65_536, declared=(
+        "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32, "
+        "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32, "
+        "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32, "
         "top_share float32, major int32, votes_ffn int32, votes_ffn_major int32, votes_output int32"
-    ), 65_536),
-    TableKind("patterns", _columns(
-        "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16],"
-        "lift float32?, log10_p float32?"
-    ), 16_384, mined=False, of_experts=_columns("expert int16?")),
-    TableKind("roles", _columns(
-        "memory int32, key_top_tokens [int32], key_top_cosines [float32], trigger_token int32?, trigger_rank int32?,"
-        "trigger_cosine float32?, triggers_found float32?, control_token int32?, control_rank int32?,"
-        "control_cosine float32?, controls_found float32?, text_rank int32?, shuffled_rank int32?"
-    ), 1_024, "layer", optional=True, since={"text_rank": 3, "shuffled_rank": 3}, of_experts=_columns("expert int16?")),
-    TableKind("readings", _columns(
-        "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?,"
+    )),
+    TableKind("patterns", 16_384, mined=False, for_experts="expert int16?", declared=(
+        "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16], lift float32?, "
+        "log10_p float32?"
+    )),
+    TableKind("roles", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, key_top_tokens [int32] lengths_as=key_top_cosines, key_top_cosines [float32], "
+        "trigger_token int32?, trigger_rank int32?, trigger_cosine float32?, triggers_found float32?, "
+        "control_token int32?, control_rank int32?, control_cosine float32?, controls_found float32?, "
+        "text_rank int32? since=3, shuffled_rank int32? since=3"
+    )),
+    TableKind("readings", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?, "
         "max_probability float32"
-    ), 4_096, "layer", optional=True, of_experts=_columns("expert int16?")),
-    TableKind("key_readings", _columns(
-        "memory int32, lens string, key_top_tokens [int32], trigger_rank int32?, triggers_found float32?,"
-        "control_rank int32?, controls_found float32?, text_rank int32?, shuffled_rank int32?"
-    ), 4_096, "layer", optional=True, since={"text_rank": 3, "shuffled_rank": 3}, of_experts=_columns("expert int16?")),
-    TableKind("readouts", _columns(
-        "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32,"
-        "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32,"
+    )),
+    TableKind("key_readings", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, lens string, key_top_tokens [int32], trigger_rank int32?, triggers_found float32?, "
+        "control_rank int32?, controls_found float32?, text_rank int32? since=3, shuffled_rank int32? since=3"
+    )),
+    TableKind("readouts", 65_536, optional=True, declared=(
+        "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32, "
+        "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32, "
         "output_top int32"
-    ), 65_536, optional=True),
-    TableKind("width", _columns(
-        "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?,"
+    )),
+    TableKind("width", 65_536, optional=True, declared=(
+        "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?, "
         "loss float64?, stopped int64?, wrong int64?"
-    ), 65_536, optional=True),
-    TableKind("memorised", _columns(
-        "document int64, held_out bool, agreed int32, loss float64, text string, sentences [int64], inside [int32]"
-    ), 1_024, optional=True),
-    TableKind("attention", _columns(
-        "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?,"
-        "attention_norm float32?, ffn_norm float32, attended float32?, attention_logit float32?, ffn_logit float32,"
-        "attention_logit_mean float32?, ffn_logit_mean float32, attention_logit_other float32?,"
-        "ffn_logit_other float32, embedding_logit float32, rest_logit float32, bias_logit float32, final_logit float32,"
-        "embedding_logit_mean float32, rest_logit_mean float32, bias_logit_mean float32, final_logit_mean float32,"
-        "embedding_logit_other float32, rest_logit_other float32, bias_logit_other float32, final_logit_other float32,"
-        "other_next_token int32?, attention_logit_next float32?, ffn_logit_next float32?,"
-        "attention_logit_other_next float32?, ffn_logit_other_next float32?"
-    ), 65_536, optional=True, since=dict.fromkeys((
-        "other_next_token", "attention_logit_next", "ffn_logit_next", "attention_logit_other_next",
-        "ffn_logit_other_next",
-    ), 3)),
-    TableKind("routing", _columns(
+    )),
+    TableKind("memorised", 1_024, optional=True, declared=(
+        "document int64, held_out bool, agreed int32, loss float64, text string, sentences [int64] lengths_as=inside, "
+        "inside [int32]"
+    )),
+    TableKind("attention", 65_536, optional=True, declared=(
+        "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?, "
+        "attention_norm float32?, ffn_norm float32, attended float32?, "
+        "attention_logit float32? nulls_as=attention_logit_mean, ffn_logit float32, "
+        "attention_logit_mean float32? nulls_as=attention_logit_other, ffn_logit_mean float32, "
+        "attention_logit_other float32?, ffn_logit_other float32, embedding_logit float32, rest_logit float32, "
+        "bias_logit float32, final_logit float32, embedding_logit_mean float32, rest_logit_mean float32, "
+        "bias_logit_mean float32, final_logit_mean float32, embedding_logit_other float32, rest_logit_other float32, "
+        "bias_logit_other float32, final_logit_other float32, other_next_token int32? since=3, "
+        "attention_logit_next float32? since=3, ffn_logit_next float32? since=3, "
+        "attention_logit_other_next float32? since=3, ffn_logit_other_next float32? since=3"
+    )),
+    TableKind("routing", 65_536, declared=(
         "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
-    ), 65_536),
+    )),
 )  # fmt: skip
-_ALIKE = {
-    "values": (("top_tokens", "top_scores"), ("bottom_tokens", "bottom_scores"), ("top_tokens", "bottom_tokens")),
-    "roles": (("key_top_tokens", "key_top_cosines"),),
-    "memorised": (("sentences", "inside"),),
-}
-"""List columns with equal lengths in each row."""
-_TOGETHER = {
-    "attention": ("attention_logit", "attention_logit_mean", "attention_logit_other"),
-    "values": ("working_logit", "working_probability"),
-}
-"""Columns that are null in the same rows."""
-_OF_HEAD = {"values": ("top_tokens", "bottom_tokens", "target")}
-"""Columns of tokens that are rows of the model's head."""
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Tables that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
@@ -209,9 +229,10 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
         if stored.get(key) != expected:
             seen = stored.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
+    rules = TABLES[name].rules
     for column in TABLES[name].columns_beside(found.names):
         index = found.get_field_index(column.name)
-        if index < 0 and TABLES[name].since.get(column.name, 1) <= provenance.schema:
+        if index < 0 and rules.get(column.name, ColumnRules()).since <= provenance.schema:
             return f"column {column.name} is missing"
         if index >= 0 and not found.field(index).type.equals(column.type):
             return f"column {column.name} is {found.field(index).type}, not {column.type}"
@@ -227,17 +248,15 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
         inner = sum(chunk.flatten().null_count for chunk in column.chunks) if pa.types.is_list(kind.type) else 0
         if column.null_count or inner:
             return f"column {kind.name} holds nulls"
-    for one, other in _ALIKE.get(name, ()):
-        if {one, other} <= set(rows.column_names):
-            lengths = [pc.list_value_length(rows.column(column)) for column in (one, other)]
-            if not lengths[0].equals(lengths[1]):
+    rules = {column: own for column, own in TABLES[name].rules.items() if column in rows.column_names}
+    for one, own in rules.items():
+        for other in (other for other in own.lengths_as if other in rules):
+            if not pc.list_value_length(rows.column(one)).equals(pc.list_value_length(rows.column(other))):
                 return f"{one} and {other} are lists of different lengths"
-    for one, other in pairwise(_TOGETHER.get(name, ())):
-        if not {one, other} <= set(rows.column_names):
-            continue
-        if not rows.column(one).is_null().equals(rows.column(other).is_null()):
-            return f"{one} and {other} are null in different rows"
-    for column in (one for one in _OF_HEAD.get(name, ()) if one in rows.column_names):
+        for other in (other for other in own.nulls_as if other in rules):
+            if not rows.column(one).is_null().equals(rows.column(other).is_null()):
+                return f"{one} and {other} are null in different rows"
+    for column in (column for column, own in rules.items() if own.of_head):
         numbers = rows.column(column)
         if pa.types.is_list(numbers.type):
             if pc.min(pc.list_value_length(numbers)).as_py() == 0:
@@ -252,7 +271,7 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
 
 def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a table of any schema, with nulls for the later columns; only those of `columns`."""
-    for later in TABLES[name].since:
+    for later in (column for column, rules in TABLES[name].rules.items() if rules.since > 1):
         if (columns is None or later in columns) and later not in rows.column_names:
             column = TABLES[name].columns.field(later)
             rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
