@@ -52,8 +52,8 @@ class TriggerWords:
     def read(database: sqlite3.Connection) -> "TriggerWords":
         arrays = read_arrays(database)
         if not arrays:
-            none = [np.empty(0, np.uint32)] * 7
-            return TriggerWords(*none, np.empty(0, np.uint8), np.empty(0, np.int64))
+            none, packed = np.empty(0, np.uint32), np.empty(0, np.uint8)
+            return TriggerWords(none, none, none, none, none, none, none, packed, np.empty(0, np.int64))
         try:
             last, words = arrays["last"].astype(np.uint32), arrays["words"].astype(np.uint32)
             return TriggerWords(

@@ -27,7 +27,7 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
     generator = torch.Generator().manual_seed(0)
     made = (10 * torch.randn(64, 64, generator=generator)).to(device=device_of_module(module), dtype=weight.dtype)
     own = getattr(module, "_apply_gate", None)
-    activation = getattr(module, "act_fn", nn.functional.silu)
+    activation: Any = getattr(module, "act_fn", nn.functional.silu)
     if own is None:
         return "halves", plainly(activation)
     limit, alpha = (
