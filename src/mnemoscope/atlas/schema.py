@@ -73,8 +73,8 @@ class TableKind:
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
         """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
-        added = _columns(self.for_experts) if self.for_experts else []
-        if not added or not set(added.names) <= set(names):
+        added = _columns(self.for_experts) if self.for_experts else pa.schema([])
+        if not len(added) or not set(added.names) <= set(names):
             return self.columns
         at = self.columns.get_field_index("memory")
         fields = list(self.columns)
