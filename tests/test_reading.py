@@ -8,7 +8,7 @@ from mnemoscope.foundation.reading import Reading
 
 @pytest.mark.parametrize("before", [(), (7,)])
 def test_positions_and_columns(before: tuple[int, ...]) -> None:
-    reading, sentences = Reading(before), [[3, 1, 4, 1], [5, 9]]
+    reading, sentences = Reading.after(before[0] if before else None), [[3, 1, 4, 1], [5, 9]]
     framed = [reading.frame(tokens) for tokens in sentences]
     assert [row[reading.own(len(tokens))] for row, tokens in zip(framed, sentences, strict=True)] == sentences
     assert [len(row) for row in framed] == [reading.columns(4), reading.columns(2)]

@@ -10,6 +10,7 @@ import pytest
 from mnemoscope.cli import main
 from mnemoscope.cli.scale.fleet import name_ray
 from mnemoscope.cluster import run
+from mnemoscope.foundation.progress import fleet_note
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         from mnemoscope.errors import MiningError
 
         calls.append((model, corpus, fleet))
-        progress("mining", 1, 10, "tokens; 2 workers, 1 lease lost")
+        progress("mining", 1, 10, fleet_note("tokens", workers=2, leases_lost=1))
         raise MiningError("no worker is left")
 
     monkeypatch.setattr(run, "mine_with_workers", fake)

@@ -19,6 +19,7 @@ from mnemoscope.bench.documentation import value_rate
 from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
+from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import cost_estimate, mine
 from mnemoscope.mining.passes import projector, values
 from mnemoscope.mining.text.batch_loader import BatchLoader
@@ -83,7 +84,7 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     wanted = values.Targets(*(np.zeros(n, np.int64) for n in (model.sizes.memories[0], 0, 0)))
     whole = values.ValuePass(model).columns(0, wanted)
-    monkeypatch.setattr(projector, "SCORES", 1)
+    monkeypatch.setattr(projector, "BUDGET", Budget(scores=1))
     small = projector.Projector.of(model)
     vectors = model.fold(model.values(0)[:3], layer=0)
     assert small.rows == 16

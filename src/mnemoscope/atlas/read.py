@@ -89,9 +89,9 @@ class Atlas(Tables):
 
     @property
     def reading(self) -> Reading:
-        """How the mined model reads a text."""
-        token = self.manifest.model.beginning.token
-        return Reading() if token is None else Reading((token,))
+        """How the mined model reads a text. Where the manifest does not say, every position counts."""
+        beginning = self.manifest.model.beginning
+        return Reading() if (beginning.kind, beginning.token) == (None, None) else Reading.after(beginning.token)
 
     def name(self, layer: int, number: int) -> MemoryId:
         """The memory of that number in a layer; experts' memories are counted through."""

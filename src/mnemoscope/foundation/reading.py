@@ -8,7 +8,7 @@ and its state predicts the next token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,22 @@ Tokens = TypeVar("Tokens", Sequence[int], NDArray[Any])
 
 @dataclass(frozen=True)
 class Reading:
-    """`before` are the ids before a sentence's own tokens: its beginning token, if the model has one."""
+    """`before` are the ids before a sentence's own tokens: its beginning token, if the model has one. `first` is the
+    first position that counts: 1 where nothing stands before a sentence, since position 0 is an attention sink there.
+    """
 
     before: tuple[int, ...] = ()
+    first: int = 0
+
+    @classmethod
+    def after(cls, token: int | None) -> Self:
+        """That of a model with this beginning token; None if it has none."""
+        return cls(first=1) if token is None else cls((token,))
 
     @property
     def offset(self) -> int:
         """The column of position 0."""
         return len(self.before)
-
-    @property
-    def first(self) -> int:
-        """The first position that counts: 1 where nothing stands before a sentence, since 0 is an attention sink."""
-        return 0 if self.before else 1
 
     def columns(self, tokens: Count) -> Count:
         """How many columns a sentence of so many tokens takes."""

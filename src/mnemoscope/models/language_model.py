@@ -85,7 +85,7 @@ class LanguageModel:
         self._running, self.lock = local(), RLock()
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning, self.reading = beginning, Reading(tuple(beginning.tokens))
+        self.beginning, self.reading = beginning, Reading.after(beginning.token)
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
