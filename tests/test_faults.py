@@ -20,8 +20,8 @@ pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parent
 TOGETHER = [
-    "mine search", "report annotate",
-    *(pytest.param(verbs, marks=pytest.mark.slow) for verbs in ("replace analyze", "merge serve")),
+    "mine annotate",
+    *(pytest.param(verbs, marks=pytest.mark.slow) for verbs in ("report search", "replace analyze", "merge serve")),
 ]  # fmt: skip
 """All verbs, two in a process: what they import takes one longer than most of its places."""
 

@@ -14,7 +14,9 @@ DRAWS, MOST, FEWEST = 8, 3, 4
 pytestmark = pytest.mark.full
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "shuffled" else kind for kind in KINDS]
+)
 def test_what_knows_nothing_hardly_ever_says_yes_and_what_is_planted_mostly_does(kind: str) -> None:
     found: Counter[str] = Counter()
     # Matched draws of one configuration share a network; others are of each in turn.

@@ -13,7 +13,7 @@ def run(command: str, streams: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=1)
 @pytest.mark.parametrize(
     ("streams", "why"),
     [(">/dev/full", "No space left on device"), (">&-", "it was closed before the command began")],
@@ -29,7 +29,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(streams: str, why: st
     assert "nowhere" in said, "what went wrong first is what is told"
 
 
-@pytest.mark.full
+@pytest.mark.fast(0, full=1)
 @pytest.mark.parametrize("streams", ["2>/dev/full", ">&- 2>&-"])
 def test_a_line_that_nobody_can_be_told_changes_no_exit_code(streams: str) -> None:
     assert run("inspect nowhere/at/all", streams) == (2, "")

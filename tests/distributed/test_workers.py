@@ -55,7 +55,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(sentences(8_000, tuple(WORDS[2:]), 5))
+    path.write_text(sentences(4_000, tuple(WORDS[2:]), 5))
     return path
 
 

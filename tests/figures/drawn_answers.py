@@ -17,6 +17,7 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.intervals import NOTHING
+from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import registry as known
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.sections import compare_with_paper
@@ -42,6 +43,7 @@ class Tables:
 
     path = Path("drawn")
     manifest: Manifest
+    reading = Reading()
 
     def __init__(self, tables: Mapping[str, pl.DataFrame], *, layers: int = LAYERS, memories: int = WIDTH) -> None:
         self.layers = tuple(range(layers))

@@ -143,6 +143,7 @@ def test_no_file_of_an_atlas_tells_a_path(mined: tuple[Path, Opened]) -> None:
     assert paths == {"model": opened.model, **known}
 
 
+@pytest.mark.fast(0, full=1)
 def test_no_page_or_report_tells_a_path(
     mined: tuple[Path, Opened], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ print(len(verbs), {run_verb([verb, "--help"]) for verb in verbs})
     assert said.count("Options:") == int(count) > 10
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_model_is_opened_and_traced() -> None:
     script = """
 import mnemoscope as ms

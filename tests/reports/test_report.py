@@ -16,6 +16,8 @@ from mnemoscope.questions.answers import load_answers
 from reports.reading import Reader, charts, page_without_figures, section, words
 from reports.reported_atlas import HOSTILE, SPEC, reported
 
+pytestmark = pytest.mark.full
+
 Capture = pytest.CaptureFixture[str]
 
 
@@ -29,7 +31,6 @@ def answer_of(directory: Path, question: str) -> pl.DataFrame:
     return table.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
 
 
-@pytest.mark.full
 def test_every_question_has_section_figure_and_files_that_open(reported_atlas: Path, page: str) -> None:
     assert re.findall(r'<section id="(\w+)" class="question"', page) == list(QUESTIONS)
     assert list(charts(page)) == sorted(QUESTIONS)
@@ -52,7 +53,6 @@ def test_every_question_has_section_figure_and_files_that_open(reported_atlas: P
     assert verify(reported_atlas) == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_number_of_the_answer_is_in_its_tables(question: str, reported_atlas: Path, page: str) -> None:
     """Row for row: the tables' cells are read back, and each answer is looked up by layer and label."""
