@@ -14,13 +14,13 @@ from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import PromptError
-from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens
+from mnemoscope.tracing.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 
@@ -62,15 +62,14 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
         tokens = _read_prompt(model, prompt)
-        step = rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)
         ranks: list[int] = []
         shares: list[float] = []
         with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, last = run_blocks(model, tokens)
-            ends = torch.split(last, step)
+            ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
-            rows = torch.split(torch.cat([getattr(block, stream).to(model.device) for block in blocks]), step)
-            for row, own in zip(rows, torch.split(final.repeat(len(blocks)), step), strict=True):
+            rows = split_rows(model, torch.cat([getattr(block, stream).to(model.device) for block in blocks]))
+            for row, own in zip(rows, split_rows(model, final.repeat(len(blocks))), strict=True):
                 scores = model.scores(row, projection="lens")
                 ranks += rank_of(scores, own).tolist()
                 terms = (scores - scores.amax(1, keepdim=True)).exp()

@@ -84,8 +84,8 @@ class Activity:
         own = slice(first, first + self._widths[expert])
         positions = sum(m.positions for m in batch)
         self.prefixes[expert] += positions
-        total = exact_sum(torch.stack([m.total for m in batch]).sum(0))
-        self.positive[own] += torch.stack([m.positive for m in batch]).sum(0)
+        total = exact_sum(_sum([m.total for m in batch]))
+        self.positive[own] += _sum([m.positive for m in batch])
         self.total[:, own] = add_sums(self.total[:, own], total)
         self.least[own] = torch.stack([self.least[own], *(m.least for m in batch)]).amin(0)
         self.greatest[own] = torch.stack([self.greatest[own], *(m.greatest for m in batch)]).amax(0)
@@ -93,8 +93,8 @@ class Activity:
         if squares:
             self.sampled[expert] += positions
             self.sampled_total[:, own] = add_sums(self.sampled_total[:, own], total)
-            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(torch.stack(squares).sum(0)))
-            self.histogram[own] += torch.stack([*histograms]).sum(0)
+            self.squares[:, own] = add_sums(self.squares[:, own], exact_sum(_sum(squares)))
+            self.histogram[own] += _sum(list(histograms))
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         for name in ("prefixes", "sampled", "positive", "histogram"):
@@ -143,3 +143,7 @@ class Activity:
 
 def _join(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
