@@ -28,7 +28,7 @@ def answer() -> None:
 
     from mnemoscope.bench.shapes import random_model
     from mnemoscope.tracing import trace
-    from mnemoscope.tracing.scores import known_votes
+    from mnemoscope.tracing.scoring.scores import known_votes
 
     model = random_model("gpt2-small")
     words = "the model reads a word and then another one of the same kind until nothing is left to say about it all"

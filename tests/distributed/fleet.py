@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.cluster.heartbeats import Heartbeat, beat_path
+from mnemoscope.cluster.coordination.heartbeats import Heartbeat, beat_path
 from mnemoscope.cluster.settling import SettledRun, settle_run
 from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, folders_in
 from mnemoscope.cluster.text_work import TextWork

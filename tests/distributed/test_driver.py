@@ -12,8 +12,8 @@ from distributed.fleet import FleetWorker, begin, run_fleet, settle
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.cluster import driver as driver_file
+from mnemoscope.cluster.coordination.leases import AGAIN, DONE, LeaseFolder
 from mnemoscope.cluster.driver import Driver
-from mnemoscope.cluster.leases import AGAIN, DONE, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mnemoscope.cluster import leases as leases_file
-from mnemoscope.cluster.leases import AGAIN, DONE, FREE, Lease, LeaseFolder, check_file_system
+from mnemoscope.cluster.coordination import leases as leases_file
+from mnemoscope.cluster.coordination.leases import AGAIN, DONE, FREE, Lease, LeaseFolder, check_file_system
 from mnemoscope.errors import StoreFailed
 
 

@@ -15,8 +15,8 @@ from distributed.fleet import FleetWorker, Outcome, begin, closed_state, one_pro
 from mining.conftest import WORDS, tiny_model
 from mining_killed import sentences
 from mnemoscope.cluster import state_folders
-from mnemoscope.cluster.heartbeats import beat_path
-from mnemoscope.cluster.leases import DONE, LeaseFolder
+from mnemoscope.cluster.coordination.heartbeats import beat_path
+from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.shared_run import choose_lease
 from mnemoscope.cluster.stages import TEXT

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mining.conftest import odd_text, tiny_model
 from mnemoscope.mining import mine
-from mnemoscope.tracing.scores import activity_of
+from mnemoscope.tracing.scoring.scores import activity_of
 
 ADDING = ("index_add", "scatter_add", "scatter_reduce", "index_reduce", "put", "histc", "index_put", "bincount")
 """Operations that on a GPU add in the order in which its threads arrive; the last two with some arguments only."""

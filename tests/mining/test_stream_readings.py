@@ -14,7 +14,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
 from mnemoscope.models.readout import shared_readout
 from mnemoscope.models.readout.shared_readout import SharedReadout
-from mnemoscope.tracing.scores import folded_updates
+from mnemoscope.tracing.scoring.scores import folded_updates
 from models.conftest import build
 
 IDS = torch.tensor([[5, 1, 8, 3, 11, 2], [7, 4, 0, 9, 6, 10]])

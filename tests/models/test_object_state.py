@@ -22,7 +22,7 @@ from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.models.readout.token_logits import head_mean
 from mnemoscope.tracing import intervene, trace
 from mnemoscope.tracing.predictions import generate
-from mnemoscope.tracing.scores import value_norms
+from mnemoscope.tracing.scoring.scores import value_norms
 from models.conftest import build
 from models.test_probed import adapted, load, peft
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import BEYOND, TABLES, THE_PAPERS
 from mnemoscope.questions import QUESTIONS, load_question
 from mnemoscope.questions.question import EMPTY, Answer, Claim, Number, Paper, Question, Row
-from mnemoscope.questions.registry import BEYOND, THE_PAPERS
 
 CLAIM = Claim("it is half", "50 %", "half", "share", "at least half", by="whole")
 PAPER = Paper(figure="Figure 9", section="9", question="How much?", claims=(CLAIM,))

@@ -13,6 +13,7 @@ import pytest
 
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS
 from mnemoscope.atlas import Atlas, open_atlas, verify
+from mnemoscope.atlas.schema import BEYOND, THE_PAPERS
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
 from mnemoscope.questions import QUESTIONS, write, write_all
 from mnemoscope.questions.answers import (
@@ -25,7 +26,6 @@ from mnemoscope.questions.answers import (
     stored_answers,
     with_patterns,
 )
-from mnemoscope.questions.registry import BEYOND, THE_PAPERS
 from support.handbuilt_answers import RULERS, build_answers
 from support.handwritten_judgements import SCHEMA
 

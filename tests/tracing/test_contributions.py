@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mnemoscope.tracing.scores import activity_of
+from mnemoscope.tracing.scoring.scores import activity_of
 
 
 def test_activity_by_eye() -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mnemoscope.foundation.budget import Budget
-from mnemoscope.tracing import distribution, distributions, ranking, read_scores, top
+from mnemoscope.tracing import distribution, read_scores, top
+from mnemoscope.tracing.scoring import distributions, ranking
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
 

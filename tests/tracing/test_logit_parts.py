@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mnemoscope.tracing.logit_parts import LayerStreams, attended_positions
+from mnemoscope.tracing.scoring.logit_parts import LayerStreams, attended_positions
 
 
 def streams(attended: torch.Tensor | None = None) -> LayerStreams:

@@ -10,7 +10,7 @@ from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.tracing import trace
 from mnemoscope.tracing.predictions import prompt_tokens
-from mnemoscope.tracing.scores import check_wide_numbers
+from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
 WORDS = {"one": 0, "two": 1, "silent": 2, "mute": 3, "far": 4, "further": 9}
 """`silent` and `mute` have no text, `far` and `further` no row; other words are no tokens."""

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnemoscope.foundation.budget import Budget
-from mnemoscope.tracing import norms_of, rank_of, rank_tokens, ranking, top
-from mnemoscope.tracing import scores as scoring
-from mnemoscope.tracing.ranking import BLOCK
+from mnemoscope.tracing import norms_of, rank_of, rank_tokens, top
+from mnemoscope.tracing.scoring import ranking
+from mnemoscope.tracing.scoring import scores as scoring
+from mnemoscope.tracing.scoring.ranking import BLOCK
 
 
 def plain_top(row: list[float], count: int, lowest: bool) -> list[int]:

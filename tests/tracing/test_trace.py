@@ -17,8 +17,9 @@ from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.readout.shared_readout import SharedReadout
-from mnemoscope.tracing import Trace, adopt_votes, block_predictions, scores, trace
+from mnemoscope.tracing import Trace, adopt_votes, block_predictions, trace
 from mnemoscope.tracing.block_predictions import STREAMS
+from mnemoscope.tracing.scoring import scores
 from models.conftest import build
 from models.expert_models import build_mixture
 from tracing.slow_trace import Changed, check_trace

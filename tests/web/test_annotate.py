@@ -10,7 +10,7 @@ import pytest
 
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
-from mnemoscope.web.security import BODY
+from mnemoscope.web.middleware.security import BODY
 from web.judging import GOOD, JSON, LOCAL, Reader, codes, host, invited, served
 from web.served import patient
 

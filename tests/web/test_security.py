@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from mnemoscope.web import app as app_module
 from mnemoscope.web.app import create_app
+from mnemoscope.web.middleware.security import BODY, check_form, csrf_token, give_csrf
 from mnemoscope.web.rendering import json_response
-from mnemoscope.web.security import BODY, check_form, csrf_token, give_csrf
 from mnemoscope.web.settings import Settings
 from support.handbuilt_atlas import build_atlas
 from web.served import client

@@ -25,7 +25,7 @@ from mnemoscope.atlas.manifest import (
     table_files,
     unfinished_plan,
 )
-from mnemoscope.atlas.schema import ANSWERS, TABLES, place
+from mnemoscope.atlas.schema import QUESTIONS, TABLES, place
 from mnemoscope.errors import AtlasDamaged, StoreFailed
 from mnemoscope.foundation.files import file_hash, flush, is_file_entry, read_object, remove_strays, storing
 
@@ -44,7 +44,7 @@ FOLDERS = (
 """Every folder inside an atlas, outer ones first. `browse` is a folder of its own; the folders of workers and of their
 leases match `_NAMED_FOLDER`."""
 
-_QUESTION = "|".join(ANSWERS)
+_QUESTION = "|".join(QUESTIONS)
 _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
     rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"

@@ -193,13 +193,16 @@ TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
 ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int64, low float64?, high float64?")
 
-ANSWERS = (
+THE_PAPERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events", "attention_share",
-    "key_agreement", "lenses", "memorised", "width",
+    "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
 )  # fmt: skip
-"""The questions whose answers have a place in analyses/ and report/figures/; files of later questions are an atlas's
-own because the manifests of these folders list them."""
+BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width")
+"""Questions that the paper left open; each needs an optional table."""
+QUESTIONS = (*THE_PAPERS, *BEYOND)
+"""The questions, the paper's ten in its order: the one list. Their answers have a place in analyses/ and
+report/figures/; files of later versions' questions are an atlas's own because the manifests of these folders list them.
+"""
 
 
 def place(path: str) -> tuple[TableKind, int | None] | None:

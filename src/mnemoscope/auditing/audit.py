@@ -30,7 +30,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.predictions import prompt_tokens
-from mnemoscope.tracing.scores import require_model_of
+from mnemoscope.tracing.scoring.scores import require_model_of
 
 LEVEL = 0.05
 """The false alarm rate on unseen strings."""

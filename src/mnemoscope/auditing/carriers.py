@@ -16,7 +16,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.interventions import Intervention, intervene
 from mnemoscope.tracing.predictions import ids_of
-from mnemoscope.tracing.scores import own_norm_scales
+from mnemoscope.tracing.scoring.scores import own_norm_scales
 
 
 def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.proof.company import sides
-from mnemoscope.tracing.ranking import rank_of
+from mnemoscope.tracing.scoring.ranking import rank_of
 
 Tokens = Sequence[int]
 Tick = Callable[[], None]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from mnemoscope.cluster.heartbeats import DRIVER, Heartbeat, Watch
-from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
+from mnemoscope.cluster.coordination.heartbeats import DRIVER, Heartbeat, Watch
+from mnemoscope.cluster.coordination.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.stages import FINISHED, TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import (

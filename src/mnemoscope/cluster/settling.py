@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.manifest import WORK
-from mnemoscope.cluster.heartbeats import BEATS
-from mnemoscope.cluster.leases import LEASES, LeaseFolder, check_file_system
+from mnemoscope.cluster.coordination.heartbeats import BEATS
+from mnemoscope.cluster.coordination.leases import LEASES, LeaseFolder, check_file_system
 from mnemoscope.cluster.shared_run import SharedRun, choose_lease, hash_of_text
 from mnemoscope.cluster.single_run import SINGLE_PROCESS
 from mnemoscope.cluster.stages import TEXT, PublishedStage

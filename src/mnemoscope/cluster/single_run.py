@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.cluster.heartbeats import Heartbeat
+from mnemoscope.cluster.coordination.heartbeats import Heartbeat
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.mining.sealing import SEALING

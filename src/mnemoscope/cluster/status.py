@@ -8,8 +8,8 @@ from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.cluster.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
-from mnemoscope.cluster.leases import DONE, LeaseFolder
+from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
+from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.errors import AtlasNotFound, StoreFailed
 from mnemoscope.foundation.files import read_object

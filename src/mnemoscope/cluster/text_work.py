@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from mnemoscope.cluster.leases import AGAIN, DONE, Lease, LeaseFolder
+from mnemoscope.cluster.coordination.leases import AGAIN, DONE, Lease, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import STATES, StateFolder, counted_anywhere, folders_in
 from mnemoscope.cluster.worker_context import WorkerContext

@@ -12,9 +12,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from mnemoscope.atlas.manifest import open_as_mined, unfinished_plan
+from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, Heartbeat
+from mnemoscope.cluster.coordination.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.environment import card_from_environment
-from mnemoscope.cluster.heartbeats import BEATS, DRIVER, Heartbeat
-from mnemoscope.cluster.leases import DONE, Lease, LeaseFolder
 from mnemoscope.cluster.shared_run import SharedRun
 from mnemoscope.cluster.stages import FINISHED, TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import WorkerClosed, closed_folders

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.cluster.heartbeats import Watch
+from mnemoscope.cluster.coordination.heartbeats import Watch
 from mnemoscope.cluster.shared_run import SharedRun
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.kernels.devices import device_name

@@ -90,7 +90,7 @@ class ModelOptions:
         return replace(self, **shown)
 
     def keywords(self) -> dict[str, Any]:
-        values = {_KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
+        values = {KEYWORDS.get(name, name): value for name, value in self._unusual().items()}
         return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
 
     def words(self) -> list[str]:
@@ -124,7 +124,7 @@ AS_USUAL = ModelOptions()
 PLANNED = ("revision", "adapter", "tokenizer", "dequantize", "beginning")
 """Options that a plan stores; it knows `dict.txt` by its content, and code by its text."""
 NAMED = ("adapter", "tokenizer", "dictionary")
-_KEYWORDS = {"dictionary": "dict"}
+KEYWORDS = {"dictionary": "dict"}
 """Fields whose option has another name."""
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

@@ -5,7 +5,7 @@ from the work folder.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,9 @@ from mnemoscope.atlas.manifest import WORK, open_as_mined
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.mining_options import AUTO, MiningOptions
-from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption
+from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -26,7 +27,7 @@ from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged
-from mnemoscope.tracing.scores import require_model_of
+from mnemoscope.tracing.scoring.scores import require_model_of
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,14 @@ class ExtendedTables:
     kept: tuple[str, ...]
 
 
+@takes_options
 def extend(
     atlas: Atlas | str | os.PathLike[str],
     model: LanguageModel | str | None = None,
     tables: Sequence[str] = (),
     *,
     device: str = AUTO,
-    adapter: str | None = None,
-    tokenizer: str | None = None,
-    beginning: str | None = None,
-    dequantize: bool = False,
-    revision: str | None = None,
-    dict: str | os.PathLike[str] | None = None,
-    trust_remote_code: bool = False,
-    max_memory: str | Mapping[int | str, int | str] | None = None,
+    opening: ModelOptions,
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
     progress: Progress | None = None,
@@ -62,28 +57,7 @@ def extend(
     ModelDiffers for another model, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
     loading a model raise.
     """
-    opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
-        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
-    )  # fmt: skip
-    return run_extension(
-        atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas)), model, tables, device=device, opening=opening,
-        checkpoint_every=checkpoint_every, force=force, progress=progress or ignore_progress,
-    )  # fmt: skip
-
-
-def run_extension(
-    atlas: Atlas,
-    model: LanguageModel | str | None,
-    tables: Sequence[str],
-    *,
-    device: str = AUTO,
-    opening: ModelOptions,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
-    force: bool = False,
-    progress: Progress = ignore_progress,
-) -> ExtendedTables:
-    """`extend` with the model options as one object."""
+    atlas, progress = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas)), progress or ignore_progress
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]

@@ -14,8 +14,9 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
-from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
@@ -30,19 +31,13 @@ from mnemoscope.models.object_state import check_unchanged
 _ADVICE = "; choose another folder, or --force to merge into it again"
 
 
+@takes_options
 def merge(
     out: str | os.PathLike[str],
     parts: Sequence[str | os.PathLike[str]],
     *,
     model: LanguageModel | str | None = None,
-    adapter: str | None = None,
-    tokenizer: str | None = None,
-    beginning: str | None = None,
-    dequantize: bool = False,
-    revision: str | None = None,
-    dict: str | os.PathLike[str] | None = None,
-    trust_remote_code: bool = False,
-    max_memory: str | Mapping[int | str, int | str] | None = None,
+    opening: ModelOptions,
     accept_versions: bool = False,
     allow_mixed_devices: bool = False,
     force: bool = False,
@@ -57,10 +52,6 @@ def merge(
     Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
     AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces it), Interrupted.
     """
-    opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
-        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
-    )  # fmt: skip
     directory = Path(out)
     folders = [Path(part) for part in parts]
     manifests = _complete(folders)

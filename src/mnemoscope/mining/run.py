@@ -3,7 +3,6 @@ the atlas holds the tokenized text and saved states.
 """
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mnemoscope.atlas.manifest import STATE, as_mined, unfinished_plan, work_of
@@ -12,8 +11,9 @@ from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.files import copy_file
 from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.foundation.mining_options import AUTO, DTYPES, MiningOptions, is_chat
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, write_max_memory
+from mnemoscope.foundation.model_options import AS_USUAL
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -25,71 +25,28 @@ from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
 from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.special_tokens import special_tokens
-from mnemoscope.tracing.scores import check_wide_numbers
+from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
 _ADDRESSES = 4_000_000_000
 """Measured: with 3 GB (`ulimit -v 3000000`) mining aborts or hangs; with 4 it ends."""
 
 
+@takes_options
 def mine(
     model: LanguageModel | str,
     corpus: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
-    validation: str | os.PathLike[str] | None = None,
-    split: str = MiningOptions.split,
-    triggers: int | None = MiningOptions.triggers,
-    per_sentence: int | str = MiningOptions.per_sentence,
-    layers: str | Sequence[int] | None = None,
-    max_sentences: int | None = None,
-    max_tokens: int | None = None,
-    prefixes: int = MiningOptions.prefixes,
-    removals: int | str | None = None,
-    neighbours: int = MiningOptions.neighbours,
-    part: str | tuple[int, int] | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = MiningOptions.dtype,
-    device: str = MiningOptions.device,
-    seed: int = MiningOptions.seed,
-    checkpoint_every: float = MiningOptions.checkpoint_every,
-    keep_work: bool = False,
-    text_field: str = MiningOptions.text_field,
-    ids_field: str | None = None,
-    name: str | None = None,
-    text_name: str | None = None,
-    skip_bad_rows: int = 0,
-    skip_special: bool = False,
-    adapter: str | None = None,
-    tokenizer: str | None = None,
-    beginning: str | None = None,
-    dequantize: bool = False,
-    revision: str | None = None,
-    dict: str | os.PathLike[str] | None = None,
-    trust_remote_code: bool = False,
-    max_memory: str | Mapping[int | str, int | str] | None = None,
-    accept_versions: bool = False,
-    force: bool = False,
+    options: MiningOptions,
     progress: Progress | None = None,
 ) -> Path:
     """Mines `model` and `corpus` into the folder `out`; returns it. Goes on if it was interrupted.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. Options are explained in
-    `MiningOptions` and `ModelOptions`; they are listed here for `help` and editors. Raises AtlasExists for a folder
-    that is finished (without `force`) or holds something else, PlanDiffers for one begun with another plan, AtlasBusy,
-    Interrupted (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. The options are the
+    fields of `MiningOptions` and `ModelOptions`, explained there. Raises AtlasExists for a folder that is finished
+    (without `force`) or holds something else, PlanDiffers for one begun with another plan, AtlasBusy, Interrupted
+    (Ctrl-C, everything saved), and what models, corpora and the disk raise.
     """
-    opening = ModelOptions(
-        revision=revision, adapter=adapter, tokenizer=tokenizer, beginning=beginning, dequantize=dequantize,
-        dictionary=dict, trust_remote_code=trust_remote_code, max_memory=write_max_memory(max_memory),
-    )  # fmt: skip
-    options = MiningOptions(
-        validation=validation, split=split, triggers=triggers, per_sentence=per_sentence, layers=layers,
-        max_sentences=max_sentences, max_tokens=max_tokens, prefixes=prefixes, removals=removals,
-        neighbours=neighbours, part=part, batch_tokens=batch_tokens, dtype=dtype, device=device, seed=seed,
-        checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
-        opening=opening, accept_versions=accept_versions, force=force,
-    )  # fmt: skip
     return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
 
 

@@ -1,10 +1,11 @@
 """Answers questions from an atlas's tables, one small table each. Never calls the model.
 
-A question is a file of this room: its declaration (`question.Question`) and its answer. `registry` lists them.
+A question is a file of this room: its declaration (`question.Question`) and its answer. atlas/schema.py lists them.
 """
 
+from mnemoscope.atlas.schema import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import write, write_all
 from mnemoscope.questions.question import Claim, Paper, Question
-from mnemoscope.questions.registry import BEYOND, QUESTIONS, answer, load_question
+from mnemoscope.questions.registry import answer, load_question
 
 __all__ = ["BEYOND", "QUESTIONS", "Claim", "Paper", "Question", "answer", "load_question", "write", "write_all"]

@@ -16,7 +16,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
-from mnemoscope.atlas.schema import ANSWER_COLUMNS, TABLES
+from mnemoscope.atlas.schema import ANSWER_COLUMNS, QUESTIONS, TABLES
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
@@ -25,7 +25,7 @@ from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns import write_patterns
 from mnemoscope.questions.question import EMPTY, Answer
-from mnemoscope.questions.registry import QUESTIONS, answer, load_question
+from mnemoscope.questions.registry import answer, load_question
 from mnemoscope.questions.sources import is_switched_off, model_layers, plan_seed, projection, refuse_part
 
 Document = dict[str, Any]

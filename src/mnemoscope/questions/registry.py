@@ -1,5 +1,5 @@
-"""The list of questions (the paper's ten in its order, then those beyond it), and the answer to one. A question is a
-module of this room, with a figure of the same name.
+"""A question by its name, and its answer. A question is a module of this room, with a figure of the same name; the list
+of all is in atlas/schema.py.
 """
 
 from importlib import import_module
@@ -9,32 +9,9 @@ from types import ModuleType
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.schema import QUESTIONS, THE_PAPERS
 from mnemoscope.errors import OptionError
 from mnemoscope.questions.question import Question
-
-THE_PAPERS: tuple[str, ...] = (
-    "key_patterns",
-    "key_removals",
-    "value_agreement",
-    "value_rank",
-    "value_confidence",
-    "layer_activity",
-    "layer_composition",
-    "refinement_match",
-    "refinement_confidence",
-    "refinement_events",
-)
-
-BEYOND: tuple[str, ...] = (
-    "attention_share",
-    "key_agreement",
-    "lenses",
-    "memorised",
-    "width",
-)
-"""Questions that the paper left open; each needs an optional table."""
-
-QUESTIONS: tuple[str, ...] = (*THE_PAPERS, *BEYOND)
 
 
 def room_of(question: str) -> str:

@@ -2,12 +2,12 @@
 
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
-from mnemoscope.tracing.distributions import Distribution, distribution, read_scores
 from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, generate
-from mnemoscope.tracing.ranking import Ranking, rank_of, rank_tokens, top
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.scores import adopt_votes, norms_of
+from mnemoscope.tracing.scoring.distributions import Distribution, distribution, read_scores
+from mnemoscope.tracing.scoring.ranking import Ranking, rank_of, rank_tokens, top
+from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of
 from mnemoscope.tracing.trace import Trace, trace
 
 __all__ = [

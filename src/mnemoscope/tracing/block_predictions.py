@@ -15,9 +15,9 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import room_for_scores
 from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing.predictions import PredictionReader, best_predictions
-from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction
-from mnemoscope.tracing.scores import folded_updates, tops_of_folded
+from mnemoscope.tracing.scoring.ranking import top
+from mnemoscope.tracing.scoring.scores import folded_updates, tops_of_folded
 
 STREAMS = ("residual", "ffn", "output")
 

@@ -28,10 +28,10 @@ from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import Intervention, check
 from mnemoscope.tracing.predictions import ids_of, last_streams
-from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
-from mnemoscope.tracing.scores import folded_values, require_model_of
+from mnemoscope.tracing.scoring.ranking import top
+from mnemoscope.tracing.scoring.scores import folded_values, require_model_of
 
 MEASURES = tuple(
     f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")

@@ -15,10 +15,10 @@ from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
-from mnemoscope.tracing.ranking import top as best_of
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
-from mnemoscope.tracing.scores import split_rows
+from mnemoscope.tracing.scoring.ranking import top as best_of
+from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import Trace, run_blocks, trace
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.models import Block, LanguageModel, read_blocks
 from mnemoscope.tracing.predictions import ids_of
-from mnemoscope.tracing.scores import contributions, value_norms
+from mnemoscope.tracing.scoring.scores import contributions, value_norms
 
 WITHIN = 1.25
 """Largest factor between the contributions of a control and of its memory."""

@@ -12,9 +12,9 @@ from torch import Tensor
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.models.forward.attention import Part, eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
-from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Record, Token
+from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 
 SHOWN = 5
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
-from mnemoscope.tracing.ranking import top
 from mnemoscope.tracing.records import Prediction, Record, Token
-from mnemoscope.tracing.scores import split_rows
+from mnemoscope.tracing.scoring.ranking import top
+from mnemoscope.tracing.scoring.scores import split_rows
 
 
 @dataclass(frozen=True, slots=True)

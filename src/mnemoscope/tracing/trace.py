@@ -17,10 +17,10 @@ from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, Prom
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
-from mnemoscope.tracing.ranking import top as best_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
-from mnemoscope.tracing.scores import (
+from mnemoscope.tracing.scoring.ranking import top as best_of
+from mnemoscope.tracing.scoring.scores import (
     activity_of,
     check_wide_numbers,
     contributions,

@@ -100,8 +100,8 @@ def faster_dtype(device: torch.device) -> torch.dtype:
     """The dtype of products: bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Never decided by timing: a
     continued run must multiply as before.
     """
-    has_tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if device.type != "cpu" or has_tiles else torch.float32
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
+    return torch.bfloat16 if device.type != "cpu" or capabilities.get("amx_tile") else torch.float32
 
 
 def attend_in_float32(model: Any) -> None:

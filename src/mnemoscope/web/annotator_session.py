@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnemoscope.web.middleware.security import check_form, cookie_name, has_token
 from mnemoscope.web.page_routes import OneSite
 from mnemoscope.web.rendering import json_response, path_of, wants_json
-from mnemoscope.web.security import check_form, cookie_name, has_token
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:

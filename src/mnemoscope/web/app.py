@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.web.annotator_session import admits
-from mnemoscope.web.error_pages import HANDLERS
+from mnemoscope.web.middleware.error_pages import HANDLERS
+from mnemoscope.web.middleware.prefix import AddressPrefix
+from mnemoscope.web.middleware.security import Security
 from mnemoscope.web.page_routes import REFUSALS, both, new_router
-from mnemoscope.web.prefix import AddressPrefix
 from mnemoscope.web.rendering import ASSETS, asset_address, asset_bytes
 from mnemoscope.web.routes import annotate_host, annotate_item, model, search
-from mnemoscope.web.security import Security
 from mnemoscope.web.settings import Settings
 from mnemoscope.web.site import Site
 

@@ -20,7 +20,7 @@ from mnemoscope.show.pages.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens
-from mnemoscope.tracing.scores import split_rows
+from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker
 

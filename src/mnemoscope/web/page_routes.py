@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.show.pages.page import Page, PageKind
+from mnemoscope.web.middleware.security import csrf_token, give_csrf
 from mnemoscope.web.rendering import asset_address, html, json_response, link_to, path_of, query_of
-from mnemoscope.web.security import csrf_token, give_csrf
 from mnemoscope.web.site import Site
 
 PROBLEM = {

@@ -36,9 +36,9 @@ def analyze(
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.questions import registry as known
+    from mnemoscope.questions import QUESTIONS, load_question
 
-    named = [question for question in questions or [] if known.load_question(question)]
+    named = [question for question in questions or [] if load_question(question)]
     with reporting() as progress:
         answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
     if json:
@@ -46,7 +46,7 @@ def analyze(
         return
     for question, document in answers.documents.items():
         _draw(question, document)
-    print(f"{len(answers.documents)} of {len(known.QUESTIONS)} questions, written to {atlas / 'analyses'}")
+    print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, written to {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
         print(f"not answered: {question}: {reason}")
 

@@ -36,12 +36,11 @@ def extend(
     Example: mnemoscope extend atlas --model gpt2
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.mining.extending import run_extension
+    from mnemoscope.mining import extend as extended
 
     with reporting() as progress:
-        extension = run_extension(
-            open_atlas(atlas), model, tables or (), device=device, opening=opening, checkpoint_every=checkpoint_every,
+        extension = extended(
+            atlas, model, tables or (), device=device, opening=opening, checkpoint_every=checkpoint_every,
             force=force, progress=progress,
         )  # fmt: skip
     if json:

@@ -46,38 +46,38 @@ except Exception as error:
 
 
 @contextmanager
-def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[None]:
-    """Connects to Ray inside the block: to our own instance with `cpus` (None), or to that cluster. A process that
-    already uses Ray keeps its connection. Raises OptionError (no ray, no such cluster, a wrong token or version),
-    MiningError (an instance that does not start).
+def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
+    """Connects to Ray inside the block, and yields its module: to our own instance with `cpus` (None), or to that
+    cluster. A process that already uses Ray keeps its connection. Raises OptionError (no ray, no such cluster, a wrong
+    token or version), MiningError (an instance that does not start).
     """
-    try:
-        import ray
-    except ImportError:
-        raise OptionError("--ray needs ray, which is not installed; pip install 'mnemoscope[ray]'") from None
+    with _silenced():
+        try:
+            import ray
+        except ImportError:
+            raise OptionError("--ray needs ray, which is not installed; pip install 'mnemoscope[ray]'") from None
     if ray.is_initialized():
-        yield
+        yield ray
         return
-    with _silence(), _own_instance(cpus) if address is None else _cluster(address):
-        yield
+    with _own_instance(ray, cpus) if address is None else _cluster(ray, address):
+        yield ray
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Ray prints events of its processes on stdout, at any log level."""
-    from ray._private import worker
-
-    worker._worker_logs_enabled = False
+def _silenced() -> Iterator[None]:
+    """Ray prints events of its processes on stdout at any log level. Lines to skip it learns when it is imported."""
+    name = "RAY_DEDUP_LOGS_SKIP_REGEX"
+    before = os.environ.get(name)
+    os.environ[name] = "^"
     try:
         yield
     finally:
-        worker._worker_logs_enabled = True
+        os.environ.pop(name)
+        os.environ.update({} if before is None else {name: before})
 
 
 @contextmanager
-def _own_instance(cpus: int) -> Iterator[None]:
-    import ray
-
+def _own_instance(ray: Any, cpus: int) -> Iterator[None]:
     parent = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="mnemoscope-ray-", dir=parent if len(parent) + 24 <= _LONGEST_FOLDER else "/tmp")
     before = {name: os.environ.get(name) for name in _SET_BY_US}
@@ -103,9 +103,7 @@ def _own_instance(cpus: int) -> Iterator[None]:
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[None]:
-    import ray
-
+def _cluster(ray: Any, address: str) -> Iterator[None]:
     check_answer(address)
     try:
         with _signals_as_before():

@@ -113,7 +113,7 @@ class RayLauncher:
         self._connection = ExitStack()
         own = address is None or address == "local"
         cpus = threads * workers if workers else max(threads, len(usable_cores()))
-        self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
+        self._ray = self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
         try:
             self._check_room()
         except BaseException:
@@ -122,19 +122,15 @@ class RayLauncher:
 
     def capacity(self) -> int:
         """How many workers fit the cluster now, without those that wait for room."""
-        import ray
-
-        free = ray.available_resources()
-        whole = sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
+        free = self._ray.available_resources()
+        whole = sum(self._fitting(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
         return min(whole, self._fitting(free))
 
     def start(self, name: str) -> None:
         """Starts a worker, or queues it until there is room."""
-        import ray
-
         # Two threads: one for the work, and one by which it is told to stop.
         options = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"], "max_concurrency": 2}
-        actor = ray.remote(_Worker).options(**options).remote()
+        actor = self._ray.remote(_Worker).options(**options).remote()
         result = actor.work.remote(self._work, self._directory, os.getcwd(), name, self._options)
         self._running[name] = _RunningActor(actor, actor.node.remote(), result)
 
@@ -144,20 +140,18 @@ class RayLauncher:
         return over
 
     def stop(self) -> None:
-        import ray
-
         try:
             up = self._names_up()
             for name, each in list(self._running.items()):
                 if name in up:
                     each.actor.stop.remote()
                 else:
-                    ray.kill(each.actor)
+                    self._ray.kill(each.actor)
                     self._over[name] = None
                     del self._running[name]
             self._collect(seconds=self._patience)
             for name, each in self._running.items():
-                ray.kill(each.actor)
+                self._ray.kill(each.actor)
                 self._over[name] = f"did not end within {self._patience:g} s, and was killed"
             self._running.clear()
         finally:
@@ -165,36 +159,30 @@ class RayLauncher:
 
     def _collect(self, *, seconds: float) -> None:
         """Moves workers that end within so many seconds from the running ones to those over."""
-        import ray
-
         if not self._running:
             return
         names = {each.result: name for name, each in self._running.items()}
-        ready, _ = ray.wait(list(names), num_returns=len(names), timeout=seconds)
+        ready, _ = self._ray.wait(list(names), num_returns=len(names), timeout=seconds)
         for result in ready:
             each = self._running.pop(names[result])
             self._over[names[result]] = self._reason(each)
-            with suppress(ray.exceptions.RayError):
-                ray.kill(each.actor)  # its room is free at once
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(each.actor)  # its room is free at once
 
     def _reason(self, each: _RunningActor) -> str | None:
-        import ray
-
         try:
-            line = ray.get(each.result)
-        except ray.exceptions.RayError as error:
+            line = self._ray.get(each.result)
+        except self._ray.exceptions.RayError as error:
             where = ""
-            with suppress(ray.exceptions.RayError):
-                where = f" on node {ray.get(each.node, timeout=0)}"
+            with suppress(self._ray.exceptions.RayError):
+                where = f" on node {self._ray.get(each.node, timeout=0)}"
             return f"the worker's process{where} ended: {first_line(error)}"
         return None if line is None else str(line)
 
     def _names_up(self) -> set[str]:
         """The workers whose process runs; a queued one has nothing to save."""
-        import ray
-
         names = {each.node: name for name, each in self._running.items()}
-        ready = ray.wait(list(names), num_returns=len(names), timeout=_NEWS)[0] if names else []
+        ready = self._ray.wait(list(names), num_returns=len(names), timeout=_NEWS)[0] if names else []
         return {names[each] for each in ready}
 
     def _fitting(self, resources: Mapping[str, float]) -> int:
@@ -203,9 +191,7 @@ class RayLauncher:
 
     def _check_room(self) -> None:
         """Raises OptionError if no worker could ever start."""
-        import ray
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(self._fitting(node) for node in nodes):
             has = "; ".join(sorted({_write_resources(node) for node in nodes})) or "no node"
             raise OptionError(

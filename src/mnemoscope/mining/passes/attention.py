@@ -25,7 +25,7 @@ from mnemoscope.mining.text.circle import next_in_circle
 from mnemoscope.models.forward.attention import BlockAttention, Part, eager_attention, find_attention, read_attention
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
-from mnemoscope.tracing.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
+from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
 
 SPLIT_LOGITS = ("", "_mean", "_other")
 """The logits split: the final token's, the mean, and another prefix's final token's."""

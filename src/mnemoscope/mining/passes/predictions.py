@@ -21,7 +21,7 @@ from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_pref
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.models.forward.hooks import Block
-from mnemoscope.tracing.scores import activity_of, votes_in
+from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
 _INTEGERS = (
     *("residual_top", "ffn_top", "ffn_vote_top", "output_top", "residual_final_rank", "ffn_final_rank"),

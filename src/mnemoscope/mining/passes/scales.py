@@ -16,7 +16,7 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.models.forward.hooks import Block
-from mnemoscope.tracing.scores import own_norm_scales
+from mnemoscope.tracing.scoring.scores import own_norm_scales
 
 
 class ScalePass:

@@ -18,7 +18,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import room_for_scores
 from mnemoscope.models.readout.shared_readout import SharedReadout
 from mnemoscope.tracing import rank_tokens, read_scores, top
-from mnemoscope.tracing.scores import folded_updates
+from mnemoscope.tracing.scoring.scores import folded_updates
 
 Readings = dict[str, Tensor]
 """Columns of `predictions`, each `[row]`."""

@@ -7,11 +7,11 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas.manifest import RUN
+from mnemoscope.atlas.schema import THE_PAPERS
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
-from mnemoscope.questions.registry import THE_PAPERS
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind

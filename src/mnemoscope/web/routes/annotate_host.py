@@ -22,9 +22,9 @@ from mnemoscope.show.pages.annotate import by_layer, campaign_view, draw_people,
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, HOST, PLACE, OneStore, done
+from mnemoscope.web.middleware.security import came_from_here
 from mnemoscope.web.page_routes import OneSite, both, form_page, new_router
 from mnemoscope.web.rendering import json_response, path_of, wants_json
-from mnemoscope.web.security import came_from_here
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from mnemoscope.show.pages import annotate as judging
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, PLACE, MaybeAnnotator, OneAnnotator, OneStore, done
-from mnemoscope.web.error_pages import status_of
+from mnemoscope.web.middleware.error_pages import status_of
 from mnemoscope.web.page_routes import OneSite, both, form_page, new_router
 from mnemoscope.web.rendering import wants_json
 

@@ -15,7 +15,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.trace import CHANGES, TraceAddress, TraceView, causal_view, chosen_place, limits, shade
-from mnemoscope.web.error_pages import problem_page
+from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
 

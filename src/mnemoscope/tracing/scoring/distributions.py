@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnemoscope.tracing.ranking import Ranking, rank_tokens
+from mnemoscope.tracing.scoring.ranking import Ranking, rank_tokens
 
 TERMS, TERMS_ON_CARDS = 1 << 15, 1 << 24
 """Terms that exist at one time: on a CPU what a core's cache holds, elsewhere as few calls as memory allows."""

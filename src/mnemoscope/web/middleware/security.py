@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mnemoscope.foundation.formatting import show_text
-from mnemoscope.web.error_pages import ANNOTATOR_ONLY, error_page
+from mnemoscope.web.middleware.error_pages import ANNOTATOR_ONLY, error_page
 from mnemoscope.web.rendering import link_to, path_of, query_of
 from mnemoscope.web.site import Site
 

@@ -15,7 +15,7 @@ from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import scale_of
-from mnemoscope.tracing.ranking import top
+from mnemoscope.tracing.scoring.ranking import top
 
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
