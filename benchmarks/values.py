@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from mnemoscope.mining.passes.projector import Projector
-from mnemoscope.mining.passes.values import Targets, _read_scores
+from mnemoscope.mining.passes.vectors.projector import Projector
+from mnemoscope.mining.passes.vectors.values import Targets, _read_scores
 from mnemoscope.models.modules.projections import LinearHead
 
 MEMORIES, VOCABULARY, WIDTH, TRIGGERS = 2_048, 262_144, 640, 50

@@ -25,7 +25,7 @@ FIRST, LAST = 0.15, 0.85
 def measure(text: str, out: Path, *, workers: int, tokens: int, ray: bool) -> None:
     """One run, in this process; prints what it measured as JSON."""
     from mnemoscope.cluster.run import HERE, FleetOptions, mine_with_workers
-    from mnemoscope.foundation.mining_options import MiningOptions
+    from mnemoscope.foundation.options.mining_options import MiningOptions
 
     seen: list[tuple[float, float]] = []
 

@@ -115,7 +115,7 @@ from mnemoscope.show.figures.page_svg import grammar
 from mnemoscope.mining.run import begin_mining
 from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 grammar()
 resource.setrlimit(resource.RLIMIT_AS, (3_000_000 << 10, resource.RLIM_INFINITY))
 require_addresses(3_000_000 << 10, "this")

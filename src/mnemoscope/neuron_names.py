@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.model_options import is_path
+from mnemoscope.foundation.options.model_options import is_path
 
 if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel

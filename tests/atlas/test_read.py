@@ -220,7 +220,9 @@ def test_tables_that_cannot_be_asked_for(atlas: Atlas) -> None:
     with pytest.raises(OptionError, match=r"^table tokens is not divided by layer; leave the layer out$"):
         atlas.table("tokens", layer=0)
     with pytest.raises(OptionError, match=r"^table triggers has one file per layer; say which, such as layer=0$"):
-        atlas.has("triggers")
+        atlas.table("triggers")
+    assert atlas.has("triggers")
+    assert not atlas.has("roles")
     with pytest.raises(OptionError, match=r"^'trigger' is not a table of an atlas; the tables are activity, att"):
         atlas.has("trigger")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.cli import main
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from support.handbuilt_atlas import build_atlas
 
 EVERY_OPTION = """

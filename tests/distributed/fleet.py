@@ -12,7 +12,7 @@ from mnemoscope.cluster.text_work import TextWork
 from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.corpus import open_source
 from mnemoscope.foundation.files import make_folder, read_object, write_json
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs
 from mnemoscope.mining.steps import CHECKPOINT, RunContext

@@ -18,7 +18,7 @@ from mnemoscope.cluster.settling import SettledRun
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, closed_folders
 from mnemoscope.errors import MiningError, PartsDiffer
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel
 

@@ -22,7 +22,7 @@ from mnemoscope.cluster.shared_run import choose_lease
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.state_folders import STATES, StateFolder, WorkerClosed, closed_folders, counted_anywhere
 from mnemoscope.errors import Interrupted, PartsDiffer, StoreFailed
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
 from mnemoscope.mining.text.state import MiningState
 from mnemoscope.models import LanguageModel

@@ -24,7 +24,7 @@ from mnemoscope.cluster.status import run_status
 from mnemoscope.cluster.worker import work
 from mnemoscope.errors import AtlasBusy, AtlasNotFound, Interrupted, MiningError, OptionError, PartsDiffer, PlanDiffers
 from mnemoscope.foundation.files import write_json
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import run_mining
 from mnemoscope.models.opening.handmade.models import WORDS
 

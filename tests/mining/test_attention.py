@@ -13,7 +13,7 @@ from mining.slow_attention import SlowAttention
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass

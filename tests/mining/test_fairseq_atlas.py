@@ -21,7 +21,7 @@ from mnemoscope.cli import main
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import cost_estimate, mine
-from mnemoscope.mining.passes import projector, values
+from mnemoscope.mining.passes.vectors import projector, values
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write

@@ -13,7 +13,7 @@ from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import Interrupted, ModelDiffers, PartsDiffer, PlanDiffers
 from mnemoscope.mining import merge, mine
-from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan import mining_plan as plan
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import causal_check

@@ -31,7 +31,7 @@ from mnemoscope.mining.lenses.lens_pass import fit_lenses, read_lens
 from mnemoscope.mining.lenses.readouts import reading_columns, targets_of
 from mnemoscope.mining.lenses.ridge import PENALTIES, Moments, fit_ridge
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.mining.text.circle import next_in_circle

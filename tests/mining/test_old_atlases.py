@@ -22,7 +22,7 @@ from mnemoscope.atlas.schema import LENS_TABLES, TABLES
 from mnemoscope.cli import main
 from mnemoscope.cluster.worker import new_name, work
 from mnemoscope.errors import CorpusNotFound, PartsDiffer, PlanDiffers
-from mnemoscope.foundation.model_options import AS_USUAL
+from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.mining import extend, merge, mine
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.mining.plan.changed_rules import check_rules

@@ -9,7 +9,7 @@ import torch
 from mining.conftest import byte_tokenizer, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import Interrupted, ModelDiffers, OptionError, PartsDiffer, PlanDiffers
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import load_model
 from mnemoscope.web import Settings

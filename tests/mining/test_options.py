@@ -10,8 +10,14 @@ import pytest
 
 from mnemoscope.atlas.manifest import begin, unfinished_plan
 from mnemoscope.errors import Interrupted, OptionError
-from mnemoscope.foundation.mining_options import MiningOptions, choose_layers, parse_layers, parse_part, parse_removals
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.mining_options import (
+    MiningOptions,
+    choose_layers,
+    parse_layers,
+    parse_part,
+    parse_removals,
+)
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining import merge, mine, run
 from mnemoscope.models import load_model
 from mnemoscope.models.opening import loading
@@ -53,7 +59,7 @@ def test_removals_are_a_number_or_all() -> None:
 
 def test_options_are_read_without_torch() -> None:
     script = (
-        "import sys\nimport mnemoscope.foundation.mining_options\n"
+        "import sys\nimport mnemoscope.foundation.options.mining_options\n"
         "heavy = {'torch', 'transformers', 'polars', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -18,7 +18,7 @@ from mining.reference_passes import (
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.mining import mine
-from mnemoscope.mining.passes.neighbours import NeighbourPass
+from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.uncommon_models import UNCOMMON, build_uncommon

@@ -16,7 +16,7 @@ from mnemoscope.atlas.manifest import mined_from
 from mnemoscope.atlas.tables import extend_command, rebuild_command
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted, ModelNotFound, PlanDiffers
-from mnemoscope.foundation.model_options import ModelOptions, display_name, full_name
+from mnemoscope.foundation.options.model_options import ModelOptions, display_name, full_name
 from mnemoscope.mining import extend, merge, mine
 from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models import load_model

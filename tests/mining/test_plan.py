@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining.plan.mining_plan import (
     RULES,
     MiningPlan,

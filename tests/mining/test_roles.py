@@ -16,9 +16,9 @@ from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, ModelDiffers, NotFinite, OptionError
 from mnemoscope.foundation.files import json_bytes
 from mnemoscope.mining import extend, mine
-from mnemoscope.mining.passes.key_triggers import TOKENS, KeyTriggers
-from mnemoscope.mining.passes.projector import Share
-from mnemoscope.mining.passes.roles import KEPT, RolePass, read_cosines
+from mnemoscope.mining.passes.vectors.key_triggers import TOKENS, KeyTriggers
+from mnemoscope.mining.passes.vectors.projector import Share
+from mnemoscope.mining.passes.vectors.roles import KEPT, RolePass, read_cosines
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel, load_model, read_blocks
@@ -271,7 +271,7 @@ def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, mod
 
 
 def _check(atlas: Atlas, model: LanguageModel) -> None:
-    from mnemoscope.foundation.model_options import AS_USUAL
+    from mnemoscope.foundation.options.model_options import AS_USUAL
     from mnemoscope.mining.extending import load_mined
     from mnemoscope.mining.plan.mining_plan import MiningPlan
 

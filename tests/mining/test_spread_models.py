@@ -11,7 +11,7 @@ from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.mining import merge, mine
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import load_model

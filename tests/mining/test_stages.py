@@ -16,10 +16,10 @@ from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.manifest import MANIFEST, WORK
 from mnemoscope.corpus import open_source
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MiningError
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.mining_run import MiningRun, read_note
-from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run

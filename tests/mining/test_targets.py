@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from mnemoscope.mining.passes.values import targets
+from mnemoscope.mining.passes.vectors.values import targets
 
 
 def triggers(rows: list[tuple[int, int, float, int, int | None]]) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mnemoscope.foundation.budget import Budget
-from mnemoscope.mining.passes import projector, values
+from mnemoscope.mining.passes.vectors import projector, values
 from mnemoscope.models import load_model
 
 

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelUnsupported, OptionError
-from mnemoscope.foundation.model_options import parse_max_memory, write_max_memory
+from mnemoscope.foundation.options.model_options import parse_max_memory, write_max_memory
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.modules.offloading import hold_weights, is_spread
 from mnemoscope.models.modules.spreading import Room

@@ -13,7 +13,7 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.intervals import Estimate, Resamples
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.mining import mine
 from mnemoscope.mining.extending import load_mined
 from mnemoscope.mining.mining_run import MiningRun

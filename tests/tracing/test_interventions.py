@@ -16,7 +16,7 @@ from mining.conftest import byte_tokenizer
 from mining.slow_model import SlowTransformer
 from mnemoscope.errors import InterventionError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.tracing import Intervention, as_python, intervene, interventions_of, trace
 from models.conftest import build

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 from mnemoscope.atlas.plain_json import short, unwritable, wrong
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.foundation.files import is_file_entry
-from mnemoscope.foundation.model_options import shown_manifest
+from mnemoscope.foundation.options.model_options import shown_manifest
 
 MOST = 2**24
 """Most memories of a layer, and most rows of the vocabulary: some sixty times those of the largest models."""

@@ -28,7 +28,7 @@ from mnemoscope.foundation.files import (
     write_bytes,
     write_json,
 )
-from mnemoscope.foundation.model_options import NAMED, ModelOptions, display_name
+from mnemoscope.foundation.options.model_options import NAMED, ModelOptions, display_name
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"

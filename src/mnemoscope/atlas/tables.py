@@ -25,8 +25,8 @@ from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, s
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.forks import refuse_forked
-from mnemoscope.foundation.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
-from mnemoscope.foundation.model_options import AS_USUAL
+from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
@@ -52,8 +52,12 @@ class Tables:
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
 
     def has(self, table: str, *, layer: int | None = None) -> bool:
-        """Whether the table exists; raises OptionError for an impossible one."""
-        return bool(self._paths_in_manifest(table, layer))
+        """Whether the table exists, of every mined layer if it has one file each and no `layer` is named; raises
+        OptionError for an impossible one.
+        """
+        every = layer is None and table in TABLES and TABLES[table].numbered == "layer"
+        layers = self.manifest.layers if every else (layer,)
+        return all(self._paths_in_manifest(table, one) for one in layers)
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
         files = self._paths_in_manifest(name, layer)

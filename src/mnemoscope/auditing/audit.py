@@ -24,7 +24,7 @@ from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use

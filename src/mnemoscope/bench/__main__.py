@@ -10,7 +10,7 @@ import sys
 from mnemoscope.bench.loops import WARM
 from mnemoscope.bench.shapes import SHAPES, measure_shape
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.foundation.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 from mnemoscope.models import device_of
 
 

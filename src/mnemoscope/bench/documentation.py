@@ -13,11 +13,11 @@ from torch import Tensor
 from mnemoscope.bench.loops import Stopwatch, compare_loops, mine_batches, overlap
 from mnemoscope.bench.shapes import random_model
 from mnemoscope.corpus import open_source, prepare
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.passes.neighbours import NeighbourPass
-from mnemoscope.mining.passes.projector import Projector
-from mnemoscope.mining.passes.values import Targets, ValuePass
+from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
+from mnemoscope.mining.passes.vectors.projector import Projector
+from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
 from mnemoscope.mining.plan.mining_plan import default_batch_tokens
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel, load_model

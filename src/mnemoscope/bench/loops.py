@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import TRIGGERS
+from mnemoscope.foundation.options.mining_options import TRIGGERS
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS
 from mnemoscope.mining.text.batch_reader import BatchReader

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import DTYPES
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import DTYPES
+from mnemoscope.foundation.options.model_options import ModelOptions
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]

@@ -15,8 +15,8 @@ from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.cluster.settling import PATIENCE, SettledRun, settle_run
 from mnemoscope.cluster.stages import PublishedStage
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import MiningOptions
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, begun_threads, check_folder

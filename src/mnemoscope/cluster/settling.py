@@ -17,7 +17,7 @@ from mnemoscope.cluster.single_run import SINGLE_PROCESS
 from mnemoscope.cluster.stages import TEXT, PublishedStage
 from mnemoscope.cluster.state_folders import CLOSED, STATES, StateFolder
 from mnemoscope.foundation.files import storing
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.kernels.devices import device_name, join_names
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, begin_run, settle_text

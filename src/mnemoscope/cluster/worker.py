@@ -21,7 +21,7 @@ from mnemoscope.cluster.state_folders import WorkerClosed, closed_folders
 from mnemoscope.cluster.text_work import TextWork
 from mnemoscope.cluster.worker_context import WorkerContext
 from mnemoscope.errors import OptionError, PartsDiffer
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, library_versions
 from mnemoscope.mining.stages import MINED, run_unit

@@ -18,10 +18,10 @@ import torch
 
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.tokenized.finalize import expected_share
-from mnemoscope.foundation.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.passes.neighbours import NeighbourPass
-from mnemoscope.mining.passes.values import Targets, ValuePass
+from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
+from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.plan.removal_cost import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of

@@ -16,10 +16,10 @@ from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import WORK, open_as_mined
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
-from mnemoscope.foundation.mining_options import AUTO, MiningOptions
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption
-from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan

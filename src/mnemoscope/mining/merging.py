@@ -14,9 +14,9 @@ from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions

@@ -10,10 +10,10 @@ from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.files import copy_file
 from mnemoscope.foundation.heap import require_addresses
-from mnemoscope.foundation.mining_options import AUTO, DTYPES, MiningOptions, is_chat
-from mnemoscope.foundation.model_options import AS_USUAL
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions, is_chat
+from mnemoscope.foundation.options.model_options import AS_USUAL
+from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.foundation.signatures import takes_options
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan

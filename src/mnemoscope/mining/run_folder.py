@@ -18,8 +18,8 @@ from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
 from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.foundation.files import file_hash, storing
-from mnemoscope.foundation.mining_options import MiningOptions, is_chat
-from mnemoscope.foundation.model_options import NAMED, full_name
+from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.options.model_options import NAMED, full_name
 from mnemoscope.foundation.progress import StopSignal, interruption
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.plan.removal_cost import default_removals

@@ -13,14 +13,14 @@ from mnemoscope.errors import MiningError
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
 from mnemoscope.mining.passes.memorised import MemorisedPass
-from mnemoscope.mining.passes.neighbours import write_layer_neighbours
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
 from mnemoscope.mining.passes.removals import RemovalPass
-from mnemoscope.mining.passes.roles import write_layer_roles
 from mnemoscope.mining.passes.scales import ScalePass
 from mnemoscope.mining.passes.text_tables import write_layer_tables, write_text_tables
-from mnemoscope.mining.passes.values import write_layer_values
+from mnemoscope.mining.passes.vectors.neighbours import write_layer_neighbours
+from mnemoscope.mining.passes.vectors.roles import write_layer_roles
+from mnemoscope.mining.passes.vectors.values import write_layer_values
 from mnemoscope.mining.passes.width import WidthPass
 from mnemoscope.mining.sealing import find_layer_patterns, number_words
 

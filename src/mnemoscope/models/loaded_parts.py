@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
 from mnemoscope.models.anatomy.anatomy import Anatomy
 from mnemoscope.models.tokens.id_tokens import IdTokens
 from mnemoscope.models.tokens.model_tokens import Beginning, Reader, chosen_beginning

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError, MemoryIdError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 
 How = Literal["set", "scale"]

@@ -18,7 +18,7 @@ from torch import Tensor
 from mnemoscope.errors import TrainingError
 from mnemoscope.foundation.files import replacing
 from mnemoscope.foundation.heap import keep_freed_memory
-from mnemoscope.foundation.mining_options import AUTO
+from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.models import device_of
 from mnemoscope.training.evaluate import held_out_loss

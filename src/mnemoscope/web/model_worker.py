@@ -23,7 +23,7 @@ from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resol
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
 from mnemoscope.foundation.cache import Cache
-from mnemoscope.foundation.model_options import full_name
+from mnemoscope.foundation.options.model_options import full_name
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings

@@ -6,8 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import AUTO
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PORT = 8765

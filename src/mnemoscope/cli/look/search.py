@@ -64,7 +64,7 @@ def search(
         raise OptionError(
             f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
-    from mnemoscope.foundation.mining_options import parse_layers
+    from mnemoscope.foundation.options.mining_options import parse_layers
     from mnemoscope.search import check_fields, open_index
 
     fields = tuple(field.strip() for field in where.split(",") if field.strip())

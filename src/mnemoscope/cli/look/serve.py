@@ -7,8 +7,8 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import AUTO
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 
 @arg.with_model_options

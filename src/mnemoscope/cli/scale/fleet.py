@@ -12,7 +12,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import arguments_given, emit
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.cores import usable_cores
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 
 _ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}")
 

@@ -7,8 +7,8 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOptions
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 
 
 @arg.with_model_options

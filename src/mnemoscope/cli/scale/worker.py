@@ -12,7 +12,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import spoken_time
 from mnemoscope.cli.runner import TERMINATED, emit
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import ENDING
 
 _STOPPING = (*ENDING, signal.SIGINT)

@@ -7,7 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 
 _MODELS = ("builtin", "gpt2-small", "8b", "experts", "both")
 

@@ -9,8 +9,8 @@ from mnemoscope.cli.mined import OTHER_FUNCTION
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.formatting import format_blocks
-from mnemoscope.foundation.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import ModelOptions
 
 
 @arg.with_model_options

@@ -12,7 +12,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.scale.fleet import WorkerOptions, is_for_workers, mine_with_fleet
-from mnemoscope.foundation.mining_options import (
+from mnemoscope.foundation.options.mining_options import (
     DTYPES,
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
@@ -21,7 +21,7 @@ from mnemoscope.foundation.mining_options import (
     parse_part,
     parse_removals,
 )
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 
 
 @arg.with_model_options

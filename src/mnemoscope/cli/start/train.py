@@ -11,7 +11,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.mining_options import AUTO
+from mnemoscope.foundation.options.mining_options import AUTO
 
 Size = Annotated[int | None, typer.Option(metavar="N", help="[default: the recipe's]")]
 

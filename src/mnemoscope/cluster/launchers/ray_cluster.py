@@ -51,7 +51,7 @@ def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
     cluster. A process that already uses Ray keeps its connection. Raises OptionError (no ray, no such cluster, a wrong
     token or version), MiningError (an instance that does not start).
     """
-    with _silenced():
+    with _silence():
         try:
             import ray
         except ImportError:
@@ -64,7 +64,7 @@ def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Ray prints events of its processes on stdout at any log level. Lines to skip it learns when it is imported."""
     name = "RAY_DEDUP_LOGS_SKIP_REGEX"
     before = os.environ.get(name)

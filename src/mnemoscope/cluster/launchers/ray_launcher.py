@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from mnemoscope.cluster.launchers.ray_cluster import connect_to_ray, first_line
 from mnemoscope.errors import MnemoscopeError, OptionError
 from mnemoscope.foundation.cores import usable_cores
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 
 _PATIENCE = 120
 """Seconds that a worker asked to end may take to save."""

@@ -18,7 +18,7 @@ from mnemoscope.corpus.sources.row_fields import BadRows, Render, RowField
 from mnemoscope.corpus.sources.sentences import check_split
 from mnemoscope.corpus.sources.streams import COMPRESSED, LONGEST, Meter, too_long
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
-from mnemoscope.foundation.model_options import display_name
+from mnemoscope.foundation.options.model_options import display_name
 
 _ROWS = (".jsonl", ".ndjson", ".json")
 _ENDINGS = (".txt", *_ROWS, ".parquet")

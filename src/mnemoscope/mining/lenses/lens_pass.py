@@ -24,8 +24,8 @@ from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.files import write_bytes
-from mnemoscope.foundation.mining_options import AUTO, LENS_TOKENS, MiningOptions
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
 from mnemoscope.mining.lenses.lens_text import LensText, read_streams
@@ -40,9 +40,9 @@ from mnemoscope.mining.lenses.readouts import (
 from mnemoscope.mining.lenses.ridge import RidgeFit
 from mnemoscope.mining.lenses.tuned import STEPS, TunedFit
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.key_triggers import KeyTriggers
-from mnemoscope.mining.passes.roles import RolePass
-from mnemoscope.mining.passes.values import ValuePass
+from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
+from mnemoscope.mining.passes.vectors.roles import RolePass
+from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
 from mnemoscope.models import LanguageModel

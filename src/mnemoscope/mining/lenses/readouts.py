@@ -20,9 +20,9 @@ from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
-from mnemoscope.mining.passes.projector import Share, join_columns
-from mnemoscope.mining.passes.roles import RolePass, last_tokens
-from mnemoscope.mining.passes.values import TOKENS_KEPT, ValuePass
+from mnemoscope.mining.passes.vectors.projector import Share, join_columns
+from mnemoscope.mining.passes.vectors.roles import RolePass, last_tokens
+from mnemoscope.mining.passes.vectors.values import TOKENS_KEPT, ValuePass
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import deal, next_in_circle
 from mnemoscope.models.forward.hooks import Block, read_blocks

@@ -21,7 +21,7 @@ from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledD
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
-from mnemoscope.foundation.mining_options import is_chat
+from mnemoscope.foundation.options.mining_options import is_chat
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import encoder_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.budget import BUDGET
-from mnemoscope.foundation.mining_options import (
+from mnemoscope.foundation.options.mining_options import (
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
     MiningOptions,

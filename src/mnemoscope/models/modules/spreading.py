@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.foundation.model_options import parse_max_memory
+from mnemoscope.foundation.options.model_options import parse_max_memory
 from mnemoscope.models.modules.offloading import share_modules
 from mnemoscope.models.modules.quiet import silence
 

@@ -14,7 +14,7 @@ from typing import Any
 from transformers import modeling_gguf_pytorch_utils
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.foundation.model_options import display_name
+from mnemoscope.foundation.options.model_options import display_name
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"

@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.foundation.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.loaded_parts import LoadedParts, first_line

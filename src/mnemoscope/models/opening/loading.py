@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError, ProofFailed, TokenizerNotFound
-from mnemoscope.foundation.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.model_options import ModelOptions, write_max_memory
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import ModelOptions, write_max_memory
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.loaded_parts import LoadedParts, first_line, raised_by_package
 from mnemoscope.models.modules.fingerprint import check_finite, content_fingerprint

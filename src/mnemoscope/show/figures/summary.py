@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import format_layers, join_words, percent, pluralise
-from mnemoscope.foundation.mining_options import MiningOptions
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.questions.verdicts import correct_intervals, is_above
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun, read_note
-from mnemoscope.mining.passes.projector import Projector, Share, join_columns
+from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import distribution, norms_of, read_scores, top
 

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.projector import Projector, Share
+from mnemoscope.mining.passes.vectors.projector import Projector, Share
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead
 from mnemoscope.tracing import top

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
 
-from mnemoscope.foundation.model_options import KEYWORDS, write_max_memory
+from mnemoscope.foundation.options.model_options import KEYWORDS, write_max_memory
 
 R = TypeVar("R")
 

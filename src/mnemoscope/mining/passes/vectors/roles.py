@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.key_triggers import KeyTriggers
-from mnemoscope.mining.passes.projector import Projector, Share, join_columns
+from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
+from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
 from mnemoscope.mining.text.circle import deal
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import LinearHead

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
