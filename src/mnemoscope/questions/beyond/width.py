@@ -102,9 +102,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(layer, "rate_bound", rate_bound(silent["prefixes"]))
         builder.add(layer, "duplicates", share(copies, memories))
         least, random = losses.curve(layer, "least"), losses.curve(layer, "random")
-        for name, curve in (("width_needed", least), ("width_needed_random", random)):
-            builder.add(layer, name, losses.width_needed(curve, memories))
-        builder.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
+        needed = losses.width_needed(least, memories)
+        value, low, high = (None if end is None else end * memories for end in (needed.value, needed.low, needed.high))
+        builder.add(layer, "width_needed", needed)
+        builder.add(layer, "width_needed_random", losses.width_needed(random, memories))
+        builder.add(layer, "memories_needed", Estimate(value, needed.count, low, high))
         for kind, curve in (("least", least), ("random", random)):
             for percent, part in PARTS.items():
                 if int(part * memories) in curve:
@@ -128,11 +130,6 @@ def rate_bound(prefixes: pl.Series) -> Estimate:
         return NOTHING
     fewest = int(prefixes.min())  # type: ignore[arg-type]
     return Estimate(min(1.0, 3 / max(1, fewest)), len(prefixes))
-
-
-def times(estimate: Estimate, factor: int) -> Estimate:
-    value, low, high = (None if end is None else end * factor for end in (estimate.value, estimate.low, estimate.high))
-    return Estimate(value, estimate.count, low, high)
 
 
 def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
