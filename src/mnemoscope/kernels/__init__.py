@@ -1,1 +1,1 @@
-"""Measures of a block of coefficients: in PyTorch, or on a graphics card in Triton."""
+"""Measures of a block of coefficients: in PyTorch, or on a GPU in Triton."""

@@ -1,6 +1,6 @@
-"""The Triton kernels that measure a batch's coefficients on a graphics card; Triton comes with PyTorch for cards.
+"""Triton kernels that measure a batch's coefficients on a GPU; choose.py imports them where Triton is installed.
 
-Imported only where they run (choose.py). Results do not depend on the order of programs: the same bytes every time.
+Results do not depend on the order of programs.
 """
 
 import triton
@@ -15,9 +15,9 @@ def sweep_rows(
 ):  # fmt: skip
     """Measures `block [row, place, memory]`, whose rows have `lengths` places, in one pass.
 
-    Writes `[row, memory]` the maximum and its first place, if NEGATIVE the minimum too; and `[group, memory]` the
-    measures over a group's rows (every `groups`-th). If SAMPLED, sums squares and adds the bins to
-    `counts [bin, memory]`, except bin ZERO, which holds most coefficients.
+    Writes per row the maximum and its first place (`[row, memory]`), if NEGATIVE the minimum too. Writes the other
+    measures per group of rows, every `groups`-th (`[group, memory]`). If SAMPLED, also sums squares, and counts all
+    bins but ZERO in `counts [bin, memory]`.
     """
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = tl.program_id(1)
@@ -46,8 +46,8 @@ def sweep_rows(
                 wide = value.to(tl.float64)
                 group_sum += wide
                 group_squares += wide * wide
-                # The bin follows from the exponent: 116 stands for less than 2**-10, 133 for 2**6 and more. A negative
-                # power of two is the end of its bin, so its magnitude is taken one bit less.
+                # The bin follows from the exponent: 116 means less than 2**-10, 133 means 2**6 and more. A negative
+                # power of two is the end of its bin, so one is subtracted from its bits.
                 bits = (value + 0.0).to(tl.int32, bitcast=True)
                 below = bits < 0
                 steps = tl.minimum(tl.maximum(((bits - below.to(tl.int32)) >> 23) & 255, 116), 133) - 116
@@ -79,7 +79,7 @@ def choose_best(
     peaks, places, order, sentences, threshold, magnitude, sentence, position, found, rows, memories, keep, first,
     SIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each memory's best `keep` rows, SIGN times the peak, that reach its threshold; `order` sorts by sentence."""
+    """Each memory's best `keep` rows (by SIGN times the peak) that reach its threshold; `order` sorts by sentence."""
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = memory < memories
     least = tl.load(threshold + memory, mask=inside, other=float("inf"))
@@ -90,7 +90,7 @@ def choose_best(
         reached += tl.sum((value >= least[None, :]).to(tl.int32), 0)
         above += tl.sum((value > least[None, :]).to(tl.int32), 0)
     if tl.max(reached, 0) > keep:
-        # More than `keep`: bisect for the last kept magnitude over bits, which order positive floats.
+        # More than `keep`: bisect for the last kept magnitude over its bits, which order positive floats.
         lower = least.to(tl.int32, bitcast=True)
         upper = tl.full((BLOCK,), 0x7F800000, tl.int32)
         for _ in range(31):
@@ -123,7 +123,7 @@ def choose_best(
 
 @triton.jit
 def _magnitudes(peaks, order, start, rows, memories, memory, inside, SIGN: tl.constexpr, ROWS: tl.constexpr):
-    """The magnitudes `[number, memory]` of some rows in order, the rows, and which of them exist."""
+    """Magnitudes `[number, memory]` of ROWS rows in `order`, the rows' indices, and which of them exist."""
     number = start + tl.arange(0, ROWS)
     known = number < rows
     row = tl.load(order + number, mask=known, other=0)
@@ -150,7 +150,7 @@ def merge_best(
     magnitude, sentence, position, more_magnitude, more_sentence, more_position, found,
     best_magnitude, best_sentence, best_position, keep, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The best `keep` of a memory's sorted own and `found` new triggers; a rank is the number of entries before it."""
+    """The best `keep` of a memory's own (sorted) and `found` new triggers; a rank is the number of triggers before."""
     memory = tl.program_id(0).to(tl.int64)
     base = memory * keep
     count = tl.load(found + memory)
@@ -196,6 +196,6 @@ def merge_best(
 
 @triton.jit
 def _precede(magnitude, sentence, position, other_magnitude, other_sentence, other_position):
-    """Whether triggers precede others: magnitude descending, then sentence and position ascending; ties do."""
+    """Whether triggers precede others or equal them: magnitude descending, then sentence and position ascending."""
     nearer = (sentence < other_sentence) | ((sentence == other_sentence) & (position <= other_position))
     return (magnitude > other_magnitude) | ((magnitude == other_magnitude) & nearer)

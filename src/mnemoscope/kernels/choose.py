@@ -1,10 +1,7 @@
-"""A batch of a dense layer measured on a graphics card by three kernels (cards.py), without synchronising with the
-host.
+"""Measures a batch of a dense layer on a GPU by the kernels of cards.py, without synchronising with the host.
 
-PyTorch needs some eighty operations, most of them passes over all coefficients or all peaks, and sorts the candidates:
-a third of a forward pass's time (docs/log). Here a block is read once; the best of what reaches a memory's threshold
-are written consecutively, and merged into those kept. The numbers are PyTorch's, except for the last digits of sums,
-whose order differs. Where Triton is missing or fails its check, `card_kernels` is None and PyTorch does everything.
+PyTorch needs about eighty operations for it, a third of a forward pass's time (docs/log). The results are those of
+PyTorch, except for the last digits of sums, whose order differs.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -18,18 +15,18 @@ from torch import Tensor
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, HISTOGRAM_EDGES, ZERO_BIN
 
 PROGRAMS = 4096
-"""Approximate number of programs that sweep a block, enough to occupy all units of a card."""
-_SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
-"""Memories per program of the sweep, by the format of a coefficient."""
+"""Approximate number of programs that sweep a block, enough for all units of a GPU."""
+_MEMORIES_SWEPT = {torch.float32: 1024, torch.bfloat16: 512, torch.float16: 512}
+"""Memories per program of the sweep, by the dtype of coefficients."""
 CHOSEN, ROWS = 8, 128
-"""Memories per program of the choice, and the rows that it reads together."""
-_MOST_KEPT, RANKED = 128, 16
-"""Most triggers of a memory that one program ranks, and the new ones that it compares together."""
+"""Memories per program of `choose_best`, and the rows that it reads together."""
+_MAX_KEPT, RANKED = 128, 16
+"""The most triggers of a memory that `merge_best` ranks, and the new ones that it compares together."""
 
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The sentences of a batch, on the card: lengths without padded or skipped positions, ids, and the order of ids."""
+    """The sentences of a batch, on the GPU: lengths without padded or skipped positions, ids, and the order of ids."""
 
     count: int
     positions: int
@@ -45,7 +42,7 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class SweptRows:
-    """Measures of all rows: peaks `[row, memory]`, of sign -1 only on request, the others `[group, memory]`."""
+    """`peaks` by sign are `[row, memory]`, the other measures `[group, memory]`."""
 
     peaks: dict[int, tuple[Tensor, Tensor]]
     greatest: Tensor
@@ -73,30 +70,30 @@ class CardKernels:
 
     @staticmethod
     def fit(keep: int, dtype: torch.dtype) -> bool:
-        return keep <= _MOST_KEPT and dtype in _SWEPT
+        return keep <= _MAX_KEPT and dtype in _MEMORIES_SWEPT
 
     def sweep(self, block: Tensor, rows: BatchRows, *, negative: bool, sampled: bool) -> SweptRows:
-        """Measures `block [row, place, memory]` of a batch's coefficients, from each row's first candidate on."""
+        """`block` is `[row, place, memory]`; place 0 is each row's first candidate."""
         block = block if block.stride(2) == 1 else block.contiguous()
         memories, device = block.shape[2], block.device
-        width = min(_SWEPT[block.dtype], _power_of_two(memories))
+        width = min(_MEMORIES_SWEPT[block.dtype], _power_of_two(memories))
         tiles = -(-memories // width)
         groups = min(rows.count, max(1, PROGRAMS // tiles))
 
-        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
         peaks = {
-            sign: (room(rows.count, memories), room(rows.count, memories, dtype=torch.int32))
+            sign: (empty(rows.count, memories), empty(rows.count, memories, dtype=torch.int32))
             for sign in ((1, -1) if negative else (1,))
         }
         swept = SweptRows(
-            peaks, room(groups, memories), room(groups, memories), room(groups, memories, dtype=torch.int32),
-            room(groups, memories, dtype=torch.float64),
-            room(groups, memories, dtype=torch.float64) if sampled else None, None,
+            peaks, empty(groups, memories), empty(groups, memories), empty(groups, memories, dtype=torch.int32),
+            empty(groups, memories, dtype=torch.float64),
+            empty(groups, memories, dtype=torch.float64) if sampled else None, None,
         )  # fmt: skip
         counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int32, device=device) if sampled else None
-        with _on(device):
+        with _device_context(device):
             self._kernels.sweep_rows[tiles, groups](
                 block, block.stride(0), block.stride(1), rows.lengths, rows.count, groups, memories,
                 *peaks[1], *peaks[-1 if negative else 1], swept.greatest, swept.least, swept.fired, swept.sums,
@@ -104,12 +101,16 @@ class CardKernels:
                 swept.fired if counts is None else counts,
                 NEGATIVE=negative, SAMPLED=sampled, ZERO=ZERO_BIN, BLOCK=width,
             )  # fmt: skip
-        return swept if counts is None else replace(swept, histogram=_with_zeros(counts, rows.positions))
+        if counts is None:
+            return swept
+        histogram = counts.to(torch.int64)
+        histogram[ZERO_BIN] = rows.positions - histogram.sum(0)
+        return replace(swept, histogram=histogram.T.contiguous())
 
     def best(
         self, peaks: tuple[Tensor, Tensor], rows: BatchRows, threshold: Tensor, *, sign: int, keep: int, first: int
     ) -> Best:
-        """The best of the rows' peaks; `first` is the position number of the first place."""
+        """`first` is the position of place 0."""
         memories, device = peaks[0].shape[1], peaks[0].device
         best = Best(
             torch.empty(memories, keep, device=device),
@@ -117,7 +118,7 @@ class CardKernels:
             torch.empty(memories, keep, dtype=torch.int32, device=device),
             torch.empty(memories, dtype=torch.int32, device=device),
         )
-        with _on(device):
+        with _device_context(device):
             self._kernels.choose_best[(-(-memories // CHOSEN),)](
                 *peaks, rows.order, rows.sentences, threshold, best.magnitude, best.sentence, best.position, best.found,
                 rows.count, memories, keep, first,
@@ -128,7 +129,7 @@ class CardKernels:
     def merge(self, own: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
         magnitude, sentence, position = (torch.empty_like(one) for one in own)
         memories, keep = own[0].shape
-        with _on(magnitude.device):
+        with _device_context(magnitude.device):
             self._kernels.merge_best[(memories,)](
                 *own, best.magnitude, best.sentence, best.position, best.found, magnitude, sentence, position, keep,
                 WIDTH=_power_of_two(keep), CHUNK=RANKED, num_warps=1,
@@ -138,7 +139,7 @@ class CardKernels:
 
 @cache
 def card_kernels(device: torch.device) -> CardKernels | None:
-    """The kernels where they run on this device and pass a check against PyTorch; None elsewhere."""
+    """None without Triton, or if the kernels do not agree with PyTorch on this device."""
     if device.type != "cuda":
         return None
     try:
@@ -146,12 +147,12 @@ def card_kernels(device: torch.device) -> CardKernels | None:
 
         kernels = CardKernels(triton_kernels)
         return kernels if agrees_with_pytorch(kernels, device) else None
-    except Exception:  # no Triton, no compiler for it, a card that it does not support, or any other obstacle
+    except Exception:  # no Triton, no compiler for it, an unsupported GPU, or another obstacle
         return None
 
 
 def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
-    """Compares peaks, bins and the best of a small block with PyTorch's."""
+    """Compares peaks, bins and best triggers of a small block."""
     block = torch.linspace(-3, 3, 7 * 5 * 32, device=device).view(7, 5, 32).roll(11, 1).sin()
     lengths, sentences = torch.full((7,), 5, device=device), torch.arange(7, device=device)
     rows = BatchRows.of(lengths, sentences.flip(0), positions=35)
@@ -171,16 +172,9 @@ def agrees_with_pytorch(kernels: CardKernels, device: torch.device) -> bool:
     )
 
 
-def _with_zeros(counts: Tensor, positions: int) -> Tensor:
-    """Fills in the zero bin of counts `[bin, memory]`, and returns `[memory, bin]`."""
-    counts = counts.to(torch.int64)
-    counts[ZERO_BIN] = positions - counts.sum(0)
-    return counts.T.contiguous()
-
-
 def _power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
+def _device_context(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

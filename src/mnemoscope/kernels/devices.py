@@ -1,8 +1,7 @@
-"""Whether the host may read numbers that a device computes, and a device's name.
+"""Names of devices, and whether the host may read results without waiting.
 
-On a graphics card every read (a number, a boolean, a count of non-zero entries) stops the host until the card has
-finished its queue, and then the card waits for the host. So the pass over a text queues fixed amounts of work there and
-reads results once in many batches.
+On a GPU every read of a number synchronises it with the host. So the pass over a text queues fixed amounts of work
+there and reads results once in many batches.
 """
 
 import torch
@@ -16,7 +15,7 @@ def may_look(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """Such as "cpu AVX512" or "NVIDIA H200 Triton" (our kernels); another name may give other last bits."""
+    """Such as "cpu AVX512", or "NVIDIA H200 Triton" if our kernels run there; other names may give other last bits."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return name if card_kernels(device) is None else f"{name} Triton"
@@ -24,7 +23,6 @@ def device_name(device: torch.device) -> str:
 
 
 def join_names(*devices: str) -> str:
-    """The distinct names of all devices, sorted and joined; empty ones are left out."""
     return " + ".join(sorted({name for device in devices for name in split_names(device)}))
 
 

@@ -1,8 +1,7 @@
-"""Counts of each memory's coefficients between the format's edges: zero, and plus and minus 2**k.
+"""Histograms of each memory's coefficients, with the edges zero and plus and minus 2**k.
 
-A float32's bin follows from its exponent, so a shift yields it as one byte. Then, for each bin that occurs, the equal
-bytes are added up, eight memories to one 64-bit integer. All passes sweep a block that the cache holds; bucketizing and
-incrementing 36 counters per memory takes many times as long (docs/log).
+A float32's bin follows from its exponent, so a shift gives it as one byte. For each bin that occurs, equal bytes are
+counted, eight memories in one 64-bit integer: many times as fast as `bucketize` (docs/log).
 """
 
 import torch
@@ -11,31 +10,31 @@ from torch import Tensor
 from mnemoscope.foundation.memory_names import HISTOGRAM_BINS, ZERO_BIN
 from mnemoscope.kernels.devices import may_look
 
-_LEAST, _MOST = 116, 133
-"""Exponent bytes of magnitudes below 2**-10, the least edge, and of 2**6, the greatest, and more."""
+_LOWEST, _HIGHEST = 116, 133
+"""Exponents of magnitudes below 2**-10 and from 2**6 on, the outermost edges."""
 _BELOW_ZERO = 32
 """Added to the byte of a negative coefficient."""
 _ROWS = 255
-"""Positions that a byte can count."""
+"""Positions that a byte can count; a multiple is counted at a time."""
 WAITING_BYTES, WAITING_DEVICE_BYTES = 1 << 20, 1 << 26
-"""Bins buffered before they are counted: on a CPU what its cache holds, elsewhere more, for fewer steps."""
+"""Bytes buffered before they are counted: on a CPU what its cache holds, elsewhere more, for fewer steps."""
 
 
 class BinCounter:
-    """Counts `[memory, bin]` over blocks of `memories` coefficients; without `negative` none is below zero."""
+    """Without `negative`, no coefficient may be below zero."""
 
     def __init__(self, memories: int, *, negative: bool, device: torch.device) -> None:
         self.memories, self.negative = memories, negative
         self._width = -(-memories // 8) * 8
-        room = WAITING_BYTES if may_look(device) else WAITING_DEVICE_BYTES
-        rows = max(1, room // (_ROWS * self._width)) * _ROWS
+        size = WAITING_BYTES if may_look(device) else WAITING_DEVICE_BYTES
+        rows = max(1, size // (_ROWS * self._width)) * _ROWS
         self._bins = torch.zeros(rows, self._width, dtype=torch.uint8, device=device)
         self._equal = torch.empty_like(self._bins)
         self._filled = self._rows = 0
         self._counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int64, device=device)
 
     def add(self, block: Tensor) -> None:
-        """`block`: `[batch, position, memory]`."""
+        """`block` is `[batch, position, memory]`."""
         batch, positions, _ = block.shape
         self._rows += batch * positions
         for start in range(0, positions, len(self._bins)):  # a sentence may be longer than the buffer
@@ -63,26 +62,26 @@ class BinCounter:
         return counts.T.contiguous()
 
     def _write(self, block: Tensor) -> None:
-        """Appends a block's bytes, for which there is room: LEAST to MOST by exponent, plus BELOW_ZERO if negative. A
-        negative power of two is the end of its bin, so its magnitude is taken one bit less.
+        """Appends the exponents, plus BELOW_ZERO if negative; the buffer must have room. A negative power of two is the
+        end of its bin, so one is subtracted from its bits.
         """
         begin = self._filled
         self._filled += block.shape[0] * block.shape[1]
-        room = self._bins[begin : self._filled].view(*block.shape[:2], self._width)[:, :, : self.memories]
+        free = self._bins[begin : self._filled].view(*block.shape[:2], self._width)[:, :, : self.memories]
         if not self.negative:
-            room.copy_(block.view(torch.int32) >> 23).clamp_(_LEAST, _MOST)
+            free.copy_(block.view(torch.int32) >> 23).clamp_(_LOWEST, _HIGHEST)
             return
         bits = (block + 0.0).view(torch.int32)  # turns -0.0 into 0.0
         below = bits >> 31
-        room.copy_((bits + below).bitwise_right_shift_(23)).clamp_(_LEAST, _MOST)
-        room.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
+        free.copy_((bits + below).bitwise_right_shift_(23)).clamp_(_LOWEST, _HIGHEST)
+        free.add_(below.to(torch.uint8).bitwise_and_(_BELOW_ZERO))
 
     def _count(self) -> None:
         if not self._filled:
             return
         filled = -(-self._filled // _ROWS) * _ROWS if self._filled > _ROWS else self._filled
         bins, equal = self._bins[:filled], self._equal[:filled]
-        bins[self._filled :].fill_(_LEAST)
+        bins[self._filled :].fill_(_LOWEST)
         least, most = (int(end) for end in bins.aminmax()) if may_look(bins.device) else (0, 255)
         occurring = {byte: index for byte, index in _INDEX.items() if least <= byte <= most}
         lanes = equal.view(torch.int64).view(-1, min(filled, _ROWS), self._width // 8)
@@ -95,7 +94,7 @@ class BinCounter:
         self._filled = 0
 
 
-_INDEX = {_LEAST + step: ZERO_BIN + step for step in range(1, _MOST - _LEAST + 1)} | {
-    _LEAST + _BELOW_ZERO + step: ZERO_BIN - 1 - step for step in range(_MOST - _LEAST + 1)
+_INDEX = {_LOWEST + step: ZERO_BIN + step for step in range(1, _HIGHEST - _LOWEST + 1)} | {
+    _LOWEST + _BELOW_ZERO + step: ZERO_BIN - 1 - step for step in range(_HIGHEST - _LOWEST + 1)
 }
 """The bin of each byte, except the zero bin's."""

@@ -1,6 +1,6 @@
-"""Measures of a block of coefficients in PyTorch, of whole sentences of one length: extremes, counts, sums, histograms.
+"""Measures a block of coefficients in PyTorch: extremes, counts, sums, histograms.
 
-Works in slices that stay in the processor's cache, so a block is fetched from memory once for all measures.
+Works in slices that stay in the CPU's cache, so a block is read from memory once for all measures.
 """
 
 from dataclasses import dataclass, replace
@@ -12,14 +12,13 @@ from mnemoscope.kernels.devices import may_look
 from mnemoscope.kernels.histogram import BinCounter
 
 _SLICE, _DEVICE_SLICE = 1 << 18, 1 << 26
-"""Coefficients measured at a time: on a CPU what its cache holds, elsewhere a moderate amount of memory."""
+"""Coefficients per slice: on a CPU what its cache holds, elsewhere a moderate amount of memory."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """Measures of sentences of one length, `[sentence, memory]`, and `least` over all of them, `[memory]`. `lows` is
-    None where coefficients cannot be negative. Sums and squares are float64 in a sampled batch; else sums are float32
-    and squares None.
+    """Measures `[sentence, memory]` of sentences of one length, and the minimum `least [memory]`. `lows` is None if no
+    coefficient is negative. Sums and squares are float64 in a sampled batch; else sums are float32 and squares None.
     """
 
     length: int
@@ -31,14 +30,14 @@ class Swept:
     least: Tensor
 
     def with_peaks_of(self, block: Tensor | None) -> "Swept":
-        """The same with the peaks and lows of another block `[sentence, position, memory]`, if given."""
+        """With the peaks and lows of `block [sentence, position, memory]`, unless it is None."""
         if block is None:
             return self
         lows = None if self.lows is None else block.amin(1).to(self.lows.dtype)
         return replace(self, peaks=block.amax(1).to(self.peaks.dtype), lows=lows)
 
     def rows(self, first: int, end: int) -> "Swept":
-        """Some of the sentences of a block swept `apart`."""
+        """Sentences `first` to `end` of a block that was swept `apart`."""
         own = slice(first, end)
         lows, squares = (None if part is None else part[own] for part in (self.lows, self.squares))
         least = self.least if lows is None else lows.amin(0).float()
@@ -46,10 +45,10 @@ class Swept:
 
 
 class Observer:
-    """Sweeps blocks of coefficients. Reuses scratch memory between blocks, so each thread needs its own."""
+    """Reuses scratch memory between blocks, so each thread needs its own."""
 
     def __init__(self) -> None:
-        self._room: dict[tuple[torch.dtype, torch.device, str], Tensor] = {}
+        self._scratch_memory: dict[tuple[torch.dtype, torch.device, str], Tensor] = {}
         self._bins: dict[tuple[int, bool, torch.device], BinCounter] = {}
 
     def forget(self) -> None:
@@ -58,19 +57,17 @@ class Observer:
             counter.forget()
 
     def sweep(self, block: Tensor, *, negative: bool, sampled: bool, apart: bool = False) -> Swept:
-        """All measures of a block `[batch, position, memory]`: the coefficients of whole sentences of one length.
+        """Measures a block `[batch, position, memory]` of whole sentences of one length.
 
-        Without `negative` no coefficient is below zero. Bins of a sampled block are counted until `histogram` takes
-        them. `apart`: rows belong to several experts, so nothing is measured over all rows; minima are taken, bins are
-        not counted.
+        Without `negative`, no coefficient may be below zero. Bins of a sampled block are counted until `histogram`
+        takes them. `apart`: rows belong to several experts, so `lows` replace `least`, and bins are not counted.
         """
         negative = negative or apart
         batch, positions, memories = block.shape
-        # A processor sweeps 16-bit numbers two or three times slower than float32, which holds the same numbers.
+        # A CPU sweeps 16-bit numbers two or three times slower than float32.
         dtype = torch.float32 if may_look(block.device) else block.dtype
         peaks = torch.empty(batch, memories, dtype=dtype, device=block.device)
-        # A sampled batch's sums are float64: the deviation is their difference, and float32 would lose that of a steady
-        # memory.
+        # float64, since a memory of nearly constant coefficients has a small variance beside large sums.
         sums = torch.empty_like(peaks, dtype=torch.float64 if sampled else torch.float32)
         swept = Swept(
             positions, peaks, torch.empty_like(peaks) if negative else None,
@@ -101,13 +98,14 @@ class Observer:
         self._counter(block.shape[-1], negative, block.device).add(block)
 
     def _fill(self, swept: Swept, block: Tensor, counter: BinCounter | None) -> None:
-        step = _rows_of_slice(block)
+        size = _SLICE if may_look(block.device) else _DEVICE_SLICE
+        step = max(1, size // (block.shape[1] * block.shape[2]))
         for start in range(0, len(block), step):
             part = slice(start, start + step)
             piece = block[part]
             if piece.dtype != swept.peaks.dtype:
                 piece = self._scratch(piece, swept.peaks.dtype).copy_(piece)
-            # Sequential reads come first: a maximum over positions strides, and would wait for every cache line.
+            # First a comparison, which reads sequentially: a maximum over positions would wait for every cache line.
             above = torch.gt(piece, 0, out=self._scratch(piece, piece.dtype, "above"))
             torch.amax(piece, 1, out=swept.peaks[part])
             torch.sum(above, 1, dtype=torch.float32, out=swept.fired[part])
@@ -124,18 +122,13 @@ class Observer:
 
     def _scratch(self, piece: Tensor, dtype: torch.dtype, use: str = "wide") -> Tensor:
         key, size = (dtype, piece.device, use), piece.numel()
-        room = self._room.get(key)
-        if room is None or len(room) < size:
-            room = self._room[key] = torch.empty(size, dtype=dtype, device=piece.device)
-        return room[:size].view(piece.shape)
+        memory = self._scratch_memory.get(key)
+        if memory is None or len(memory) < size:
+            memory = self._scratch_memory[key] = torch.empty(size, dtype=dtype, device=piece.device)
+        return memory[:size].view(piece.shape)
 
     def _counter(self, memories: int, negative: bool, device: torch.device) -> BinCounter:
         kind = memories, negative, device
         if kind not in self._bins:
             self._bins[kind] = BinCounter(memories, negative=negative, device=device)
         return self._bins[kind]
-
-
-def _rows_of_slice(block: Tensor) -> int:
-    _, positions, memories = block.shape
-    return max(1, (_SLICE if may_look(block.device) else _DEVICE_SLICE) // (positions * memories))

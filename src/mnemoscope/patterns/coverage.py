@@ -1,8 +1,7 @@
-"""How much of a memory's triggers its patterns explain: shares of its top 25 prefixes, by the kind of pattern.
+"""Shares of a memory's top 25 prefixes that its patterns explain, by kind of pattern (paper, section 3.2, Figure 2).
 
-Patterns come from the tables or from people's judgements, each author separately. Triggers with the same prefix count
-once, and are explained if one of them is. Several questions share this part: keys (paper, section 3.2, Figure 2),
-removals by kind of pattern (Figure 3), activity beside the curves of the kinds (Figure 7).
+Patterns come from the tables, or from people's judgements, each author separately. Triggers with the same prefix count
+once; the prefix is explained if one of them is.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, clustered_share, mean, share
 
 PREFIX_KINDS = ("shallow_only", "semantic_only", "both", "none")
-"""The kinds of pattern that a prefix has; every prefix is of one kind."""
+"""Every prefix is of exactly one kind."""
 SHARES: Mapping[str, tuple[str, ...]] = {
     **{kind: (kind,) for kind in PREFIX_KINDS},
     "covered": ("shallow_only", "semantic_only", "both"),
@@ -28,8 +27,8 @@ def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """One row per memory and group of `prefixes`, with the `kind` that `patterns` give it. `patterns` has memory, kind
-    (shallow, semantic, both; others explain nothing) and triggers (ranks).
+    """One row (memory, group, kind) per group of `prefixes`. `patterns` has memory, triggers (ranks) and kind: shallow,
+    semantic or both; a pattern of another kind explains nothing.
     """
     named = patterns.select("memory", "kind", rank="triggers").explode("rank", empty_as_null=False)
     named = named.with_columns(pl.col("rank").cast(pl.Int16)).join(prefixes, on=["memory", "rank"])
@@ -65,7 +64,7 @@ def layer_shares(atlas: Atlas, layer: int, patterns: pl.DataFrame) -> dict[str, 
 
 
 def count_per_memory(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
-    """The prefixes by kind, and the patterns, of every memory with a positive trigger."""
+    """Per memory with a positive trigger: the number of its prefixes of each kind, and of its patterns."""
     number = patterns.group_by("memory").agg(patterns=pl.len().cast(pl.Int64))
     rows = counts(kinds(prefixes, patterns)).join(number, on="memory", how="left", maintain_order="left")
     return rows.with_columns(pl.col("patterns").fill_null(0))
@@ -92,8 +91,8 @@ def count_by_author(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFram
 
 
 def mean_over_authors(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The mean over authors of each one's estimate; counts are summed. The interval is that of all judgements pooled,
-    shifted to the mean; a judged memory is a cluster.
+    """The mean of the authors' estimates; counts are summed. The interval is that of the pooled judgements, shifted to
+    the mean; a judged memory is a cluster.
     """
     single = [key_estimates(own) for _, own in rows.group_by("author", maintain_order=True)]
     estimates = key_estimates(rows)

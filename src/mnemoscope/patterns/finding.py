@@ -1,8 +1,7 @@
-"""The patterns of an atlas, layer by layer: prefixes read, shallow and semantic patterns found, described and written.
+"""Finds the patterns of an atlas layer by layer, describes them in words, and writes patterns.parquet.
 
-A pattern has a short plain description: of a surface feature as its prefixes show it, of a word or topic by its words.
-The same atlas gives the same rows. patterns.parquet can be made again at any time, so the manifest of `analyses/`
-covers it, not the atlas's own.
+The same atlas gives the same rows. patterns.parquet can be made again at any time, so its hash is in the manifest of
+`analyses/`, not in the atlas's own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,21 +20,15 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
-from mnemoscope.patterns.prefixes import (
-    COMMON,
-    PrefixBatch,
-    number_words,
-    read_background,
-    read_prefixes,
-)
+from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
 from mnemoscope.patterns.significance import Candidate, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon
 
-_LOOKED_AT = 200
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
-_LONGEST = 60
-_MOST_WORDS = 6
+_SAMPLE_SIZE = 200
+_NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+_MAX_CHARACTERS = 60
+_MAX_WORDS = 6
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,15 @@ class Pattern:
 
 def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
     """Writes patterns.parquet; returns the number of patterns. Raises AtlasUnfinished, AtlasDamaged, StoreFailed."""
-    return store_patterns(atlas, columns_of(atlas, find_patterns(atlas, progress=progress)))
+    total, done = sum(atlas.memories(layer) for layer in atlas.layers), 0
+    progress("patterns", 0, total, "memories")
+    finder = PatternFinder(atlas)
+    patterns: list[Pattern] = []
+    for layer in atlas.layers:
+        patterns += finder.of_layer(layer)
+        done += atlas.memories(layer)
+        progress("patterns", done, total, "memories")
+    return store_patterns(atlas, columns_of(atlas, patterns))
 
 
 def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
@@ -70,30 +71,19 @@ def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:
     return with_experts(columns, atlas.numberings, None)
 
 
-def find_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> Iterator[Pattern]:
-    total = sum(atlas.memories(layer) for layer in atlas.layers)
-    progress("patterns", 0, total, "memories")
-    finder = PatternFinder(atlas)
-    done = 0
-    for layer in atlas.layers:
-        yield from finder.of_layer(layer)
-        done += atlas.memories(layer)
-        progress("patterns", done, total, "memories")
-
-
 class PatternFinder:
-    """Finds the patterns of one layer after the other; holds the background, and the words met so far. Words are
-    numbered in the order of their first occurrence, and ties are ordered by these numbers: a layer's patterns are
-    reproducible if all layers before it were read in order, or if `words` come from `words_of`.
+    """Holds the background and the numbers of all words met so far. Words are numbered by first occurrence, and these
+    numbers order ties. So a layer's patterns are reproducible only if all layers before it were read in order, or if
+    `words` come from `words_of`.
     """
 
     def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
         self.atlas = atlas
         sentence, position, self._lexicon = _read_background_places(atlas, words)
-        drawn = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
-        keys, counts = np.unique(drawn.words.keys, return_counts=True)
+        random = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
+        keys, counts = np.unique(random.words.keys, return_counts=True)
         self._common = keys[counts > COMMON * sentence.size]
-        self._background = read_background(drawn.without_words(self._common))
+        self._background = read_background(random.without_words(self._common))
 
     def of_layer(self, layer: int) -> Iterator[Pattern]:
         groups, sentence, position = groups_of(self.atlas.best_triggers(layer))
@@ -102,7 +92,7 @@ class PatternFinder:
         words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
         shallow = shallow_patterns(groups, prefixes, background=self._background, words=words)
         explained = explained_tokens(groups, shallow.unlikely)
-        about = semantic_patterns(
+        semantic = semantic_patterns(
             groups, prefixes, background=self._background, explained=explained, tried=shallow.tried
         )
         for place, memory in enumerate(groups.memories.tolist()):
@@ -110,22 +100,22 @@ class PatternFinder:
             correction = log10(max(1, int(shallow.tried[place])))
             rows: list[tuple[str, str, Candidate, float]] = []
             for candidate in shallow.kept.get(place, []):
-                showing = groups.prefix[_members(candidate, begin)].tolist()
+                showing = groups.prefix[_group_indices(candidate, begin)].tolist()
                 text = describe(candidate.key, prefixes, showing=showing, lexicon=self._lexicon)
                 rows.append(("shallow", text, candidate, correction))
-            for one in about.get(place, []):
-                topic = one.candidate.key < 0
-                text = describe_words([self._lexicon.words[word] for word in one.words])
-                rows.append(("semantic", text, one.candidate, 0.0 if topic else correction))
+            for pattern in semantic.get(place, []):
+                is_topic = pattern.candidate.key < 0
+                text = describe_words([self._lexicon.words[word] for word in pattern.words])
+                rows.append(("semantic", text, pattern.candidate, 0.0 if is_topic else correction))
             # By groups explained, then by probability.
             rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
             for number, (kind, text, candidate, added) in enumerate(rows):
-                ranks = groups.rank[_members(candidate, begin)].tolist()
+                ranks = groups.rank[_group_indices(candidate, begin)].tolist()
                 yield Pattern(layer, memory, number, kind, text, ranks, candidate.lift, candidate.log10_p + added)
 
 
 def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]:
-    """The words that a PatternFinder has met after every layer, by number."""
+    """The words that a PatternFinder numbers while it reads all layers, in the order of their numbers."""
     sentence, position, lexicon = _read_background_places(atlas, ())
     number_words(atlas, sentence, position=position, lexicon=lexicon)
     for done, layer in enumerate(atlas.layers):
@@ -137,15 +127,15 @@ def words_of(atlas: Atlas, *, progress: Progress = ignore_progress) -> list[str]
 
 
 def _read_background_places(atlas: Atlas, words: Sequence[str]) -> tuple[Integers, Integers, Lexicon]:
-    """The sentences and positions of the background, and a lexicon that has read its spelling off some of them."""
+    """The sentences and positions of the background, and a lexicon that starts with `words`."""
     rows = atlas.table("background")
-    some = atlas.sentences(rows["sentence"].head(_LOOKED_AT).to_list(), columns=["sentence", "text", "tokens"])
+    sample = atlas.sentences(rows["sentence"].head(_SAMPLE_SIZE).to_list(), columns=["sentence", "text", "tokens"])
     sentence, position = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "position"))
-    return sentence, position, Lexicon(read_spelling(atlas.vocabulary, some), words)
+    return sentence, position, Lexicon(read_spelling(atlas.vocabulary, sample), words)
 
 
-def _members(candidate: Candidate, begin: int) -> list[int]:
-    """The places of the groups that show a candidate, among its memory's groups, which start at `begin`."""
+def _group_indices(candidate: Candidate, begin: int) -> list[int]:
+    """The indices of the groups that show a candidate; its memory's groups start at `begin`."""
     return [begin + group for group in range(BEST_TRIGGERS) if candidate.mask >> group & 1]
 
 
@@ -155,7 +145,7 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
     if family == Feature.NGRAM:
         return f"ends {'with' if kind else 'in'} {_span(prefixes, end - kind, kind + 1, lexicon.spelling)}"
     if family == Feature.DISTANCE:
-        where = f"{_NUMBERS[kind + 1]} tokens" if kind else "just"
+        where = f"{_NUMBER_WORDS[kind + 1]} tokens" if kind else "just"
         return f"{_span(prefixes, end - kind - 1, 1, lexicon.spelling)} {where} before the last token"
     if family == Feature.BEGINNING:
         return f"begins with {_span(prefixes, first, kind + 1, lexicon.spelling)}"
@@ -163,7 +153,7 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
         inside = [f"{left} {right}" for left, right in BRACKETS] + ["quotation marks"]
         return f"inside {inside[kind]}"
     if family == Feature.LENGTH:
-        return "only the first token" if value == 1 else f"at most the first {_NUMBERS[value]} tokens"
+        return "only the first token" if value == 1 else f"at most the first {_NUMBER_WORDS[value]} tokens"
     if family == Feature.CONTINUES:
         return "the last token goes on with a word"
     if family == Feature.WORD:
@@ -179,11 +169,11 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
 
 
 def describe_words(words: Sequence[str]) -> str:
-    """A word, or a topic by its most telling words, which come first."""
+    """`words` are one word, or those of a topic, the most significant first."""
     if len(words) == 1:
         return f"mentions {quote(words[0])}"
-    more = ", ..." if len(words) > _MOST_WORDS else ""
-    return f"about: {', '.join(words[:_MOST_WORDS])}{more}"
+    more = ", ..." if len(words) > _MAX_WORDS else ""
+    return f"about: {', '.join(words[:_MAX_WORDS])}{more}"
 
 
 def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling) -> str:
@@ -209,8 +199,8 @@ def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> s
 
 
 def quote(text: str) -> str:
-    """The end of a text (60 characters) in quotation marks, with escapes for invisible characters."""
+    """The last 60 characters in quotation marks; invisible characters are escaped."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if len(shown) > _LONGEST:
-        shown = "…" + shown[-_LONGEST:]
+    if len(shown) > _MAX_CHARACTERS:
+        shown = "…" + shown[-_MAX_CHARACTERS:]
     return f"'{shown}'" if '"' in shown else f'"{shown}"'

@@ -1,7 +1,7 @@
-"""Patterns found one layer at a time, in any order and by any process, and joined into the table of one run.
+"""Finds patterns one layer at a time, in any order and in any process, and joins them into patterns.parquet.
 
-Words are numbered first, in one pass over all layers, since ties between patterns are ordered by their words. The files
-lie in the atlas's work folder until `join_patterns` has read them. Only that needs a finished atlas.
+Words are numbered first, in one pass over all layers, since their numbers order ties between patterns. One file per
+layer lies in the atlas's work folder. Only `join_patterns` needs a finished atlas.
 """
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.finding import PatternFinder, columns_of, store_patterns, words_of
 
-_WORDS, _FILE = f"{WORK}/pattern-words.json", f"{WORK}/patterns-{{:03d}}.parquet"
+_WORDS, _LAYER = f"{WORK}/pattern-words.json", f"{WORK}/patterns-{{:03d}}.parquet"
 
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
@@ -25,7 +25,7 @@ def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
 
 
 def open_finder(atlas: Atlas) -> PatternFinder:
-    """The finder for the patterns of any layer; raises AtlasUnfinished before `write_words`."""
+    """Raises AtlasUnfinished before `write_words`."""
     stored = read_object(atlas.path / _WORDS)
     if stored.get("plan") != atlas.manifest.plan_hash:
         raise AtlasUnfinished(
@@ -36,7 +36,7 @@ def open_finder(atlas: Atlas) -> PatternFinder:
 
 def write_layer_patterns(atlas: Atlas, layer: int, finder: PatternFinder) -> None:
     columns = columns_of(atlas, finder.of_layer(layer))
-    write_table(atlas.path / _FILE.format(layer), columns, name="patterns", provenance=atlas.manifest.provenance)
+    write_table(atlas.path / _LAYER.format(layer), columns, name="patterns", provenance=atlas.manifest.provenance)
 
 
 def join_patterns(atlas: Atlas) -> int:
@@ -46,7 +46,7 @@ def join_patterns(atlas: Atlas) -> int:
 
 
 def _read(atlas: Atlas, layer: int) -> pa.Table:
-    path = atlas.path / _FILE.format(layer)
+    path = atlas.path / _LAYER.format(layer)
     try:
         table = pq.read_table(path, partitioning=None)
         error = schema_error("patterns", table.schema, atlas.manifest.provenance)

@@ -1,9 +1,8 @@
-"""The patterns of each memory of a layer: shallow ones, and the words and topics that its triggers are about.
+"""Finds the shallow and the semantic patterns of each memory of a layer (paper, section 3.2).
 
-Shallow patterns are surface features that the triggers share more often than random prefixes do. Every feature of every
-trigger is tried, and the correction counts them all (paper, section 3.2; definitions: a pattern recurs in at least 3
-prefix groups). A word that a shallow pattern explains already, because it is at the end or at a fixed distance before
-it, does not count where that pattern holds: a memory that fires on one word is not about that word.
+Shallow patterns are surface features that at least 3 prefix groups share, more often than random prefixes do. Every
+feature of every trigger is tested, and p-values are corrected for their number. A semantic pattern is a word or topic.
+A word that a shallow pattern holds at a fixed distance from the end is not evidence for a semantic one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +31,17 @@ from mnemoscope.patterns.words import Integers
 
 @dataclass(frozen=True)
 class Shallow:
-    """The shallow patterns of a layer's memories, by the memory's place."""
+    """The shallow patterns of a layer, by the memory's index in `Groups.memories`."""
 
     kept: dict[int, list[Candidate]]
     unlikely: dict[int, list[Candidate]]
     """Before overlapping ones were merged."""
     tried: Integers
+    """The number of tests per memory."""
 
 
 def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Background, words: Integers) -> Shallow:
-    """The shallow patterns of each memory; `words` is the number of words tried beside the features."""
+    """`words` is the number of words that are tested beside the features, per memory."""
     shared = count_shared(groups, prefixes.features)
     tried = shared.per_memory(groups.memories.size) + words
     least = window_offsets(shared.key)
@@ -63,23 +63,21 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
         unlikely.setdefault(memory, []).append(candidate)
     sizes = np.diff(groups.starts)
     kept = {
-        memory: merge(all_, groups=int(sizes[memory]), background=background.size, limit=log10(LEVEL / tried[memory]))
-        for memory, all_ in unlikely.items()
+        memory: merge(own, groups=int(sizes[memory]), background=background.size, limit=log10(LEVEL / tried[memory]))
+        for memory, own in unlikely.items()
     }
     return Shallow(kept, unlikely, tried)
 
 
 @dataclass(frozen=True)
 class Semantic:
-    """A word, or a topic by its words, that a memory's triggers hold."""
-
     words: tuple[int, ...]
-    """Numbers in the lexicon, the most telling first."""
+    """Numbers in the lexicon, the most significant first; one for a word, several for a topic."""
     candidate: Candidate
 
 
 def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]]) -> Integers:
-    """Per group the tokens that shallow patterns explain: bit a stands for the token a places before the last."""
+    """A bit mask per group: bit a is set if a shallow pattern explains the token a places before the last."""
     bits = np.zeros(groups.rank.size, dtype=np.int64)
     for memory, candidates in shallow.items():
         begin, end = groups.starts[memory], groups.starts[memory + 1]
@@ -94,11 +92,11 @@ def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]])
 def semantic_patterns(
     groups: Groups, prefixes: PrefixBatch, *, background: Background, explained: Integers, tried: Integers
 ) -> dict[int, list[Semantic]]:
-    """The semantic patterns of each memory with any, by the memory's place; corrected for `tried` patterns."""
+    """The semantic patterns by the memory's index, of memories with any. `tried` is the number of tests per memory."""
     pairs = prefixes.words
     index, flat = spread_pairs(groups, pairs)
-    fresh = (explained[index] >> np.minimum(pairs.ago[flat], 62)) & 1 == 0
-    index, keys = index[fresh], pairs.keys[flat][fresh]
+    unexplained = (explained[index] >> np.minimum(pairs.ago[flat], 62)) & 1 == 0
+    index, keys = index[unexplained], pairs.keys[flat][unexplained]
     bounds = np.searchsorted(index, groups.starts)
     result: dict[int, list[Semantic]] = {}
     for memory in range(groups.memories.size):
@@ -107,20 +105,20 @@ def semantic_patterns(
         if counted.sum() < FEWEST or rows.stop - rows.start < FEWEST:
             continue
         vocabulary = read_vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
-        patterns = _of_memory(vocabulary, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
+        patterns = _find_semantic(vocabulary, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
         if patterns:
             result[memory] = patterns
     return result
 
 
-def _of_memory(vocabulary: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
-    about: dict[int, tuple[int, ...]] = {}
-    first: list[Candidate] = []
+def _find_semantic(vocabulary: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
+    words_of: dict[int, tuple[int, ...]] = {}
+    topics: list[Candidate] = []
     in_topics: set[int] = set()
     for number, topic in enumerate(find_topics(vocabulary, background=background.size, limit=log10(LEVEL))):
-        candidate = _topic(number, topic, found=vocabulary, background=background)
-        first.append(candidate)
-        about[candidate.key] = tuple(vocabulary.keys[topic.words].tolist())
+        candidate = _topic_candidate(number, topic, found=vocabulary, background=background)
+        topics.append(candidate)
+        words_of[candidate.key] = tuple(vocabulary.keys[topic.words].tolist())
         in_topics |= set(topic.words.tolist())
     words: list[Candidate] = []
     for word in np.flatnonzero(vocabulary.log10_p <= limit).tolist():
@@ -132,14 +130,14 @@ def _of_memory(vocabulary: TopicVocabulary, *, background: Background, limit: fl
         shown = background.words.showing(key)
         rate = max(vocabulary.rates[word], 1 / (background.size + 1))
         words.append(Candidate(key, mask_of(groups), float(vocabulary.log10_p[word]), float(share / rate), 1, shown))
-        about[key] = (key,)
+        words_of[key] = (key,)
     size = vocabulary.counted.size
-    kept = merge(words, first=first, groups=size, background=background.size, limit=limit)
-    return [Semantic(about[candidate.key], candidate) for candidate in kept]
+    kept = merge(words, first=topics, groups=size, background=background.size, limit=limit)
+    return [Semantic(words_of[candidate.key], candidate) for candidate in kept]
 
 
-def _topic(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:
-    """The topic as a pattern; its background prefixes hold as many of its words as its groups must."""
+def _topic_candidate(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:
+    """A background prefix shows the topic if it holds at least `topic.enough` of its words."""
     postings = [background.words.showing(int(key)) for key in found.keys[topic.words]]
     prefixes, held = np.unique(np.concatenate(postings), return_counts=True)
     shown = prefixes[held >= topic.enough]

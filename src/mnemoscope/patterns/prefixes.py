@@ -1,9 +1,8 @@
-"""Prefixes of stored sentences, their features and content words, and the background made of random prefixes.
+"""Reads the features and content words of prefixes, and their base rates in random prefixes (the background).
 
-A batch of prefixes is read at once: the background, or all that one layer's memories name. Features and words have keys
-that are stable across batches. The background consists of randomly drawn prefixes and gives the base rate for what a
-memory's triggers share. Long prefixes hold more and other words than short ones, so the rate of a word is taken over
-prefixes with about as many words. Nothing here knows memories, and nothing is tested.
+A batch is the background, or all prefixes of one layer. Keys of features and words are the same in all batches. Long
+prefixes hold more words than short ones, and other ones, so the base rate of a word is taken over prefixes with about
+as many words. Knows no memories; tests nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -20,18 +19,18 @@ Floats = NDArray[np.float64]
 
 COMMON = 0.2
 """Words in more than this share of the background's prefixes indicate no topic."""
-_CUTS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.95, 0.985)
+_RICHNESS_QUANTILES = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 0.95, 0.985)
 """Quantiles of the number of content words that divide the background into classes of richness."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The keys of each prefix: `keys[starts[p]:starts[p + 1]]` are those of prefix p, each once."""
+    """`keys[starts[p]:starts[p + 1]]` are the distinct keys of prefix p."""
 
     starts: Integers
     keys: Keys
     ago: Integers
-    """For a word: how many tokens before the last one it first ends; 0 for features."""
+    """Tokens from the end of a word's first occurrence to the prefix's last token; 0 for features."""
 
     @property
     def prefix(self) -> Integers:
@@ -42,9 +41,9 @@ class Pairs:
 class PrefixBatch:
     runs: Runs
     first: Integers
-    """Where each prefix begins in `runs`."""
+    """Index of each prefix's first token in `runs`."""
     end: Integers
-    """Where it ends: the place of its last token."""
+    """Index of its last token."""
     features: Pairs
     words: Pairs
 
@@ -53,28 +52,27 @@ class PrefixBatch:
         return self.end - self.first + 1
 
     def without_words(self, words: Keys) -> "PrefixBatch":
-        """The same prefixes without these content words."""
         pairs, keep = self.words, ~np.isin(self.words.keys, words)
         starts = np.searchsorted(pairs.prefix[keep], np.arange(pairs.starts.size))
         return replace(self, words=Pairs(starts, pairs.keys[keep], pairs.ago[keep]))
 
 
 def read_prefixes(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> PrefixBatch:
-    """The prefixes `tokens[0..position]` of these sentences; raises AtlasDamaged for a position outside of one."""
-    runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
+    """The prefixes `tokens[0..position]` of `sentence`. Raises AtlasDamaged for an impossible position or token."""
+    runs, first, end = _runs(atlas, sentence, position=position, lexicon=lexicon)
     features, words = (pairs(runs, first, end=end, lexicon=lexicon) for pairs in (_features, _words))
     return PrefixBatch(runs, first, end, features, words)
 
 
 def number_words(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> None:
-    """Numbers the words of these prefixes in the lexicon, in the order of `read_prefixes`, without reading features."""
-    runs, first, end = _cut(atlas, sentence, position=position, lexicon=lexicon)
+    """Numbers the words of these prefixes in the lexicon in the same order as `read_prefixes`."""
+    runs, first, end = _runs(atlas, sentence, position=position, lexicon=lexicon)
     _word_features(runs, first, end=end, lexicon=lexicon)
     lexicon.contents(runs)
 
 
-def _cut(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> tuple[Runs, Integers, Integers]:
-    """The sentences, cut into runs, and where in these each prefix begins and ends."""
+def _runs(atlas: Atlas, sentence: Integers, *, position: Integers, lexicon: Lexicon) -> tuple[Runs, Integers, Integers]:
+    """The sentences as runs, and the indices of each prefix's first and last token in them."""
     ids, which = np.unique(sentence, return_inverse=True)
     stored = atlas.sentences(ids.tolist(), columns=["sentence", "tokens"])
     lengths = stored["tokens"].list.len().to_numpy().astype(np.int64)
@@ -134,7 +132,7 @@ def _features(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -
 def _word_features(
     runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon
 ) -> tuple[tuple[Integers, Keys], tuple[Integers, Keys]]:
-    """Features of the last word of each prefix, and of the word before it: the prefix of each key, and the key."""
+    """(prefix, key) of the features of each prefix's last word, and of the word before it."""
     last = lexicon.features(runs, end)
     begun = runs.start[end]
     before = np.flatnonzero(begun > first)
@@ -143,7 +141,7 @@ def _word_features(
 
 
 def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> Pairs:
-    """The content words that are complete within each prefix, each once."""
+    """The distinct content words that end within each prefix."""
     places, numbers = lexicon.contents(runs)
     begin = np.searchsorted(places, first)
     sizes = np.searchsorted(places, end, side="right") - begin
@@ -154,13 +152,13 @@ def _words(runs: Runs, first: Integers, *, end: Integers, lexicon: Lexicon) -> P
 
 @dataclass(frozen=True)
 class Postings:
-    """The inverse of `Pairs`: `prefixes[starts[i]:starts[i + 1]]` show `keys[i]`."""
+    """The inverse of `Pairs`: `prefixes[starts[i]:starts[i + 1]]` have `keys[i]`."""
 
     keys: Keys
     starts: Integers
     prefixes: Integers
     counts: Integers
-    """[keys + 1]: how many prefixes show each key; the last is 0, for unknown keys."""
+    """[keys + 1]: the number of prefixes with each key; the last is 0, for unknown keys."""
 
     def count_of(self, keys: Keys) -> Integers:
         return self.counts[self.place(keys)]
@@ -186,23 +184,21 @@ def postings(pairs: Pairs) -> Postings:
 
 @dataclass(frozen=True)
 class Background:
-    """Features and words of the background, and the lengths and richness of its prefixes."""
-
     size: int
     features: Postings
     words: Postings
     lengths: Integers
     """In tokens, sorted."""
     cuts: Floats
-    """Bounds between the classes of richness (number of content words)."""
+    """Bounds between the classes of richness, the number of content words."""
     richness: Integers
     in_class: Integers
     rates: Floats
     """[words + 1, classes]: the share of a class's prefixes that hold the word; 0 for an unknown word."""
     weights: Floats
-    """The same, with each prefix weighted by one over its number of words: the word's share of a prefix's words."""
+    """[words + 1, classes]: the word's mean share of a prefix's words."""
     mean_weights: Floats
-    """[words + 1]: the same over the whole background."""
+    """[words + 1]: the same over all classes."""
 
     def longer(self, than: int) -> int:
         return self.size - int(np.searchsorted(self.lengths, than, side="right"))
@@ -214,8 +210,8 @@ class Background:
 def read_background(prefixes: PrefixBatch) -> Background:
     size = prefixes.end.size
     rich = np.diff(prefixes.words.starts)
-    some = rich[rich > 0]
-    cuts = np.unique(np.quantile(some, _CUTS)) if some.size else np.zeros(0)
+    positive = rich[rich > 0]
+    cuts = np.unique(np.quantile(positive, _RICHNESS_QUANTILES)) if positive.size else np.zeros(0)
     richness = np.searchsorted(cuts, rich, side="right")
     in_class = np.bincount(richness, minlength=cuts.size + 1)
     words = postings(prefixes.words)

@@ -1,12 +1,11 @@
-"""What each memory's triggers share, whether that is more than chance, and which patterns are redundant.
+"""Tests whether a memory's triggers share a key more often than random prefixes do, and merges redundant patterns.
 
-The prefix groups of a memory's best 25 positive triggers are tested, each once. If several come from one sentence
-(`--per-sentence all`), the sentence counts once, since its words would recur by themselves.
+The prefix groups of a memory's best 25 positive triggers are tested, each once. Several groups of one sentence
+(`--per-sentence all`) count as one.
 
-The test is the hypergeometric tail (Fisher's exact test): if `held` of the background's prefixes and `count` of the
-memory's `tried` show a feature, and the memory's were drawn at random from both together, how probable are `count` or
-more? A feature that the background lacks has no probability of zero, since the memory's own prefixes are in the urn
-too. Overlapping patterns of one memory are merged by the same test. Knows nothing about features.
+The test is Fisher's exact test (hypergeometric tail): `held` of the background's prefixes and `count` of the memory's
+`tried` prefixes show a key; the p-value is the probability of `count` or more if the memory's prefixes were drawn at
+random from both sets together. Overlapping patterns of one memory are merged by the same test.
 """
 
 from collections.abc import Sequence
@@ -32,26 +31,26 @@ class Groups:
     """The prefix groups of a layer's memories, by memory and rank; arrays have one entry per group."""
 
     memory: Integers
-    """Its place in `memories`, not its number."""
+    """Index in `memories`."""
     place: Integers
-    """The group's place among those of its memory, from 0."""
+    """Index among the groups of its memory."""
     rank: Integers
     prefix: Integers
-    """The prefix's place in the batch that was read."""
+    """Index of the prefix in its batch."""
     counts: NDArray[np.bool_]
     """Whether it is the memory's first group of its sentence."""
     memories: Integers
     starts: Integers
-    """Where each memory's groups begin; the last entry is the length."""
+    """Index of each memory's first group; the last entry is the number of groups."""
 
     def count_long(self, length: Integers, least: int) -> Integers:
-        """Per memory the groups that count and have prefixes of more than `least` tokens."""
+        """Per memory the number of groups that count and have more than `least` tokens."""
         long = self.counts & (length[self.prefix] > least)
         return np.add.reduceat(long, self.starts[:-1], dtype=np.int64) if long.size else np.zeros(0, dtype=np.int64)
 
 
 def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
-    """The prefix groups of a layer's best triggers, and the (sentence, position) of their prefixes."""
+    """The groups of a layer's best triggers, and the sentence and position of each distinct prefix."""
     rows = triggers.filter(pl.col("rank") == pl.col("prefix_group")).sort("memory", "rank")
     memory, rank, sentence, position = (
         rows[name].to_numpy().astype(np.int64) for name in ("memory", "rank", "sentence", "position")
@@ -69,16 +68,16 @@ def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """Every (memory, key) that occurs, by memory: in how many groups that count, and in which."""
+    """Every pair of memory and key that occurs, sorted by memory, with the number of groups that count."""
 
     memory: Integers
     key: Keys
     count: Integers
     mask: Integers
-    """Bit g stands for the memory's group g."""
+    """Bit g is set if the memory's group g has the key."""
 
     def per_memory(self, memories: int) -> Integers:
-        """The number of different keys of each memory's groups: of patterns that can be tried."""
+        """The number of distinct keys of each memory: of possible tests."""
         return np.bincount(self.memory, minlength=memories)
 
 
@@ -102,14 +101,14 @@ def count_shared(groups: Groups, pairs: Pairs) -> SharedKeys:
 
 
 def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:
-    """Every (group, key): the group's place in `groups`, and the key's in `pairs`."""
+    """The index in `groups` and the index in `pairs.keys`, for every pair of group and key."""
     return ranges(pairs.starts[groups.prefix], np.diff(pairs.starts)[groups.prefix])
 
 
 @lru_cache(maxsize=1 << 18)
 def log10_tail(count: int, tried: int, held: int, background: float) -> float:
-    """log10 of the probability that `count` or more of `tried` random prefixes show what `held` of `background` show.
-    `background` may be fractional (a number of prefixes as long as these), and counts as at least `held`.
+    """log10 of the hypergeometric tail. `background` may be fractional (a number of prefixes as long as these), and
+    counts as at least `held`.
     """
     if count <= 0:
         return 0.0
@@ -133,7 +132,7 @@ def _log_choose(n: float, k: float) -> float:
 
 
 def lift(count: int, tried: int, held: int, background: float) -> float:
-    """The memory's share of prefixes over the background's, to which one more is added."""
+    """The memory's share of prefixes over the background's, which counts one prefix more."""
     return (count / tried) / ((held + 1) / (background + 1))
 
 
@@ -146,19 +145,18 @@ class Candidate:
     log10_p: float
     lift: float
     tokens: int
-    """How many tokens of a prefix it specifies in full."""
+    """The number of tokens that it specifies in full."""
     shown: NDArray[np.int64]
 
 
 def merge(
     candidates: Sequence[Candidate], *, groups: int, background: int, limit: float, first: Sequence[Candidate] = ()
 ) -> list[Candidate]:
-    """The candidates that stay, after those of `first`; `limit` is log10 of the largest probability that counts.
+    """`first`, then the kept candidates by p-value; `limit` is log10 of the largest p-value that counts.
 
-    `groups` is the number of the memory's prefix groups, `background` that of the background's prefixes. Of candidates
-    that explain the same groups only the most specific is considered. The others come in order of probability; a later
-    one is kept only if it is unlikely among the prefixes that no kept pattern explains, or inside every kept pattern
-    that it overlaps with; both against that part of the background.
+    `groups` and `background` are numbers of prefixes. Of candidates that explain the same groups only the most specific
+    is considered. One that overlaps with kept patterns is kept only if it is significant among the prefixes that these
+    leave unexplained, or within each of them.
     """
     kept: list[tuple[Candidate, NDArray[np.bool_]]] = []
     explained, anywhere = 0, np.zeros(background, dtype=np.bool_)
@@ -181,7 +179,7 @@ def merge(
 
 
 def _most_specific(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of candidates that explain the same groups, the rarest, then the one that specifies most tokens."""
+    """Of candidates with the same groups, the rarest in the background, then the one that specifies most tokens."""
     best: dict[int, Candidate] = {}
     for candidate in sorted(candidates, key=lambda one: (one.shown.size, -one.tokens, one.key)):
         best.setdefault(candidate.mask, candidate)
@@ -189,7 +187,7 @@ def _most_specific(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _refines(candidate: Candidate, other: Candidate, shows: NDArray[np.bool_], *, limit: float) -> bool:
-    """Whether the candidate is unlikely among prefixes that show the other pattern; `shows` are the background's."""
+    """Whether the candidate is significant among the prefixes that show `other` (in the background: `shows`)."""
     both = (candidate.mask & other.mask).bit_count()
     held = int(np.count_nonzero(shows[candidate.shown]))
     return log10_tail(both, other.mask.bit_count(), held, float(other.shown.size)) <= limit

@@ -1,11 +1,9 @@
-"""Surface features: how tokens spell words, and what the end or the beginning of a prefix shows.
+"""Surface features of prefixes (paper, section 3.1): their families and keys, and the classes of words.
 
-A word is a run of letters, marks, digits and underscores; tokens that meet inside such a run belong to one word.
-Scripts without spaces between words have no such runs: there every token is a word. The same holds for a vocabulary
-whose tokens are words without their spaces. Part of section 3.1 of the paper: what an annotator sees of a prefix.
+A word is a run of letters, marks, digits and underscores; tokens that meet inside such a run belong to one word. In
+scripts without spaces, and in vocabularies whose tokens do not include spaces, every token is a word.
 
-Every feature belongs to a family and has a 64-bit key with the family in its top bits; two prefixes share a feature if
-they share its key. This file holds the families, their keys, and the classes of words; nothing here counts or tests.
+A feature has a 64-bit key with its family in the top 6 bits. Two prefixes share a feature if they share its key.
 """
 
 import re
@@ -23,7 +21,7 @@ from mnemoscope.patterns.word_lists import CLASS_OF
 
 Bools = NDArray[np.bool_]
 BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("“", "”"))
-"""Pairs whose inside is a pattern; straight quotes, which open and close alike, are counted separately."""
+"""Straight quotes, which open and close alike, are counted separately."""
 
 
 @cache
@@ -34,27 +32,28 @@ def is_word_character(character: str) -> bool:
 
 @dataclass(frozen=True)
 class Spelling:
-    """Properties of every token by itself; arrays over the vocabulary."""
+    """Arrays over the vocabulary."""
 
     vocabulary: Vocabulary
     opens: Bools
-    """The first character belongs to a word, so it may continue the word before it."""
+    """Whether the first character is a word character."""
     closes: Bools
+    """Whether the last one is."""
     depth: NDArray[np.int8]
-    """[len(BRACKETS) + 1, vocab]: brackets opened less brackets closed; last row: straight quotes."""
+    """[len(BRACKETS) + 1, vocab]: opening minus closing brackets; last row: straight quotes modulo 2."""
     random: NDArray[np.uint64]
-    """A random odd number for every token, from which runs of tokens get their names."""
+    """A random odd number per token, to hash runs of tokens."""
 
 
 def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
-    """The spelling of an atlas's vocabulary; its sentences show whether tokens include spaces."""
+    """`sentences` show whether tokens include spaces."""
     size = len(vocabulary.texts)
     opens, closes = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
     depth = np.zeros((len(BRACKETS) + 1, size), dtype=np.int8)
     for token, piece in enumerate(vocabulary.raw):
         if not piece:
             continue
-        opens[token], closes[token] = _joins(piece)
+        opens[token], closes[token] = _touches_words(piece)
         text = vocabulary.texts[token]
         for row, (left, right) in enumerate(BRACKETS):
             if left in text or right in text:
@@ -66,8 +65,8 @@ def read_spelling(vocabulary: Vocabulary, sentences: pl.DataFrame) -> Spelling:
     return Spelling(vocabulary, opens, closes, depth, random)
 
 
-def _joins(piece: bytes) -> tuple[bool, bool]:
-    """Whether a token's ends belong to words; bytes that are no text by themselves are parts of letters."""
+def _touches_words(piece: bytes) -> tuple[bool, bool]:
+    """Whether the first and the last character are word characters; an incomplete character counts as one."""
     text = piece.decode("utf-8", "replace")
     first, last = text[0], text[-1]
     if text.strip() and all(is_without_spaces(character) for character in text.strip()):
@@ -77,16 +76,16 @@ def _joins(piece: bytes) -> tuple[bool, bool]:
 
 LONGEST_NGRAM = 5
 FARTHEST = 7
-"""The greatest distance before the last token at which the same token counts as a pattern."""
+"""The greatest distance of a DISTANCE feature, in tokens before the last."""
 SHORT_PREFIXES = (1, 2, 3, 5, 8)
 LONGEST_AFFIX = 4
 FAMILY_SHIFT = 58
 
 
 class Feature(IntEnum):
-    """The kinds of surface features, in the order in which ties are preferred."""
+    """Families of features; ties are ordered by number."""
 
-    WORD = 1  # the last word, in whatever case
+    WORD = 1  # the last word, ignoring case
     NGRAM = 2  # + 0..4: the last n tokens
     DISTANCE = 8  # + 0..6: a token at a distance before the last
     BEGINNING = 16  # + 0..1: the first n tokens
@@ -100,7 +99,7 @@ class Feature(IntEnum):
 
 
 def hash_keys(family: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Keys of features with a hash: the family in the top 6 bits, the hash's best bits below."""
+    """Keys of features whose values are hashes."""
     mixed: NDArray[np.uint64] = (values ^ (values >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64(family << FAMILY_SHIFT) | (mixed >> np.uint64(64 - FAMILY_SHIFT))
 
@@ -110,14 +109,14 @@ def small_key(family: int, value: int) -> int:
 
 
 def split_key(key: int) -> tuple[Feature, int, int]:
-    """The family of a feature, its kind within the family (0 if there is only one), and the rest of its key."""
+    """The family, the offset within the family (such as n - 1 of an n-gram), and the value below."""
     number, value = divmod(key, 1 << FAMILY_SHIFT)
     family = max(one for one in Feature if one <= number)
     return family, number - family, value
 
 
 def window_offsets(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The least position at which each feature is possible."""
+    """The smallest position at which each feature is possible."""
     least = np.zeros(64, dtype=np.int64)
     for n in range(LONGEST_NGRAM):
         least[Feature.NGRAM + n] = n
@@ -143,7 +142,7 @@ _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")
 
 
 def classes_of(text: str) -> tuple[str, ...]:
-    """The classes of a word or token, in words; `text` may have white space around it."""
+    """The names of the classes of a word or token; `text` may have white space around it."""
     word = text.strip()
     if not word:
         return () if not text else ("a line break",) if "\n" in text else ("white space",)
@@ -172,7 +171,7 @@ def classes_of(text: str) -> tuple[str, ...]:
 
 
 def _scripts(word: str) -> list[str]:
-    """The script of the first non-ASCII letter, or that it is an accented Latin one."""
+    """The class for the script of the first non-ASCII letter."""
     for character in word:
         if not character.isascii() and character.isalpha():
             script = unicodedata.name(character, "UNKNOWN").split()[0].split("-")[0]
@@ -183,7 +182,7 @@ def _scripts(word: str) -> list[str]:
 
 
 def affixes_of(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The endings and starts of 1 to 4 letters of a word, lower-case, that leave at least two letters."""
+    """Lower-case endings and starts of 1 to 4 letters that leave at least two letters."""
     if not word.isalpha():
         return (), ()
     low = word.lower()

@@ -1,13 +1,10 @@
-"""Semantic patterns: content words, and topics, that a memory's triggers hold more often than random prefixes do.
+"""Finds topics: sets of content words of which a memory's triggers hold several, more often than random prefixes do.
 
-A topic is a set of words none of which need be in most triggers: triggers hold several of them.
-
-The test of a topic ignores the topic, which was chosen to fit. It asks whether the triggers share a vocabulary at all,
-by betting. In order of rank, each trigger is bet on: will its words be those of the triggers before it? The stake left
-after each bet is 1 - e + e x (mean over the trigger's words of share among the triggers before it / share in the
-background). If triggers were random prefixes, the expected gain of every bet would be zero, whatever the dependence
-between the words of one prefix, so the stake exceeds 100 at most once in 100 times (Ville's inequality). 1 / stake
-therefore is the probability stated for a topic.
+The test does not use the topic, which was chosen to fit. It asks whether the triggers share a vocabulary, by betting on
+each trigger in order of rank that its words are those of the triggers before it. A bet multiplies the stake by
+1 - e + e x (mean over the trigger's words of share among the triggers before it / share in the background). For random
+prefixes the expected factor is 1, whatever the dependence between the words of one prefix, so the stake exceeds 100
+with a probability of at most 1 % (Ville's inequality). 1 / stake is the p-value of a topic.
 """
 
 from dataclasses import dataclass
@@ -23,10 +20,10 @@ Bools = NDArray[np.bool_]
 
 BETS = (0.05, 0.2, 0.5)
 """Shares of the stake that are bet; the mean over them is used."""
-_NOTICED = -2.0
-"""log10 of the probability at which a recurring word may belong to a topic."""
-_ODDS = 10.0
-"""Odds that a prefix with one word of a topic belongs to it, at which one word is enough."""
+_NOTICED_LOG10_P = -2.0
+"""A recurring word with at most this p-value (log10) may belong to a topic."""
+_ENOUGH_ODDS = 10.0
+"""One word of a topic is enough if the odds that a prefix with one belongs to the topic are at least these."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +32,19 @@ class TopicVocabulary:
     held: Bools
     """[words, groups]: whether the group's prefix holds the word."""
     counted: Bools
-    """[groups]: whether the group is the memory's first of its sentence; only those are evidence."""
+    """[groups]: whether the group is the memory's first of its sentence."""
     shares: Floats
-    """[words, groups]: the share of the word among the words of a background prefix as rich as the group's."""
+    """[words, groups]: the word's share of the words of background prefixes as rich as the group's."""
     rates: Floats
-    """[words]: the share of background prefixes as rich as the groups' that hold the word."""
+    """[words]: the share of background prefixes, as rich as the groups', that hold the word."""
     log10_p: Floats
-    """[words]: of the test of the word alone; 0 for words in one group."""
+    """[words]: of the word alone; 0 for words in one group."""
 
 
 def read_vocabulary(
     keys: NDArray[np.uint64], place: Integers, *, counted: Bools, background: Background
 ) -> TopicVocabulary:
-    """`keys[i]`: a word that the group `place[i]` holds."""
+    """Group `place[i]` holds the word `keys[i]`."""
     words, which = np.unique(keys, return_inverse=True)
     held = np.zeros((words.size, counted.size), dtype=np.bool_)
     held[which, place] = True
@@ -70,18 +67,18 @@ def read_vocabulary(
 
 
 def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
-    """log10 of the stake left of 1 after betting on every group in turn."""
+    """log10 of the stake after all bets; it starts at 1."""
     rich = held.sum(axis=0)
     held, shares, rich = held[:, rich > 0], shares[:, rich > 0], rich[rich > 0]
     if rich.size < 2:
         return 0.0
     weight = held / rich
     before = np.cumsum(weight, axis=1) - weight
-    seen = np.arange(rich.size)
-    # The triggers before count with the background, so a word that it lacks is not infinitely surprising.
-    expected = (shares * background + before) / np.maximum(background + seen, 1)
+    earlier = np.arange(rich.size)
+    # Earlier triggers count as background prefixes, so that no word has an expected share of zero.
+    expected = (shares * background + before) / np.maximum(background + earlier, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        surprise = np.where(before > 1e-9, before / np.maximum(seen, 1) / expected, 0.0)
+        surprise = np.where(before > 1e-9, before / np.maximum(earlier, 1) / expected, 0.0)
     gain = (surprise * weight).sum(axis=0)[1:]
     logs = np.array([np.log(1 - bet + bet * gain).sum() for bet in BETS])
     best = float(logs.max())
@@ -91,15 +88,16 @@ def log10_stake(held: Bools, shares: Floats, *, background: int) -> float:
 @dataclass(frozen=True)
 class Topic:
     words: Integers
-    """Places in the vocabulary, the most telling first."""
+    """Indices in the vocabulary, the most significant first."""
     groups: Bools
     log10_p: float
     enough: int
+    """The number of words that a prefix of the topic holds at least."""
 
 
 def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> list[Topic]:
-    """The topics of one memory, each with at least 3 groups; `limit` is log10 of the largest probability that counts.
-    After each topic the remaining groups are searched in the same way.
+    """Topics of at least 3 groups; each is searched among the groups that earlier ones leave. `limit` is log10 of the
+    largest p-value that counts.
     """
     rest = found.counted.copy()
     result: list[Topic] = []
@@ -107,7 +105,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
         log10_p = -log10_stake(found.held[:, rest], found.shares[:, rest], background=background)
         if log10_p > limit:
             break
-        words, core = find_core(found.held & rest, found.log10_p <= _NOTICED)
+        words, core = find_core(found.held & rest, found.log10_p <= _NOTICED_LOG10_P)
         if core.sum() < FEWEST:
             break
         widest = words[np.argmax((found.held[words] & core).sum(axis=1))]
@@ -119,9 +117,8 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
         if without > limit:
             rest &= ~found.held[widest]  # one word, not a topic
             continue
-        # The groups that hold the topic, against those that would hold one of its words by chance.
         by_chance = float(1 - np.prod(1 - found.rates[words])) * int((rest & ~core).sum())
-        enough = 1 if core.sum() >= _ODDS * by_chance else 2
+        enough = 1 if core.sum() >= _ENOUGH_ODDS * by_chance else 2
         open_groups = rest | ~found.counted
         groups = core | (open_groups & (found.held[words].sum(axis=0) >= enough))
         order = np.lexsort((found.keys[words], found.log10_p[words]))
@@ -131,7 +128,7 @@ def find_topics(found: TopicVocabulary, *, background: int, limit: float) -> lis
 
 
 def find_core(held: Bools, noticed: Bools) -> tuple[Integers, Bools]:
-    """The largest connected set in which groups hold two words and words are in two groups; of ties the first."""
+    """The largest connected set of words in at least two groups each and groups with at least two of these words."""
     words = np.flatnonzero(noticed)
     inside = held[words]
     groups = np.ones(held.shape[1], dtype=np.bool_)

@@ -1,9 +1,7 @@
-"""The project's lists of English words: stop words, and small closed classes such as prepositions and months.
+"""Lists of English words: stop words (paper, section 4.1), and closed classes such as prepositions and months.
 
-Data only. Stop words show how a sentence is built, not what it is about. A token is one if its text, stripped and
-lower-cased, is in the list, which is written out here so that a share of stop words (paper, section 4.1) can be
-reproduced. Punctuation, digits and pieces of words are no stop words. The members of a class share a role, not a form;
-a class is tried as a pattern of the last word and of the word before it. Words of other languages are in none.
+A token is a stop word if its text, stripped and lower-cased, is in the list. Punctuation, digits and pieces of words
+are not. A class is a possible pattern of a prefix's last word, and of the word before it.
 """
 
 NAME = "nltk-english-179 + function words + contraction pieces"

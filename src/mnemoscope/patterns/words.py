@@ -1,7 +1,6 @@
-"""Words: the spelling of a run of tokens, its surface features, and whether it is a content word.
+"""Cuts sentences into runs of tokens, and finds the surface features and content words of each run.
 
-A lexicon numbers every run and word in the order of the batches read, so that words of one batch can be found in
-another. Content words have a letter, at least two characters (one in scripts without spaces) and are no stop words.
+Content words have a letter, at least two characters (one in scripts without spaces) and are no stop words.
 """
 
 import re
@@ -25,18 +24,20 @@ _ASCII_WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Runs:
-    """Sentences cut into words and other pieces; all arrays are over their tokens, one sentence after the other."""
+    """Arrays over the tokens of all sentences, one sentence after the other; a run is a word or a single token."""
 
     tokens: NDArray[np.int32]
     sentence: Integers
     start: Integers
+    """Index of the run's first token."""
     name: Keys
-    """A name for the run from its beginning to this token."""
+    """A hash of the run up to this token."""
     last: NDArray[np.bool_]
+    """Whether the token is the last of its run."""
 
 
 def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling) -> Runs:
-    """The runs of sentences that begin at `begins` (the last entry is the length): words, else single tokens."""
+    """The sentences begin at `begins`, whose last entry is the number of tokens."""
     size = tokens.size
     opening = np.ones(size + 1, dtype=np.bool_)
     if size:
@@ -45,7 +46,7 @@ def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling)
     places = np.arange(size)
     start = np.maximum.accumulate(np.where(opening[:-1], places, 0))
     longest = int((places - start).max(initial=0)) + 1
-    # A polynomial in the tokens' random numbers, modulo 2^64: equal runs have equal names everywhere.
+    # A polynomial in the tokens' random numbers, modulo 2^64: equal runs have equal hashes in all batches.
     powers = np.cumprod(np.full(longest, 0x5851F42D4C957F2D, dtype=np.uint64))
     terms = spelling.random[tokens] * powers[places - start]
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -54,7 +55,7 @@ def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling)
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text as written; characters of scripts without spaces are words by themselves."""
+    """The words of a text; a character of a script without spaces is a word."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
     words, word = [], ""
@@ -82,7 +83,7 @@ class WordFeatures(NamedTuple):
 
 
 class Lexicon:
-    """Every run and word met so far; `words` are known from the start, in order."""
+    """Numbers words by first occurrence, so that numbers agree between batches; `words` have the first numbers."""
 
     def __init__(self, spelling: Spelling, words: Iterable[str] = ()) -> None:
         self.spelling = spelling
@@ -98,7 +99,7 @@ class Lexicon:
         return number
 
     def features(self, runs: Runs, ends: Integers, *, before: bool = False) -> tuple[Integers, Keys]:
-        """The features of the runs that end at the tokens `ends`, as pairs (index into `ends`, key)."""
+        """Pairs (index in `ends`, key) of the features of the runs that end at the tokens `ends`."""
 
         def look_up(name: int, end: int) -> list[int]:
             if name not in self._features:
@@ -108,7 +109,7 @@ class Lexicon:
         return _look_up_each(runs, ends, look_up)
 
     def contents(self, runs: Runs) -> tuple[Integers, Integers]:
-        """The content words of the sentences, each at its first occurrence: the token that ends it, and its number."""
+        """The content words of each sentence: the last token of the first occurrence, and the word's number."""
 
         def look_up(name: int, end: int) -> list[int]:
             if name not in self._contents:
@@ -132,9 +133,8 @@ class Lexicon:
         if any(is_word_character(character) for character in word):
             endings, starts = affixes_of(word)
             pairs += [(Feature.WORD, word.lower())]
-            pairs += [(Feature.ENDING, letters) for letters in endings] + [
-                (Feature.START, letters) for letters in starts
-            ]
+            pairs += [(Feature.ENDING, letters) for letters in endings]
+            pairs += [(Feature.START, letters) for letters in starts]
         last, before = (
             [small_key(family, self.number(value)) for family, value in own]
             for own in (pairs, [(Feature.CLASS_BEFORE, name) for name in classes])
@@ -145,7 +145,7 @@ class Lexicon:
 def _look_up_each(
     runs: Runs, ends: Integers, look_up: Callable[[int, int], list[int]]
 ) -> tuple[Integers, NDArray[np.uint64]]:
-    """`look_up(name, end)` of the runs that end at the tokens `ends`, joined, and the run of each entry."""
+    """Pairs (index in `ends`, value) of the values that `look_up(name, end)` returns for each run."""
     names, where, which = np.unique(runs.name[ends], return_index=True, return_inverse=True)
     lists = [look_up(name, end) for name, end in zip(names.tolist(), ends[where].tolist(), strict=True)]
     sizes = np.array([len(one) for one in lists], dtype=np.int64)
@@ -155,7 +155,7 @@ def _look_up_each(
 
 
 def ranges(starts: Integers, sizes: Integers) -> tuple[Integers, Integers]:
-    """The numbers of the ranges `starts[i] .. starts[i] + sizes[i] - 1`, one after the other, and the i of each."""
+    """The i of each number, and the numbers, of the ranges `starts[i] .. starts[i] + sizes[i] - 1` in order."""
     index = np.repeat(np.arange(starts.size), sizes)
     before = np.cumsum(sizes) - sizes
     return index, np.arange(index.size) - np.repeat(before - starts, sizes)

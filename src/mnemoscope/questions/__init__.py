@@ -1,7 +1,4 @@
-"""Answers questions from an atlas's tables, one small table each. Never calls the model.
-
-A question is a file of this room: its declaration (`question.Question`) and its answer. atlas/schema.py lists them.
-"""
+"""Answers questions from an atlas's tables, without the model. One module per question; atlas/schema.py lists them."""
 
 from mnemoscope.atlas.schema import BEYOND, QUESTIONS
 from mnemoscope.questions.answers import write, write_all

@@ -1,6 +1,4 @@
-"""Builds the table of an answer: the columns of `schema.ANSWER_COLUMNS` (layer null for totals), then the question's
-own key columns.
-"""
+"""Builds the table of an answer, and estimates that several questions share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,8 +18,8 @@ ByLayer = Mapping[int | None, Estimate]
 
 
 class AnswerBuilder:
-    """Collects the rows of an answer. Only declared numbers are accepted. `own` has the names and types of the
-    question's own key columns; a row without one has null there.
+    """Collects rows of declared numbers. `own` has the names and types of the question's own key columns, which are
+    null by default.
     """
 
     def __init__(self, question: Question, own: Mapping[str, Any] | None = None) -> None:
@@ -30,7 +28,7 @@ class AnswerBuilder:
         self._rows: list[tuple[Any, ...]] = []
 
     def add(self, layer: int | None, name: str, estimate: Estimate, **own: Any) -> None:
-        """Adds one row. `layer` None is a total; a value that is not finite becomes null."""
+        """`layer` None is a total; a value that is not finite becomes null."""
         if name not in self._names:
             raise ValueError(f"{name} is no number that the question declares")
         if unknown := own.keys() - self._own.keys():
@@ -48,7 +46,7 @@ class AnswerBuilder:
                 self.add(layer, name, estimate)
 
     def frame(self) -> pl.DataFrame:
-        """The answer as a table: layers in insertion order, totals last."""
+        """Columns: `schema.ANSWER_COLUMNS`, then the own ones. Layers in insertion order, then totals."""
         rows = sorted(self._rows, key=lambda row: row[0] is None)
         return pl.DataFrame(rows, schema=dict(EMPTY.schema) | self._own, orient="row")
 
@@ -76,41 +74,43 @@ def share_first(ranks: pl.Series) -> Estimate:
 
 
 def estimate_keys(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """Agreement of keys with the last tokens of their own triggers and of another memory's; and, on a little text, of
-    keys and of shuffled keys with the token that activates them most. The excess over the shuffled key is due to
-    training. `rows` are of `roles`, or of `key_readings` under one lens. Memories without a trigger are left out.
+    """Agreement of keys with the last tokens of their own triggers and of another memory's (control). On a short text:
+    agreement of keys, and of shuffled keys, with the token that activates them most. `rows` are of `roles`, or of
+    `key_readings` under one lens. Memories without a trigger are left out.
     """
-    own, dealt = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
+    own, other = (rows.filter(pl.col(f"{name}_rank").is_not_null()) for name in ("trigger", "control"))
     on_text, shuffled = (share_first(rows[name].drop_nulls()) for name in ("text_rank", "shuffled_rank"))
     return {
         "agreement": share_first(own["trigger_rank"]),
-        "control": share_first(dealt["control_rank"]),
+        "control": share_first(other["control_rank"]),
         "on_text": on_text,
         "shuffled": shuffled,
         "above_control": difference(on_text, shuffled),
         "rank": order_statistic(own["trigger_rank"].sort().to_numpy(), 0.5),
-        "control_rank": order_statistic(dealt["control_rank"].sort().to_numpy(), 0.5),
+        "control_rank": order_statistic(other["control_rank"].sort().to_numpy(), 0.5),
         "found": mean(own["triggers_found"]),
-        "control_found": mean(dealt["controls_found"]),
+        "control_found": mean(other["controls_found"]),
     }
 
 
 def difference(estimate: Estimate, other: Estimate) -> Estimate:
-    """The difference of two estimates of independent samples, with its interval from both (Newcombe 1998). The interval
-    has a width even where both are 0, and is conservative where the samples are positively correlated.
+    """The difference of two independent samples; the interval is Newcombe's (1998). For positively correlated samples
+    it is conservative.
     """
     ends = estimate.value, estimate.low, estimate.high, other.value, other.low, other.high
     if any(end is None for end in ends):
         return NOTHING
-    value, low, high, less, least, most = (float(end) for end in ends if end is not None)
-    down, up = math.hypot(value - low, most - less), math.hypot(high - value, less - least)
-    return Estimate(value - less, estimate.count, value - less - down, value - less + up)
+    value, low, high, other_value, other_low, other_high = (float(end) for end in ends if end is not None)
+    below = math.hypot(value - low, other_high - other_value)
+    above = math.hypot(high - value, other_value - other_low)
+    distance = value - other_value
+    return Estimate(distance, estimate.count, distance - below, distance + above)
 
 
 def share_above(estimates: Sequence[Estimate], bound: float) -> Estimate:
-    """The share of the layers whose number is above the bound; a layer without a number is not above it. Layers are no
-    sample: the uncertainty is in each layer's number. Their intervals, corrected for the number of layers (Bonferroni),
-    hold at once in 95 % of cases; the share's runs from layers clearly above to those not clearly below.
+    """The share of layers whose estimate is above the bound; one without a value is not. Layers are not a sample, so
+    the interval runs from the share clearly above to the share not clearly below, by each layer's interval, corrected
+    for the number of layers (Bonferroni).
     """
     if not estimates:
         return NOTHING

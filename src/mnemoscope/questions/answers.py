@@ -1,8 +1,7 @@
-"""Computes the answers of an atlas, writes them as analyses/QUESTION.json and QUESTION.parquet, and reads them back.
+"""Computes answers, stores them as analyses/QUESTION.json and QUESTION.parquet, and reads them.
 
-The same atlas gives the same bytes. A stored answer is used only if analyses/manifest.json lists it with the right
-hash: one that was edited, of another atlas, or that counts older judgements is computed again. `write` computes all
-answers before it writes the first, so an atlas that lacks a table keeps its answers.
+The same atlas gives the same bytes. A stored answer is used only if analyses/manifest.json has its hash and it counts
+the present judgements.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from mnemoscope.questions.registry import answer, load_question
 from mnemoscope.questions.sources import is_switched_off, model_layers, plan_seed, projection, refuse_part
 
 Document = dict[str, Any]
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 SIDE = "analyses"
 COMPOSITIONS = "refinement_events"
@@ -44,7 +43,7 @@ class AnswerFiles:
 
 @dataclass(frozen=True)
 class Answers:
-    """The documents written, and for each question that could not be answered, the reason."""
+    """The documents written, and the reason for each question without an answer."""
 
     documents: dict[str, Document]
     unanswered: dict[str, str]
@@ -52,7 +51,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class LoadedAnswers:
-    """All answers by question, in the paper's order; `made` lists those computed by this call."""
+    """All answers in the paper's order; `made` lists those computed by this call."""
 
     answers: dict[str, Answer]
     cases: pl.DataFrame | None
@@ -61,8 +60,7 @@ class LoadedAnswers:
 
 
 def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
-    """Answers the question; the document holds the hash of the judgements counted. Raises what `answer` raises."""
-    # The hash is taken before the answer: a judgement saved meanwhile then makes the answer outdated.
+    # The hash comes before the answer, so that a judgement saved in between makes the answer outdated.
     declared, judgements = load_question(question), judgements_hash(atlas, question)
     table = answer(atlas, question)
     rows = table.select([field.name for field in ANSWER_COLUMNS])
@@ -79,8 +77,8 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
 
 
 def judgements_hash(atlas: Atlas, question: str) -> str | None:
-    """The sha256 of the judgements that the question counts now; None without any. Raises AnnotationError for
-    judgements of another atlas, AtlasDamaged, AtlasTooNew, AtlasBusy.
+    """The sha256 of the present judgements; None without any. Raises AnnotationError for judgements of another atlas,
+    AtlasDamaged, AtlasTooNew, AtlasBusy.
     """
     read = load_question(question).judgements
     rows = None if read is None else read(atlas)
@@ -88,8 +86,8 @@ def judgements_hash(atlas: Atlas, question: str) -> str | None:
 
 
 def write(atlas: Atlas, questions: Sequence[str]) -> dict[str, Document]:
-    """Answers the questions, writes the answers into the atlas and returns their documents. Raises what `answer` raises
-    (then nothing is written), AtlasBusy if another process writes or the folder now holds another atlas, StoreFailed.
+    """Writes answers into the atlas and returns their documents; computes all before it writes the first. Raises what
+    `answer` raises, AtlasBusy if another process writes or the folder now holds another atlas, StoreFailed.
     """
     answers = {question: make_answer(atlas, question) for question in questions}
     _store(atlas, answers)
@@ -116,9 +114,7 @@ def answer_files(question: str) -> list[str]:
 
 
 def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
-    """Answers and writes every question whose tables exist; finds patterns first where they are missing. Raises
-    AtlasUnfinished if no question can be answered, and what `write` raises.
-    """
+    """Answers every question whose tables exist. Raises AtlasUnfinished if there is none, and what `write` raises."""
     atlas = with_patterns(atlas, QUESTIONS, progress=progress)
     written, unanswered = _try_each(QUESTIONS, lambda question: write(atlas, [question])[question], progress)
     progress("questions", len(QUESTIONS), len(QUESTIONS), "questions")
@@ -128,9 +124,9 @@ def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
 
 
 def _try_each(
-    questions: Sequence[str], make: Callable[[str], _Made], progress: Progress
-) -> tuple[dict[str, _Made], dict[str, str]]:
-    made: dict[str, _Made] = {}
+    questions: Sequence[str], make: Callable[[str], _Result], progress: Progress
+) -> tuple[dict[str, _Result], dict[str, str]]:
+    made: dict[str, _Result] = {}
     unanswered: dict[str, str] = {}
     for done, question in enumerate(questions):
         progress("questions", done, len(questions), "questions")
@@ -144,9 +140,9 @@ def _try_each(
 def with_patterns(
     atlas: Atlas, questions: Sequence[str], *, anew: bool = False, progress: Progress = ignore_progress
 ) -> Atlas:
-    """Finds patterns if one of the questions needs them, or always if `anew`; returns the atlas, reopened if so.
-    Patterns are also found again where the manifest does not list the table with its hash, as after a killed run.
-    Raises AtlasBusy while another process writes, and what `write_patterns` raises.
+    """Finds patterns if `anew`, or if a question needs them and patterns.parquet is missing or without its hash in the
+    manifest; returns the atlas, reopened if so. Raises AtlasBusy while another process writes, and what
+    `write_patterns` raises.
     """
     refuse_part(atlas)
     needed = any(load_question(question).needs_patterns for question in questions)
@@ -158,15 +154,14 @@ def with_patterns(
 
 
 def outdated_by_patterns(atlas: Atlas) -> tuple[str, ...]:
-    """The stored answers that depend on the atlas's patterns."""
     dependent = (question for question in QUESTIONS if load_question(question).needs_patterns)
     return tuple(question for question in dependent if (atlas.path / answer_files(question)[0]).is_file())
 
 
 def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore_progress) -> LoadedAnswers:
-    """Every answer of the atlas; missing and outdated ones are computed and written. With `keep` False, an answer that
-    cannot be written (read-only folder) is still returned. Raises AtlasUnfinished for a part, AnnotationError for
-    judgements of another atlas, AtlasDamaged, AtlasBusy, StoreFailed.
+    """Every answer; missing and outdated ones are computed and stored. With `keep` False, one that cannot be stored
+    (read-only folder) is still returned. Raises AtlasUnfinished for a part, AnnotationError for judgements of another
+    atlas, AtlasDamaged, AtlasBusy, StoreFailed.
     """
     stored = _read_answers(atlas)
     without = [question for question in stored if lacks_tables(atlas, question)]
@@ -196,20 +191,19 @@ def load_answers(atlas: Atlas, *, keep: bool = True, progress: Progress = ignore
 
 
 def stored_answers(atlas: Atlas) -> dict[str, Answer]:
-    """The stored answers by question, in the paper's order, as they are; computes and writes nothing."""
+    """The stored answers, current or not, in the paper's order; computes nothing."""
     stored = {question: _parse(own) if own else None for question, own in _read_answers(atlas).items()}
     return {one: _answer(atlas, one, own, "" if own else _remedy(atlas, one)) for one, own in stored.items()}
 
 
 def _remedy(atlas: Atlas, question: str) -> str:
-    """The command that makes the missing table of the question, or else `analyze`."""
     if lacking := _lacking_table(atlas, question):
         return f"make its table {lacking} with {rebuild_command(atlas.path, lacking, atlas.manifest)}"
     return f"make it with `mnemoscope analyze {shlex.quote(str(atlas.path))}`"
 
 
 def answers_with(atlas: Atlas, question: str) -> dict[str, Answer]:
-    """The stored answers, with a current one of `question`; writes nothing. Raises what `answer` raises."""
+    """The stored answers with a current one of `question`, which is not stored. Raises what `answer` raises."""
     contents = _read_answers(atlas)
     made = None if _is_current(atlas, question, contents.get(question, ())) else make_answer(atlas, question)
     stored = {one: made if one == question and made else _parse(own) if own else None for one, own in contents.items()}
@@ -225,7 +219,6 @@ def all_are_current(atlas: Atlas) -> bool:
 
 
 def lacks_tables(atlas: Atlas, question: str) -> bool:
-    """Whether a table that the question needs is missing or was switched off."""
     return _lacking_table(atlas, question) is not None
 
 
@@ -242,13 +235,13 @@ def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
 
 
 def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
-    """The bytes of each answer's files; empty where a file is missing or its hash differs from the manifest's."""
+    """The bytes of each answer's files; none if a file is missing or has another hash than in the manifest."""
     covering = recorded_hashes(atlas, SIDE)
     return {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
 
 
 def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:
-    """The bytes of the files, each read once; None if one is missing or has another hash."""
+    """None if a file is missing or has another hash."""
     contents = []
     for path in paths:
         try:

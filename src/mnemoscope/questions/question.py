@@ -1,7 +1,6 @@
 """The declaration of a question (`Question`), and its answer read by name and layer (`Answer`).
 
-Tables, sentences, comparison, pages and report are made from the declaration; only the figure is written by hand.
-Computes nothing. Rows with an undefined value are dropped from an answer, so drawn values are always numbers.
+Tables, sentences, comparison, pages and report are made from the declaration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +22,12 @@ EMPTY = pl.DataFrame(
 
 Verdict = Literal["yes", "no", "undecided"]
 Outcome = tuple[str, str, Verdict | None]
-"""Our result in words, its interval in words, and the verdict; None if there is nothing to judge."""
+"""Our result and its interval in words, and the verdict; None without a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Estimate):
-    """One defined number of an answer, of a layer or (layer None) a total; `own` holds the question's own columns."""
+    """One defined number of a layer or (layer None) in all; `own` holds the question's own columns."""
 
     value: float
     layer: int | None
@@ -42,7 +41,7 @@ class Row(Estimate):
 
     @property
     def interval(self) -> str:
-        """`[3.1 %, 3.9 %]`, or empty."""
+        """Such as `[3.1 %, 3.9 %]`; empty if unknown."""
         return format_interval(self.low, self.high, self.form)
 
     @property
@@ -52,9 +51,8 @@ class Row(Estimate):
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an answer. `label` defaults to the name, with spaces; `alone` is the label outside the question's
-    own figure and tables, `terminal` another format in the terminal's table. Numbers with a `table` form a separate
-    table of that caption.
+    """`label` defaults to the name with spaces; `alone` is the label outside the question's own figure and tables,
+    `terminal` another format in the terminal's table. Numbers with the same `table` form a table with that caption.
     """
 
     name: str
@@ -71,8 +69,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper's text, the figure it gives, and the name and format of our total. `rule` states when
-    the claim counts as shown; `test` applies it to the answer and that total (or the total `by`); None: it does not
+    """A statement of the paper, the figure it gives, and the name and format of our total. `rule` states when it counts
+    as shown; `test` applies the rule to the answer and that total (or the total `by`), and returns None if it does not
     apply.
     """
 
@@ -97,8 +95,6 @@ class Finding:
 
 @dataclass(frozen=True)
 class Paper:
-    """Where the paper asks the question, the question in one sentence, and its stated results."""
-
     figure: str
     section: str
     question: str
@@ -111,7 +107,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Question:
-    """One question. Its module defines QUESTION and `answer(atlas)`; `figures` has a module of the same name.
+    """Its module defines QUESTION and `answer(atlas)`; `figures` has a module of the same name.
 
     `main` is the number without which there is no figure, `nothing` the text shown then. `headline` lists the columns
     of the terminal's table, `layer_page` those of a layer's page. `projections` and `interval` describe the vectors and
@@ -145,15 +141,15 @@ class Question:
             raise ValueError(f"{self.id} shows {sorted(unknown)}, which it does not declare")
 
     def number(self, name: str) -> Number:
-        """The declaration of a number. A number that this version does not declare is shown as it is."""
+        """A number of another version, which this one does not declare, has a plain declaration."""
         return next((one for one in self.numbers if one.name == name), Number(name, "number"))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with its answer: the table, what its intervals are over, the reason if it is missing (else empty), the
-    atlas's `layers`, and the model's number of layers (`depth`). The *upper* layers are `layer >= ceil(10 * depth /
-    16)`: the paper's layers 11-16 of 16.
+    """`interval` names what the intervals are over, `missing` the reason if there is no answer (else empty). `depth` is
+    the model's number of layers. Rows with an undefined value are dropped. The upper layers are those from
+    ceil(10 * depth / 16) on: the paper's layers 11-16 of 16.
     """
 
     question: Question
@@ -168,7 +164,6 @@ class Answer:
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """The mined layers that correspond to the paper's layers 11-16."""
         return tuple(layer for layer in self.layers if layer >= first_upper_layer(self.depth))
 
     @property
@@ -185,7 +180,6 @@ class Answer:
         return self.at(name, None)
 
     def at(self, name: str, layer: int | None) -> Row | None:
-        """The number in a layer, or (None) over all; None if undefined."""
         return next((row for row in self._by_name.get(name, ()) if row.layer == layer), None)
 
     def mean(self, name: str, layers: Sequence[int]) -> float | None:
@@ -195,7 +189,7 @@ class Answer:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Row]]:
-        """Rows by name, sorted by layer with the total last; names in order of appearance."""
+        """Sorted by layer, with the total last; names in order of appearance."""
         finite = self.table.filter(pl.col("value").is_finite()).to_dicts()
         rows: dict[str, list[Row]] = {columns["name"]: [] for columns in finite}
         for columns in finite:

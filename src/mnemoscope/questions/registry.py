@@ -1,6 +1,4 @@
-"""A question by its name, and its answer. A question is a module of this room, with a figure of the same name; the list
-of all is in atlas/schema.py.
-"""
+"""Finds the module of a question by its name, and answers it."""
 
 from importlib import import_module
 from pathlib import Path
@@ -32,9 +30,9 @@ def load_question(question: str) -> Question:
 
 
 def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
-    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns. Writes
-    nothing. Raises OptionError for an unknown question, AtlasUnfinished if the atlas lacks a table that the question
-    needs, AtlasDamaged, and what `open_atlas` raises.
+    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns. Raises
+    OptionError for an unknown question, AtlasUnfinished without a table that it needs, AtlasDamaged, and what
+    `open_atlas` raises.
     """
     module = question_module(question)
     frame: pl.DataFrame = module.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))

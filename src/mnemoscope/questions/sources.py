@@ -1,7 +1,6 @@
-"""Reads the tables that questions need; a missing one raises an error that names it and the command that makes it.
+"""Reads the tables that questions need; the error for a missing one names the command that makes it.
 
-Also facts of the manifest, and the predictions on validation prefixes for section 5 of the paper (Figures 7-11): one
-row per prefix and layer, with bootstrap intervals over the prefixes' documents.
+`Predictions` has bootstrap intervals over the documents of validation prefixes (paper, section 5, Figures 7-11).
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,10 +23,10 @@ DOCUMENTS = f"over documents (bootstrap, {DRAWS} draws, seed {{seed}})"
 NO_PREFIX = "the validation text gave no prefix to ask about; mine more text, or name one with --validation"
 NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes are from")
 
-_SWITCHED_OFF = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
-"""Tables that a plan may disable, and the plan's entry that does."""
+_DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
+"""Tables that a plan may disable, and the plan's option for it."""
 
-_FILLED = (
+_CHECKED_TABLES = (
     *("activity", "attention", "key_readings", "memorised", "predictions", "prefixes", "readings", "readouts"),
     *("removals", "roles", "triggers", "values", "width"),
 )
@@ -35,24 +34,24 @@ _FILLED = (
 
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
-    """All rows of a table; raises AtlasUnfinished, and AtlasDamaged for values that no run writes."""
+    """Raises AtlasUnfinished without the table, AtlasDamaged for impossible values."""
     refuse_part(atlas)
     if is_switched_off(atlas, name):
         raise AtlasUnfinished(
-            f"{atlas.path} has an empty table {name} (--{_SWITCHED_OFF[name]} 0); make it with"
+            f"{atlas.path} has an empty table {name} (--{_DISABLING_OPTION[name]} 0); make it with"
             f" {rebuild_command(atlas.path, name, atlas.manifest)}"
         )
     table = atlas.table(name, layer=layer)
-    if name in _FILLED:
-        _refuse_impossible(atlas, name, table)
+    if name in _CHECKED_TABLES:
+        _check_values(atlas, name, table)
     return table
 
 
 def is_switched_off(atlas: Atlas, name: str) -> bool:
-    return atlas.manifest.plan.get(_SWITCHED_OFF.get(name, "")) in (0, "0")
+    return atlas.manifest.plan.get(_DISABLING_OPTION.get(name, "")) in (0, "0")
 
 
-def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
+def _check_values(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
     """Raises AtlasDamaged for a negative count, token or rank, NaN, infinity, or a token beyond the vocabulary."""
     tokens = cs.integer() & cs.ends_with("token")
     wrong = table.select(
@@ -70,20 +69,19 @@ def _refuse_impossible(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
 
 
 def refuse_part(atlas: Atlas) -> None:
-    """Raises AtlasUnfinished for a part of an atlas."""
     if part := atlas.manifest.part:
         raise AtlasUnfinished(f"{atlas.path} is {part}; join all parts with `mnemoscope merge`, then ask")
 
 
 def read_layers(atlas: Atlas, name: str) -> pl.DataFrame:
-    """The rows of a table of all mined layers, with a column `layer`. Raises what `require_table` raises."""
+    """A table of all mined layers with a column `layer`. Raises what `require_table` raises."""
     return pl.concat(
         require_table(atlas, name, layer=layer).with_columns(layer=pl.lit(layer, pl.Int16)) for layer in atlas.layers
     )
 
 
 def by_layer(atlas: Atlas, rows: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
-    """The rows of each mined layer, then all of them as those of None."""
+    """The rows of each mined layer, then all rows under None."""
     yield from ((layer, rows.filter(pl.col("layer") == layer)) for layer in atlas.layers)
     yield None, rows
 
@@ -97,17 +95,15 @@ def model_layers(atlas: Atlas) -> int:
 
 
 def projection(atlas: Atlas, *names: str) -> dict[str, str]:
-    """The projection recorded for values, votes or streams (definitions.md section 2)."""
+    """Of values, votes or streams (definitions.md section 2)."""
     usual = {"values": "gain", "votes": "gain", "streams": "lens"}
     return {name: atlas.manifest.projections.get(name, usual[name]) for name in names}
 
 
 def values(atlas: Atlas) -> pl.DataFrame:
-    """The values of every mined layer, one row per memory, sorted by layer and memory.
-
-    Columns: layer, memory, top (the token that the value ranks first), target, target_rank (null without target),
-    agrees (top is the target), max_probability, working_probability (null where unknown), value_norm, log_probability
-    (mean over the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
+    """One row per memory of the mined layers. Columns: layer, memory, top (token), target, target_rank (null without
+    target), agrees (top is the target), max_probability, working_probability (null where unknown), value_norm,
+    log_probability (mean over the next tokens of its triggers). Raises AtlasUnfinished, AtlasDamaged.
     """
     names = ("memory", "target", "target_rank", "max_probability", "working_probability", "value_norm", "layer")
     rows = read_layers(atlas, "values").select(
@@ -117,7 +113,7 @@ def values(atlas: Atlas) -> pl.DataFrame:
 
 
 def next_tokens(atlas: Atlas, layer: int, *, best: int | None = None) -> pl.DataFrame:
-    """The next token of each positive trigger of a layer (of each memory's `best` ones); null at the end of a text."""
+    """The next token of each positive trigger (of a memory's `best` ones); null at the end of a text."""
     rows = require_table(atlas, "triggers", layer=layer).filter(pl.col("sign") == 1)
     if best is not None:
         rows = rows.filter(pl.col("rank") < best)
@@ -130,8 +126,8 @@ class ResampledValue(Estimate):
 
 
 def contrast(*terms: tuple[float, ResampledValue]) -> Estimate:
-    """The weighted sum of estimates, such as a difference, taken resample by resample; the count is that of the first.
-    Sums are rounded to 1e-12, so equal estimates differ by exactly 0.
+    """The weighted sum of estimates, resample by resample; the count is that of the first. Rounded to 1e-12, so that
+    equal estimates differ by exactly 0.
     """
     parts = [weight * one.value for weight, one in terms if one.value is not None]
     if len(parts) < len(terms):
@@ -146,7 +142,7 @@ class Predictions:
     """
 
     def __init__(self, atlas: Atlas, *, beside: str | None = None) -> None:
-        """Raises AtlasUnfinished if a table is missing or was switched off, AtlasDamaged."""
+        """Raises AtlasUnfinished without a table, AtlasDamaged."""
         self.layers = atlas.layers
         predictions, prefixes = require_table(atlas, "predictions"), require_table(atlas, "prefixes").sort("prefix")
         rows = predictions.join(prefixes, on="prefix").sort("layer", "prefix")
@@ -157,7 +153,7 @@ class Predictions:
         self._columns = {name: rows[name].to_numpy() for name in rows.columns}
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
-        """For every row, the index of its layer in `layers`."""
+        """Index in `layers`, per row."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -167,11 +163,11 @@ class Predictions:
         return self._columns.get(name, otherwise)
 
     def once(self) -> NDArray[np.bool_]:
-        """A mask with one row per prefix."""
-        return self._firsts(np.ones(len(self.place), bool))
+        """A mask of one row per prefix."""
+        return self._first_rows(np.ones(len(self.place), bool))
 
-    def _firsts(self, cases: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """A mask with the first row of each prefix among `cases`."""
+    def _first_rows(self, cases: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """A mask of the first row of each prefix among `cases`."""
         first = np.zeros(len(cases), bool)
         first[np.flatnonzero(cases)[np.unique(self["prefix"][cases], return_index=True)[1]]] = True
         return first
@@ -187,13 +183,13 @@ class Predictions:
         return self._ratios(self._sums(np.where(cases, np.asarray(hits, np.float64), 0.0)), counted, counted.sum(0))
 
     def ratio(self, above: ArrayLike, below: ArrayLike, among: ArrayLike) -> dict[int | None, ResampledValue]:
-        """Per layer and over all: the ratio of two sums over the rows where `among` holds. `below` is the same in all
-        rows of a prefix and counts once per prefix over all layers, so the layers' ratios add up to the total. It may
-        be negative; a resample in which its sum changes sign is left out.
+        """The ratio of two sums over the rows where `among` holds, per layer and over all. `below` is the same in all
+        rows of a prefix; over all layers it counts once, so the layers' ratios add up to the total. It may be negative;
+        a resample in which its sum changes sign is left out.
         """
         cases = np.asarray(among, bool)
         tops, bottoms = (self._sums(np.where(cases, np.asarray(each, np.float64), 0.0)) for each in (above, below))
-        first = self._firsts(cases)
+        first = self._first_rows(cases)
         bottoms[:, -1] = self._sums(np.where(first, np.asarray(below, np.float64), 0.0))[:, -1]
         sign = np.where(bottoms.sum(0) < 0, -1.0, 1.0)
         counts = self._sums(cases.astype(np.float64)).sum(0)
@@ -218,15 +214,14 @@ class Predictions:
         return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
 
     def quantiles(self, name: str, levels: tuple[float, ...]) -> dict[int, list[Estimate]]:
-        """Per layer, quantiles of a column, interpolated linearly."""
         here = [self.place == place for place in range(len(self.layers))]
         sets = [(self[name][rows].astype(np.float64), self._codes[rows]) for rows in here]
         return dict(zip(self.layers, self._resamples.quantiles(sets, levels), strict=True))
 
 
 def may_be_least(estimates: Mapping[int | None, ResampledValue]) -> list[int]:
-    """The layers whose number may be the smallest: those not clearly above the observed minimum. Differences are taken
-    resample by resample and corrected for the number of other layers.
+    """The layers whose estimate is not clearly above the smallest one: by differences resample by resample, corrected
+    for the number of other layers.
     """
     least, _ = least_layer(estimates)
     layers = [layer for layer, one in estimates.items() if layer is not None and one.value is not None]

@@ -1,11 +1,8 @@
-"""Yes, no or undecided: the verdict of a 95 % interval on a claim, and the tests that rules are made of.
+"""The verdict of a 95 % interval on a claim: yes, no or undecided.
 
-Yes if the whole interval lies on the claim's side, no if all of it lies on the other; otherwise, and without an
-interval, undecided. A false claim is thus called shown in at most 5 % of cases, as far as the intervals hold. For a
-claim about many layers, each layer's interval is first corrected for their number (Bonferroni).
-
-Claims about the paper's layers 11-16 are tested on the upper layers, `layer >= ceil(10 L / 16)`, those about layers
-1-10 on the others. The rules themselves stand beside the claims, in the questions.
+Yes if the whole interval lies on the claim's side, no if all of it lies on the other; else, and without an interval,
+undecided. For a claim about many layers, intervals are first corrected for the number of layers (Bonferroni). Claims
+about the paper's layers 11-16 are tested on the layers from ceil(10 L / 16) on, claims about layers 1-10 on the others.
 """
 
 import math
@@ -20,10 +17,9 @@ from mnemoscope.questions.question import Answer, Outcome, Row, Verdict
 NOTHING_FOUND: Outcome = (DASH, "", None)
 
 FEWEST_DOCUMENTS = 10
-"""With fewer documents, a bootstrap interval is too short to decide by."""
+"""With fewer documents, a bootstrap interval is too short for a verdict."""
 
 UNTRAINED = "an untrained model may answer yes"
-"""The note on a comparison that an untrained model may pass, too."""
 
 Test = Callable[[Answer, Row], Verdict | None]
 """The verdict of an answer on a claim, by the row of the number tested; None if the test does not apply."""
@@ -60,7 +56,6 @@ def above(bound: float) -> Test:
 
 
 def each_layer_between(name: str, least: float, most: float) -> Test:
-    """The intervals are corrected for the number of layers."""
     return lambda answer, row: every(
         is_between(one, least=least, most=most) for one in correct_intervals(answer.rows(name))
     )
@@ -75,14 +70,14 @@ def every(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def correct_intervals(rows: Sequence[Row], looks: int | None = None) -> list[Row]:
-    """The rows with intervals that hold at once; `looks` if the comparison covers more than these rows."""
+    """Corrects the intervals for `looks` comparisons (Bonferroni), by default as many as there are rows."""
     return [widen(row, len(rows) if looks is None else looks) for row in rows]
 
 
 def difference(of: Row, from_: Row) -> Row:
-    """The difference of two numbers of independent samples, as a row."""
-    found = answer_builder.difference(of, from_)
-    return replace(of, layer=None, value=of.value - from_.value, low=found.low, high=found.high, own={})
+    """The difference of two independent samples."""
+    estimate = answer_builder.difference(of, from_)
+    return replace(of, layer=None, value=of.value - from_.value, low=estimate.low, high=estimate.high, own={})
 
 
 def of_few_documents(answer: Answer) -> bool:

@@ -1,6 +1,6 @@
 """Full-text search for memories by triggers, values, patterns or annotations, and lookup of memories by token.
 
-An SQLite FTS5 index beside the atlas (`search/index.sqlite`) is built from its tables on first use. Needs no torch.
+The index (`search/index.sqlite` in the atlas, with SQLite's FTS5) is built on first use.
 """
 
 from mnemoscope.search.fields import FIELDS, Hit, check_fields

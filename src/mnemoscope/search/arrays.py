@@ -1,7 +1,6 @@
-"""Stores numeric arrays of the index as blobs: whole arrays, and the rows of one token.
+"""Stores numeric arrays of the index as blobs, of the smallest type that holds them: whole arrays, and rows by token.
 
-A row of a few numbers takes SQLite three times the bytes of the numbers. Each array uses the smallest type that holds
-it; the types are stored beside them. Knows nothing of what the numbers mean.
+SQLite's rows of a few numbers would take three times the bytes.
 """
 
 import json
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_PIECE = 1 << 26
+_PIECE_BYTES = 1 << 26
 
 
 def narrow_type(numbers: NDArray[Any]) -> np.dtype[Any]:
-    """The smallest little-endian type that holds these numbers exactly: unsigned integers, or floats."""
+    """The smallest little-endian unsigned integer or float type that holds the numbers exactly."""
     if numbers.dtype.kind == "f":
         with np.errstate(over="ignore"):
             short = numbers.astype("<f4")
@@ -26,11 +25,10 @@ def narrow_type(numbers: NDArray[Any]) -> np.dtype[Any]:
 
 
 def write_arrays(database: sqlite3.Connection, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes whole arrays into the table `arrays`, in pieces with checksums."""
     for name, numbers in arrays.items():
         data = numbers.astype(kind := narrow_type(numbers)).tobytes()
-        for piece, begin in enumerate(range(0, max(1, len(data)), _PIECE)):
-            some = data[begin : begin + _PIECE]
+        for piece, begin in enumerate(range(0, max(1, len(data)), _PIECE_BYTES)):
+            some = data[begin : begin + _PIECE_BYTES]
             row = (name, piece, kind.str, some, zlib.crc32(some))
             database.execute("INSERT INTO arrays VALUES (?, ?, ?, ?, ?)", row)
 
@@ -48,7 +46,7 @@ def read_arrays(database: sqlite3.Connection) -> dict[str, NDArray[Any]]:
 def write_rows(
     database: sqlite3.Connection, table: str, tokens: NDArray[Any], columns: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Writes rows into `table`, one blob per token; `tokens` are sorted, one for every row."""
+    """One blob per token; `tokens` has the token of each row, sorted."""
     kind = np.dtype([(name, narrow_type(numbers)) for name, numbers in columns.items()])
     rows = np.empty(len(tokens), kind)
     for name, numbers in columns.items():
@@ -61,7 +59,7 @@ def write_rows(
 
 
 def read_rows(database: sqlite3.Connection, table: str, which: str, parameters: Iterable[Any]) -> NDArray[Any]:
-    """The rows of the tokens that the SQL `which` selects, by token. Raises sqlite3.DatabaseError."""
+    """The rows, by token, of the tokens that the SQL `which` selects. Raises sqlite3.DatabaseError."""
     types = database.execute("SELECT said FROM about WHERE name = ?", (table,)).fetchone()
     if types is None:
         return np.empty(0, [("memory", "<u1"), ("rank", "<u1"), ("probability", "<f8"), ("score", "<f4")])

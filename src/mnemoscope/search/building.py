@@ -1,7 +1,6 @@
-"""Builds the index from an atlas's tables, in one file that the caller moves into place.
+"""Builds the index file from an atlas's tables. Annotations, which change, are not indexed.
 
-Reads tables of mining and `analyze`; annotations, which change all the time, are not indexed. Sentences are read in
-batches; a few numbers for every trigger and for every word of their sentences are held in memory.
+Memory holds a few numbers for every trigger and for every word of their sentences.
 """
 
 import sqlite3
@@ -32,9 +31,9 @@ _PRAGMAS = (
     "cache_size=-65536",
     "temp_store=FILE",
 )
-_SENTENCES = 20_000
+_BATCH_SIZE = 20_000
 _SIDES = ("top", "bottom")
-"""Column prefixes of the sides TOP and BOTTOM."""
+"""Column prefixes, in the order of TOP and BOTTOM."""
 
 
 def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
@@ -84,7 +83,7 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 
 
 def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], progress: Progress) -> bool:
-    """Writes prefixes, their words and sentences; returns whether tokens include the spaces between words."""
+    """Returns whether tokens include the spaces between words."""
     prefixes = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
     trigger = pl.int_range(prefixes.height, dtype=pl.Int64).alias("trigger")
     by_place = prefixes.select("sentence", "position", trigger).sort("sentence", "position", "trigger")
@@ -92,8 +91,8 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
     positions, trigger_of = (by_place[name].to_numpy() for name in ("position", "trigger"))
     rows, spaced, done = None, True, 0
     made: list[tuple[Any, Any]] = []
-    for at in range(0, len(ids), _SENTENCES):
-        some = atlas.sentences(ids[at : at + _SENTENCES].tolist(), columns=["sentence", "text", "tokens"])
+    for at in range(0, len(ids), _BATCH_SIZE):
+        some = atlas.sentences(ids[at : at + _BATCH_SIZE].tolist(), columns=["sentence", "text", "tokens"])
         own = sizes[at : at + some.height]
         ends_at = positions[done : done + int(own.sum())].astype(np.int64)
         tokens, starts = _write_sentences(database, atlas, some, ends_at, own)
@@ -110,16 +109,14 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
 
 
 def _find_prefixes(atlas: Atlas, layer: int, first: int) -> pl.DataFrame:
-    """The distinct positive prefixes of a layer, each with its best trigger: rank, memory (its number), sentence,
-    position.
-    """
+    """The best trigger of each prefix group of a layer: rank, memory (number over all layers), sentence, position."""
     columns = ["memory", "rank", "prefix_group", "sentence", "position"]
     best = atlas.best_triggers(layer, None, columns=columns).filter(pl.col("rank") == pl.col("prefix_group"))
-    memory = _count_through(atlas, layer, best["memory"], first)
+    memory = _number_memories(atlas, layer, best["memory"], first)
     return best.select("rank", memory, "sentence", "position")
 
 
-def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
+def _number_memories(atlas: Atlas, layer: int, memories: pl.Series, first: int) -> pl.Series:
     if not memories.is_between(0, atlas.memories(layer) - 1).all():
         raise AtlasDamaged(f"{atlas.path}: a table names a memory that layer {layer} does not have")
     return memories.cast(pl.Int64) + first
@@ -128,8 +125,8 @@ def _count_through(atlas: Atlas, layer: int, memories: pl.Series, first: int) ->
 def _write_sentences(
     database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Writes the tokens of these sentences' prefixes (`sizes`: how many `positions` each); returns the tokens of each
-    sentence up to its last prefix, and where each starts.
+    """Writes the tokens of these sentences' prefixes, of which each sentence has `sizes`. Returns the tokens of all
+    sentences, each up to its last prefix, and where each starts.
     """
     raw = len(atlas.vocabulary.raw)
     tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()
@@ -160,7 +157,7 @@ def _write_words(
     first: NDArray[np.int64],
     last: NDArray[np.int64],
 ) -> None:
-    """Writes the arrays of trigger_words.py; `trigger`, `first` and `last` are per prefix."""
+    """`trigger`, `first` and `last` are per prefix."""
     numbers = range(len(stretches.words))
     database.executemany("INSERT INTO words VALUES (?, ?)", zip(stretches.words, numbers, strict=True))
     packed, ends = pack(stretches.pairs, len(stretches.words))
@@ -186,7 +183,7 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, in
     for layer in atlas.layers:
         triggers = atlas.best_triggers(layer, None, columns=columns).group_by("token", "memory")
         counted = triggers.agg(pl.len().alias("triggers"), pl.col("rank").min())
-        pieces.append(counted.with_columns(_count_through(atlas, layer, counted["memory"], first[layer])))
+        pieces.append(counted.with_columns(_number_memories(atlas, layer, counted["memory"], first[layer])))
     rows = pl.concat(pieces)
     _write_sorted(database, FIRES, {name: rows[name].to_numpy() for name in rows.columns})
 
@@ -197,14 +194,14 @@ def _write_sorted(database: sqlite3.Connection, kind: str, columns: dict[str, ND
 
 
 def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """Writes the tokens that every value raises and lowers most; False for a part, which has no values yet."""
+    """Writes the top and bottom tokens of each value; False for a part, which has no values yet."""
     if atlas.manifest.part is not None:
         return False
     texts = [prepare(text) for text in atlas.vocabulary.texts]
     rows_of: dict[str, list[pl.DataFrame]] = {PROMOTES: [], DEMOTES: []}
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer)
-        memories = _count_through(atlas, layer, values["memory"], first[layer])
+        memories = _number_memories(atlas, layer, values["memory"], first[layer])
         tokens = [_matrix(values[f"{side}_tokens"], np.int64) for side in _SIDES]
         scores = [_matrix(values[f"{side}_scores"], np.float32) for side in _SIDES]
         blobs = ([row.tobytes() for row in ids.astype("<i4")] for ids in tokens)
@@ -215,7 +212,7 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
         )
         largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
         top = scores[TOP].astype(np.float64)
-        likely = {TOP: _steady(largest * np.exp(top - top[:, :1]))}
+        likely = {TOP: _round_mantissa(largest * np.exp(top - top[:, :1]))}
         for side, kind in ((TOP, PROMOTES), (BOTTOM, DEMOTES)):
             every = {
                 "token": tokens[side].reshape(-1),
@@ -230,8 +227,8 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
     return True
 
 
-def _steady(values: Any) -> Any:
-    """The numbers rounded to 20 bits of mantissa, so that values differing by float32 noise rank as equal."""
+def _round_mantissa(values: Any) -> Any:
+    """Rounds to 20 bits of mantissa, so that values that differ by float32 noise rank as equal."""
     fraction, power = np.frexp(values)
     return np.ldexp(np.round(fraction * 2.0**20) / 2.0**20, power)
 
@@ -244,7 +241,7 @@ def _matrix(column: pl.Series, kind: Any) -> Any:
 
 
 def _write_patterns(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> bool:
-    """Writes the descriptions of automatic patterns; False if there are none yet."""
+    """False if there are no patterns yet."""
     if not atlas.has("patterns"):
         return False
     table = atlas.table("patterns").select("layer", "memory", "kind", "description", "triggers")

@@ -1,9 +1,8 @@
 """The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
 Words of the triggers' prefixes are in `words` and `arrays` (trigger_words.py); the full-text tables of the other fields
-hold no text (contentless). Displayed text is rebuilt from `vocabulary` and `sentences`: of each sentence the tokens of
-its prefixes, from the position `first` on. The rows of a token in `fires`, `promotes` and `demotes` are one blob, a
-third of the size of SQLite's rows; their types are in `about`.
+are contentless. Displayed text is rebuilt from `vocabulary` and `sentences`, which has the tokens of a sentence's
+prefixes from the position `first` on. The rows of a token in `fires`, `promotes` and `demotes` are one blob.
 """
 
 import os
@@ -28,11 +27,11 @@ CONTEXT = 24
 """Tokens of a prefix that are indexed and shown, counted back from the trigger token."""
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
-"""Triggers that a search counts at most, the strongest of every memory first."""
+"""The most triggers that a search counts, by rank."""
 TOP, BOTTOM = 0, 1
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
 """The tables of memories by token."""
-_MOST_FREE = 8
+_MAX_IDLE = 8
 
 Ranges = tuple[tuple[int, int], ...]
 """Inclusive ranges of memories' numbers."""
@@ -40,13 +39,12 @@ EVERYWHERE: Ranges = ((0, _EVERY_MEMORY),)
 
 
 def token_type(vocabulary: int) -> np.dtype[Any]:
-    """The stored type of a sentence's tokens: two bytes if they fit."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<i4")
 
 
 def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
-    """The text of a prefix's last tokens; if it is `cut`, from a whole word on if a space is near. `raw` are every
-    token's bytes; `spaced`: they include spaces.
+    """The text of a prefix's last tokens; if it is `cut`, from the first space on if one is near. `raw` are the bytes
+    of every token; `spaced`: they include spaces.
     """
     text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
     space = text.find(" ", 0, 24) if cut and spaced else 0
@@ -54,7 +52,6 @@ def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool)
 
 
 FULL_TEXT = {"value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
-"""The full-text tables and their columns."""
 _WORDS = f"tokenize=\"{TOKENIZER}\", prefix='2'"
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
@@ -83,10 +80,10 @@ PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
 
 
 class MemoryNumbering:
-    """Maps memories to numbers counted over all layers, and back."""
+    """Numbers memories over all layers."""
 
     def __init__(self, layers: Sequence[tuple[int, int, int]], within: Callable[[int], Numbering]) -> None:
-        """`layers`: layer, its first number, its count; `within` returns the numbering of one layer."""
+        """`layers` are (layer, first number, count); `within` returns the numbering of a layer."""
         self._within = within
         self._layers = {layer: (first, count) for layer, first, count in layers}
         self._firsts = sorted((first, layer) for layer, first, _ in layers)
@@ -96,19 +93,19 @@ class MemoryNumbering:
         return self._within(layer).name(layer, number - first)
 
     def number(self, memory: MemoryId) -> int | None:
-        """The number of the memory, or None if the atlas has no such memory."""
+        """None if the atlas has no such memory."""
         if memory.layer not in self._layers:
             return None
         own = self._within(memory.layer).number(memory)
         return None if own is None else self.number_of(memory.layer, own)
 
     def number_of(self, layer: int, memory: int) -> int | None:
-        """The number of the memory with a number within its layer, or None."""
+        """`memory` is a number within the layer; None if there is no such memory."""
         first, count = self._layers.get(layer, (0, 0))
         return first + memory if memory < count else None
 
     def ranges(self, layers: Sequence[int] | None) -> Ranges:
-        """The numbers of these layers (None: all), adjacent ranges joined. Raises KeyError for an unknown layer."""
+        """The numbers of these layers (None: all). Raises KeyError for an unknown layer."""
         if layers is None:
             return EVERYWHERE
         joined: list[tuple[int, int]] = []
@@ -119,7 +116,7 @@ class MemoryNumbering:
 
 
 def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
-    """SQL that keeps the rows whose `column` lies within, and its parameters; `column` is never user input."""
+    """An SQL condition on `column` and its parameters."""
     if within == EVERYWHERE:
         return "1", []
     either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
@@ -134,9 +131,7 @@ def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:
 
 
 class Connections:
-    """A pool of connections to one file, one per thread at a time; a forked process opens its own, since they would
-    share a file offset.
-    """
+    """A pool of connections to one file. A forked process opens its own, since they would share a file offset."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -158,7 +153,7 @@ class Connections:
             yield database
         finally:
             with self._lock:
-                if keep := not self._closed and len(self._free) < _MOST_FREE:
+                if keep := not self._closed and len(self._free) < _MAX_IDLE:
                     self._free.append(database)
             if not keep:
                 database.close()
@@ -177,7 +172,7 @@ class Connections:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection. The file never changes: a new index is another file."""
+    """A read-only connection; `immutable`, since a new index is another file."""
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA query_only=1")
@@ -186,7 +181,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def is_fresh(path: Path, about: dict[str, str]) -> bool:
-    """Whether `path` is a complete index with the facts `about`; False for any other file."""
+    """Whether `path` is a complete index with the facts `about`."""
     try:
         size = path.stat().st_size
         with closing(connect(path)) as database:

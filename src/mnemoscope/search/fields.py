@@ -1,6 +1,6 @@
-"""The searchable fields: which memories match in each, their order, and the text shown of each.
+"""The searchable fields: which memories match, in which order, and the text shown of each.
 
-Annotations change all the time and are searched in memory; the other fields are in the index.
+Annotations are searched in memory, since they change; the other fields are in the index.
 """
 
 import json
@@ -31,7 +31,7 @@ from mnemoscope.search.text import Part, Query, find_matches, highlight
 from mnemoscope.search.trigger_words import TriggerWords
 
 FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
-"""The searchable fields. `values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
+"""`values` are the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
 
 
@@ -41,19 +41,19 @@ def check_fields(fields: Sequence[str]) -> None:
 
 
 _SHOWN_TOKENS = 10
-_TOKENS_WITH = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
+_MATCHING_TOKENS = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32
-"""Larger than every rank."""
+"""Larger than any rank."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One memory whose field matches the text.
+    """A memory whose field matches.
 
-    `score` orders the hits of a field, highest first: the number of distinct matching prefixes (triggers), the
-    probability that the value gives to the matching tokens (values), their summed scores under the negated value
-    (bottom), triggers explained by the matching patterns (patterns), matching judgements (annotations). `count` is the
-    number of matching prefixes, tokens, patterns or judgements; `rank` is that of the best trigger or token.
+    `score` orders the hits of a field: the number of distinct matching prefixes (triggers), the summed probability of
+    the matching tokens (values), their summed scores under the negated value (bottom), the number of triggers that the
+    matching patterns explain (patterns), the number of matching judgements (annotations). `count` is the number of
+    matching prefixes, tokens, patterns or judgements; `rank` is that of the best trigger or token.
     """
 
     memory: MemoryId
@@ -68,7 +68,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class MatchingRow:
-    """A memory that matches; `best` is the number of the trigger, pattern or judgement to show."""
+    """`best` is the number of the trigger, pattern or judgement to show."""
 
     memory: int
     score: float
@@ -79,7 +79,7 @@ class MatchingRow:
 
 @dataclass(frozen=True)
 class FieldRanking:
-    """The first rows of a field, their total, and whether all triggers were counted."""
+    """The first rows, the number of all, and whether all triggers were counted."""
 
     rows: list[MatchingRow]
     total: int
@@ -87,12 +87,12 @@ class FieldRanking:
 
 
 Shown = tuple[tuple[Part, ...], str]
-"""The text of a row in pieces, each with whether it matched, and a short description."""
+"""The text of a row in pieces, and a short description."""
 
 
 @dataclass(frozen=True)
 class TriggerField:
-    """The prefixes of the highest triggers; `raw` are the bytes of every token, `spaced`: they include spaces."""
+    """`raw` are the bytes of every token; `spaced`: they include spaces."""
 
     database: sqlite3.Connection
     words: TriggerWords
@@ -100,14 +100,14 @@ class TriggerField:
     spaced: bool
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By the number of distinct matching prefixes, then by the strongest of them."""
+        """By the number of distinct matching prefixes, then by the best trigger."""
         matches = self.words.find(self.database, query, within)
         counts = np.bincount(matches.memories)
         best = np.empty(len(counts), np.int64)
         best[matches.memories[::-1]] = matches.triggers[::-1]  # each memory's first trigger is written last
         memories = np.flatnonzero(counts)
         total = len(memories)
-        # One sort key of the descending count and the best trigger: there are fewer than 2 ** 32 triggers.
+        # One sort key for the descending count and the best trigger, since there are fewer than 2 ** 32 triggers.
         order = np.argsort(-(counts[memories] << 32) + best[memories])[:most]
         memories, triggers = memories[order], best[memories[order]]
         columns = (memories, counts[memories], self.words.rank[triggers], triggers)
@@ -117,7 +117,7 @@ class TriggerField:
 
     def show(self, rows: Sequence[MatchingRow], query: Query) -> list[Shown]:
         texts = highlight(self._texts([row.best for row in rows]), query)
-        details = [f"{_several(row.count, 'prefix', 'prefixes')}, best rank {row.rank}" for row in rows]
+        details = [f"{_plural(row.count, 'prefix', 'prefixes')}, best rank {row.rank}" for row in rows]
         return list(zip(texts, details, strict=True))
 
     def _texts(self, triggers: Sequence[int]) -> list[str]:
@@ -139,7 +139,6 @@ class Values:
     side: int
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By the probability of the matching tokens."""
         where, parameters = condition("rowid", within)
         column, table, weight = ("top", PROMOTES, "probability") if self.side == TOP else ("bottom", DEMOTES, "score")
         matched = self.database.execute(
@@ -149,7 +148,7 @@ class Values:
         if not matched:
             return FieldRanking([], 0)
         memories = np.array(matched).reshape(-1)
-        token_rows = read_rows(self.database, table, _TOKENS_WITH, [query.any])
+        token_rows = read_rows(self.database, table, _MATCHING_TOKENS, [query.any])
         every = max(int(memories[-1]), int(token_rows["memory"].max(initial=0))) + 1
         score = np.bincount(token_rows["memory"], np.nan_to_num(token_rows[weight]), every)[memories]
         tokens = np.bincount(token_rows["memory"], minlength=every)[memories]
@@ -167,7 +166,7 @@ class Values:
         tokens = {memory: np.frombuffer(shown[0], "<i4").tolist() for memory, shown in lists.items()}
         every = sorted({token for ids in tokens.values() for token in ids})
         texts = _rows_by_key(self.database, "vocabulary", "token", "text", every)
-        hit = {token for (token,) in self.database.execute(_TOKENS_WITH, [query.any])}
+        hit = {token for (token,) in self.database.execute(_MATCHING_TOKENS, [query.any])}
         shown: list[Shown] = []
         for row in rows:
             kept = [(i, t) for i, t in enumerate(tokens[row.memory]) if i < _SHOWN_TOKENS or t in hit]
@@ -186,7 +185,6 @@ class Patterns:
     database: sqlite3.Connection
 
     def rank(self, query: Query, within: Ranges, *, most: int) -> FieldRanking:
-        """By the number of triggers that the matching patterns explain."""
         where, parameters = condition("memory", within)
         rows = self.database.execute(
             "WITH found AS MATERIALIZED (SELECT memory, sum(explained) AS explained, count(*) AS matches,"
@@ -206,7 +204,7 @@ class Patterns:
 
 
 class Annotations:
-    """The patterns that people described in the final `judgements`, without controls, kind `none` and authors."""
+    """The patterns that people described, without controls and kind `none`."""
 
     def __init__(self, judgements: pl.DataFrame | None, numbering: MemoryNumbering) -> None:
         self._memories: list[int | None] = []
@@ -232,16 +230,16 @@ class Annotations:
 
 
 Field = TriggerField | Values | Patterns | Annotations
-"""One field of an index: `rank` returns the first `most` matching memories, best first; `show` their texts."""
+"""`rank` returns the best `most` matching memories; `show` their texts."""
 
 
 def _show_descriptions(described: Sequence[tuple[Any, ...]], query: Query) -> list[Shown]:
     texts = highlight([description for _, description, _ in described], query)
-    details = [f"{kind}, {_several(explained, 'trigger', 'triggers')}" for kind, _, explained in described]
+    details = [f"{kind}, {_plural(explained, 'trigger', 'triggers')}" for kind, _, explained in described]
     return list(zip(texts, details, strict=True))
 
 
-def _several(count: int, one: str, many: str) -> str:
+def _plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 

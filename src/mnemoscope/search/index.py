@@ -1,8 +1,4 @@
-"""Searches text in any field, and memories by token. Thread-safe.
-
-Every field ranks and shows its own hits (fields.py). User input never becomes SQL: it is a parameter made of quoted
-strings only (text.py).
-"""
+"""Searches text in any field, and memories by token. Thread-safe."""
 
 import shutil
 import sqlite3
@@ -38,14 +34,12 @@ from mnemoscope.search.trigger_words import TriggerWords
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
 ReadJudgements = Callable[[], pl.DataFrame | None]
-"""Returns the final judgements, like `read_judgements`."""
+"""As `read_judgements`."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """One page of hits and their total. Hits of all fields are interleaved: the best of every field, then the second
-    ones.
-    """
+    """One page of hits: the best of every field, then the second ones, and so on."""
 
     hits: tuple[Hit, ...]
     total: int
@@ -69,7 +63,7 @@ class Index:
         self.path = path
         self._rebuild = rebuild
         self._temporary = temporary
-        self._reading = threading.Lock()
+        self._words_lock = threading.Lock()
         self._read_judgements = annotations or (lambda: read_judgements(atlas.path))
         self._open(path)
 
@@ -105,10 +99,10 @@ class Index:
         limit: int = 50,
         offset: int = 0,
     ) -> SearchResult:
-        """Hits `offset` to `offset + limit` for `text`, the best of every field first.
+        """Hits `offset` to `offset + limit` for `text`.
 
         All words must be in the same prefix (triggers), among the same memory's tokens (values, bottom) or in the same
-        description; "quotes" make a phrase, `par*` matches the beginning of a word. Case and accents are ignored.
+        description. "quotes" make a phrase, `par*` matches the beginning of a word; case and accents are ignored.
 
         Raises SearchError for a text without words, OptionError for an unknown field or an impossible page,
         MemoryIdError for a layer that was not mined.
@@ -148,22 +142,21 @@ class Index:
         return Values(database, TOP if name == "values" else BOTTOM)
 
     def _words(self, database: sqlite3.Connection) -> TriggerWords:
-        """The words of all triggers, read on the first search."""
-        with self._reading:
+        with self._words_lock:
             if self._trigger_words is None:
                 self._trigger_words = TriggerWords.read(database)
             return self._trigger_words
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:
-        """The tokens that resemble `text`: equal ones first, then those that start with it, then those that contain it.
+        """The tokens with `text` in them: equal ones first, then those that start with it.
 
-        White space matches as it is or as it is shown (`·Paris`). Case and outer space are ignored unless shown.
+        White space matches as it is, or as it is shown (`·Paris`). Case and outer space are ignored unless shown.
         """
         self._check_page(limit, 0)
         return self._ask(lambda database: tokens.like(database, text, limit=limit))
 
     def token(self, token: str | int) -> tuple[VocabularyToken, ...]:
-        """The tokens with exactly this text, or this id, usually one. Raises SearchError if there is none."""
+        """The tokens with exactly this text or id, usually one. Raises SearchError if there is none."""
         return self._ask(lambda database: tokens.exactly(database, token))
 
     def promoting(
@@ -175,10 +168,8 @@ class Index:
         limit: int = 50,
         offset: int = 0,
     ) -> tuple[Promotion, ...]:
-        """The memories with the token among their value's 20 top tokens, most probable first.
-
-        With `bottom`, those with it among the 20 bottom tokens, most opposed first. Raises SearchError for an unknown
-        token.
+        """The memories with the token among their value's 20 top tokens, the most probable first; with `bottom`, those
+        with it among the 20 bottom tokens. Raises SearchError for an unknown token.
         """
         return self._find_memories(token, "demotes" if bottom else "promotes", layers, limit, offset)
 
@@ -196,7 +187,7 @@ class Index:
         return self._ask(lambda database: tokens.find_memories(database, self._numbering, token, kind, within, page))
 
     def count(self, token: str | int, *, kind: str, layers: Sequence[int] | None = None) -> int:
-        """The number of memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
+        """The number of memories; `kind` is promotes, demotes or fires."""
         within = self._within(layers)
         return self._ask(lambda database: tokens.count(database, token, kind, within))
 

@@ -1,7 +1,6 @@
 """Opens the index of an atlas, and builds it first if it is missing, damaged or older than the atlas.
 
-It is written under a temporary name, flushed and renamed, under a lock of its folder: of two processes, one builds and
-the other waits. If the folder is read-only, the index lives in a temporary folder while it is open.
+Of two processes, one builds and the other waits. If the atlas is read-only, the index is in a temporary folder.
 """
 
 import errno
@@ -23,17 +22,17 @@ from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
 from mnemoscope.search.index import Index, ReadJudgements
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_PERMISSION_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _RETRY_AFTER_SECONDS = 0.1
 
 
 def open_index(
     atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: ReadJudgements | None = None
 ) -> Index:
-    """The index of the atlas, for use by any number of threads; close it, or use it as a context.
+    """The index of the atlas, for any number of threads; close it, or use it as a context.
 
-    `annotations` returns the final judgements, by default through `read_judgements`. Raises StoreFailed if it cannot be
-    written for other reasons than permission, and what opening an atlas raises.
+    `annotations` returns the final judgements, by default those of `read_judgements`. Raises StoreFailed if the index
+    cannot be written for other reasons than permission, and what opening an atlas raises.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
     say = progress or ignore_progress
@@ -41,7 +40,7 @@ def open_index(
         path, temporary = build_index(opened, progress=say), None
     except StoreFailed as refused:
         cause = refused.__cause__
-        if not isinstance(cause, OSError) or cause.errno not in _REFUSED:
+        if not isinstance(cause, OSError) or cause.errno not in _PERMISSION_ERRORS:
             raise
         say("index", 0, None, f"{opened.path} cannot be written; the index is made for this time only")
         temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
@@ -58,9 +57,7 @@ def open_index(
 
 
 def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = False) -> Path:
-    """The path of the atlas's index, built if it is missing, damaged or stale, or if `anew`. Raises StoreFailed,
-    AtlasDamaged.
-    """
+    """The index's path; built if it is missing, damaged or stale, or if `anew`. Raises StoreFailed, AtlasDamaged."""
     refuse_links(atlas.path)
     say = progress or ignore_progress
     path = atlas.path / FOLDER / NAME
@@ -68,7 +65,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
     before = _identity(path) if anew else None
     reported = False
     while True:
-        # A sound index is used even while another process builds; with `anew`, only one that has been replaced.
+        # A fresh index is used even while another process builds; with `anew`, only one that was replaced meanwhile.
         if (not anew or _identity(path) != before) and is_fresh(path, about):
             return path
         try:

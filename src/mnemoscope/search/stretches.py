@@ -1,9 +1,8 @@
-"""Numbers the words of all triggers' prefixes by position: every sentence's words form one row.
+"""Numbers the positions of the words of all triggers' prefixes; the words of a sentence are consecutive.
 
-A prefix's last tokens usually are a range of its sentence's words, so a prefix is two positions: its first and its last
-word. If a prefix ends or begins within a word, its own words form a row of their own. One position before and after
-every row is left free, so that no phrase crosses rows. Words of a sentence outside all prefixes are left out. Words are
-those that FTS5 finds in the prefix's text, which is joined from tokens; building.py writes the result.
+A prefix is the positions of its first and its last word. A prefix that begins or ends within a word has its words in a
+row of their own. One position between rows is free, so that no phrase crosses rows. Words outside all prefixes are left
+out. Words are those that FTS5 finds in a prefix's text.
 """
 
 from array import array
@@ -19,27 +18,23 @@ from mnemoscope.search.text import prepare, split_words
 
 Ints = NDArray[np.int64]
 _NEAR = 24
-"""Characters within which `window_text` looks for a space."""
+"""Characters in which `window_text` searches for a space."""
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """The rows as sorted pairs of a word (its number in `words`) and a position."""
-
     words: list[str]
     """In the order of their UTF-8 bytes."""
     pairs: NDArray[np.uint64]
-    """`word << 32 | position`."""
+    """`word << 32 | position`, sorted; a word is its index in `words`."""
 
 
 class WordRows:
-    """Rows of words, extended by batches of sentences."""
-
     def __init__(self, raw: list[bytes], *, spaced: bool) -> None:
-        """`raw` are the bytes of every token; `spaced` tells whether they include the spaces between words."""
+        """`raw` are the bytes of every token; `spaced`: they include the spaces between words."""
         self._raw, self._spaced = raw, spaced
-        self._begins = np.array([bool(token) and _parts(token[0]) for token in raw], np.bool_)
-        self._ends = np.array([bool(token) and _parts(token[-1]) for token in raw], np.bool_)
+        self._begins = np.array([bool(token) and _is_boundary(token[0]) for token in raw], np.bool_)
+        self._ends = np.array([bool(token) and _is_boundary(token[-1]) for token in raw], np.bool_)
         self._with_space = np.array([b" " in token for token in raw], np.bool_)
         self._on_space = np.array([token[:1] == b" " for token in raw], np.bool_)
         self._bytes = np.array([len(token) for token in raw], np.int64)
@@ -51,12 +46,12 @@ class WordRows:
         self._add_runs([token.decode("utf-8", "replace") for token in raw])
         self._made: list[tuple[NDArray[np.uint32], NDArray[np.uint32]]] = []
         self._free = 1
-        """Not 0: a prefix without words ends one position before it begins."""
+        """Starts at 1, since a prefix without words ends one position before it begins."""
 
     def add(self, tokens: NDArray[Any], starts: Ints, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        """Adds the words of some sentences, whose `tokens` begin at `starts`; returns the positions of each prefix's
-        first and last word. A prefix is its sentence's number in `rows` and a position, sorted by both; one without
-        words ends before it begins.
+        """Adds the words of sentences whose `tokens` begin at `starts`. A prefix is its sentence's index in `rows` and
+        a token's position, sorted by both. Returns the positions of each prefix's first and last word; without words,
+        the last is one before the first.
         """
         fresh = np.zeros(len(tokens), np.bool_)
         fresh[1:] = self._ends[tokens[:-1]] | self._begins[tokens[1:]] if self._spaced else True
@@ -86,12 +81,12 @@ class WordRows:
         where = np.arange(int(counts.sum())) - np.repeat(before, counts)
         places = where + np.repeat(before + shift, counts)
         kept = places >= np.repeat(earliest[sentence_of], counts)
-        self._put(words[where + np.repeat(ends[runs], counts)][kept], places[kept])
+        self._append(words[where + np.repeat(ends[runs], counts)][kept], places[kept])
         self._free += int(counts.sum()) + len(starts)
         return self._add_alone(tokens, begin, last, cut, np.flatnonzero(~sound), ends_of)
 
     def _find_spaces(self, tokens: NDArray[Any], begin: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """The first token with a space from each `begin` on, and whether it starts with it and is near enough."""
+        """The first token with a space from `begin` on, and whether it is near enough and starts with the space."""
         held = np.where(self._with_space[tokens], np.arange(len(tokens)), len(tokens))
         following = np.append(np.minimum.accumulate(held[::-1])[::-1], len(tokens))[begin]
         bytes_before = np.concatenate([[0], np.cumsum(self._bytes[tokens])])
@@ -108,7 +103,7 @@ class WordRows:
         which: Ints,
         places: tuple[Ints, Ints],
     ) -> tuple[Ints, Ints]:
-        """Adds rows for the prefixes `which`, one for equal ones; returns `places` with their positions filled in."""
+        """Adds one row for each distinct prefix of `which`, and returns `places` with their positions."""
         if not len(which):
             return places
         ends, first_of, same = np.unique(last[which], return_index=True, return_inverse=True)
@@ -121,7 +116,7 @@ class WordRows:
         counts = np.array([len(row) for row in rows], np.int64)
         firsts = self._free + np.cumsum(counts) - counts + np.arange(len(rows))
         where = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-        self._put(np.array([word for row in rows for word in row], np.uint32), where)
+        self._append(np.array([word for row in rows for word in row], np.uint32), where)
         self._free += int(counts.sum()) + len(rows)
         places[0][which], places[1][which] = firsts[same], (firsts + counts - 1)[same]
         return places
@@ -142,13 +137,13 @@ class WordRows:
         both.sort()
         return Stretches(words, both)
 
-    def _put(self, words: NDArray[Any], places: Ints) -> None:
+    def _append(self, words: NDArray[Any], places: Ints) -> None:
         if len(places) and int(places[-1]) >= 1 << 32:
             raise OverflowError("the prefixes have more than four billion words")
         self._made.append((words.astype(np.uint32), places.astype(np.uint32)))
 
     def _number_runs(self, tokens: NDArray[Any], begins: Ints, lasts: Ints) -> Ints:
-        """The number of every run of tokens without a word boundary; that of a single token is its id."""
+        """Numbers every run of tokens without a word boundary; the number of a single token is its id."""
         runs = tokens[begins].astype(np.int64)
         longer = np.flatnonzero(lasts > begins)
         size, data = tokens.itemsize, np.ascontiguousarray(tokens).tobytes()
@@ -168,7 +163,7 @@ class WordRows:
             self._run_ends.append(len(self._run_words))
 
     def _number_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The words of prepared texts; white space ends words, so each piece between is split once."""
+        """The words of prepared texts; each distinct piece between white space is split once."""
         pieces = [text.split() for text in texts]
         new = [piece for piece in dict.fromkeys(piece for row in pieces for piece in row) if piece not in self._chunks]
         self._chunks.update(
@@ -180,6 +175,6 @@ class WordRows:
         return self._numbers.setdefault(word, len(self._numbers))
 
 
-def _parts(byte: int) -> bool:
-    """Whether this byte is a word boundary: ASCII that is neither letter nor digit."""
+def _is_boundary(byte: int) -> bool:
+    """Whether the byte is ASCII, but neither letter nor digit."""
     return byte < 0x80 and not bytes([byte]).isalnum()

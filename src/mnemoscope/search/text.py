@@ -1,9 +1,8 @@
-"""Prepares text for the index, and parses user input into a query that cannot fail.
+"""Prepares text for the index, and parses queries.
 
-FTS5's unicode61 finds words: runs of letters and digits of any script, without case and accents. Two additions: in
-scripts without spaces every character is a word, and so is every symbol such as an emoji. A query consists of required
-words, phrases in quotes, and prefixes of words (`par*`); everything else is plain text, so no query is an FTS5
-expression or SQL.
+FTS5's unicode61 finds words: runs of letters and digits of any script, without case and accents. Here also every
+character of a script without spaces is a word, and every symbol such as an emoji. A query consists of required words,
+phrases in quotes, and prefixes of words (`par*`); everything else is plain text, never an FTS5 expression or SQL.
 """
 
 import re
@@ -27,14 +26,14 @@ CUT = "\u200b"
 OPEN, CLOSE = "\x02", "\x03"
 MOST_CHARACTERS, MOST_TERMS, MOST_BEGINNINGS, LEAST_BEGINNING = 1_000, 64, 4, 2
 
-_ALONE = re.compile(f"[{SCRIPTS_WITHOUT_SPACES}]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
+_SINGLE_WORDS = re.compile(f"[{SCRIPTS_WITHOUT_SPACES}]|[\u00a6-\u3fff\ufb00-\ufffd\U00010000-\U0001ffff]")
 _SPACE = dict.fromkeys(map(ord, (OPEN, CLOSE, CUT, "\0")), " ")
 _TERM = re.compile(r'"([^"]*)(?:"|$)(\*?)|([^\s"]+)')
 
 
 def prepare(text: str) -> str:
-    """The text for FTS5. Without CUT, every character maps to exactly one."""
-    return text if text.isascii() else _ALONE.sub(lambda found: _piece(found.group()), text.translate(_SPACE))
+    """The text for FTS5: each character becomes one, with CUTs around those that are words."""
+    return text if text.isascii() else _SINGLE_WORDS.sub(lambda found: _piece(found.group()), text.translate(_SPACE))
 
 
 @cache
@@ -42,14 +41,14 @@ def _piece(character: str) -> str:
     """The character, between CUTs if it is a word of its own."""
     kind = unicodedata.category(character)
     if kind == "So":
-        # unicode61 knows the symbols of 2012 and makes none of them a word. A private-use character always is one.
+        # To unicode61 a symbol of 2012 is never a word, a private-use character always.
         return f"{CUT}{chr(0xF0000 + (ord(character) & 0xFFFF))}{CUT}"
     alone = kind[0] == "L" and is_without_spaces(character)
     return f"{CUT}{character}{CUT}" if alone else character
 
 
 def _split(text: str, marked: str) -> tuple[Part, ...]:
-    """The text in pieces, from FTS5's highlighting of its prepared form."""
+    """`marked` is FTS5's highlighting of the prepared text."""
     pieces: list[Part] = []
     at = 0
     for index, stretch in enumerate(re.split(f"[{OPEN}{CLOSE}]", marked)):
@@ -62,14 +61,12 @@ def _split(text: str, marked: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Query:
-    """A query as FTS5 expressions made of quoted strings only."""
-
     every: str
-    """All words and phrases."""
+    """FTS5 expression of quoted strings: all words and phrases."""
     any: str
-    """At least one of them."""
+    """The same for at least one of them."""
     terms: tuple[tuple[str, bool], ...]
-    """The words and phrases, prepared; and for each whether its last word is a prefix."""
+    """The prepared words and phrases, and whether each one's last word is a prefix."""
 
 
 def parse_query(text: str) -> Query:
@@ -78,8 +75,8 @@ def parse_query(text: str) -> Query:
     terms: list[tuple[str, bool]] = []
     beginnings = 0
     # SQLite rejects lone surrogates (undecodable bytes of a command line).
-    readable = text.encode("utf-8", "replace").decode().translate(_SPACE)
-    for phrase, star, word in _TERM.findall(readable):
+    encodable = text.encode("utf-8", "replace").decode().translate(_SPACE)
+    for phrase, star, word in _TERM.findall(encodable):
         beginning = bool(star) or (len(word) > 1 and word.endswith("*"))
         term = prepare((phrase or word).rstrip("*") if beginning else phrase or word)
         letters = sum(unicodedata.category(character)[0] in "LN" or character >= "\U000f0000" for character in term)
@@ -107,15 +104,15 @@ def parse_query(text: str) -> Query:
 
 
 def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
-    """Every text in pieces, matched or not; a text without a match is one piece."""
+    """Each text in pieces; one without a match is one piece."""
     sql = "SELECT rowid, highlight(shown, 0, ?, ?) FROM shown WHERE shown MATCH ?"
-    marked = dict(_ask_texts(texts, sql, OPEN, CLOSE, query.any))
+    marked = dict(_query_texts(texts, sql, OPEN, CLOSE, query.any))
     return [_split(text, marked[i]) if i in marked else ((text, False),) for i, text in enumerate(texts)]
 
 
 def find_matches(texts: Sequence[str], query: Query) -> list[int]:
     sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
-    return [number for (number,) in _ask_texts(texts, sql, query.every)]
+    return [number for (number,) in _query_texts(texts, sql, query.every)]
 
 
 def split_words(texts: Sequence[str]) -> list[list[str]]:
@@ -130,7 +127,7 @@ def split_words(texts: Sequence[str]) -> list[list[str]]:
     return words
 
 
-def _ask_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:
+def _query_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f'CREATE VIRTUAL TABLE shown USING fts5(text, tokenize="{TOKENIZER}")')
         database.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Finds tokens by their text, and the memories that promote them, oppose them, or fire on them."""
+"""Finds tokens by text or id, and the memories that promote them, demote them, or fire on them."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ LIMIT :limit
 
 @dataclass(frozen=True)
 class VocabularyToken:
-    """A token of the vocabulary: `text` as in running text, `shown` with its white space visible (`·Paris`)."""
+    """`text` is as in running text, `shown` with visible white space (`·Paris`)."""
 
     id: int
     text: str
@@ -39,24 +39,24 @@ class VocabularyToken:
 
 @dataclass(frozen=True)
 class Promotion:
-    """A memory whose value has the token among its 20 top (or bottom) tokens."""
+    """A memory with the token among the 20 top (or bottom) tokens of its value."""
 
     memory: MemoryId
     token: int
     rank: int
     probability: float | None
-    """Under the softmax of the value's scores; None for bottom tokens."""
+    """None for bottom tokens."""
     score: float
-    """Under the value; for bottom tokens under the negated value."""
+    """For bottom tokens that of the negated value."""
 
 
 @dataclass(frozen=True)
 class Firing:
-    """A memory that fires on a token: the number of its highest triggers that end in it, and the best one's rank."""
-
     memory: MemoryId
     triggers: int
+    """The number of its highest triggers that end in the token."""
     rank: int
+    """The best one's."""
 
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
@@ -66,7 +66,7 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Vocabu
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
-    """The tokens of this text, plain or as shown, or the one with this id. Raises SearchError."""
+    """The tokens with this text (plain or as shown), or with this id. Raises SearchError if there is none."""
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
         if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
@@ -100,57 +100,52 @@ def find_memories(
     within: Ranges,
     page: tuple[int, int],
 ) -> tuple[Any, ...]:
-    """One page (limit, offset) of the memories that promote, oppose (`demotes`) or fire on (`fires`) the token."""
-    rows = _rows(database, token, kind, within)
+    """Promotions or Firings; `page` is (limit, offset)."""
+    tokens, found, token_of = _rows(database, token, kind, within)
     limit, offset = page
-    shown, several = slice(offset, offset + limit), len(rows.tokens) > 1
+    part, several = slice(offset, offset + limit), len(tokens) > 1
     if kind == FIRES:
-        fires = (_join(rows) if several else rows.found)[shown][["memory", "triggers", "rank"]].tolist()
+        fires = (_join(found) if several else found)[part][["memory", "triggers", "rank"]].tolist()
         return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in fires)
-    order = np.lexsort((rows.token_of, *sort_keys(kind, rows.found))) if several else np.arange(len(rows.found))
-    order = order[shown]
+    order = np.lexsort((token_of, *sort_keys(kind, found))) if several else np.arange(len(found))
+    order = order[part]
     columns = ["memory", "rank", "probability", "score"] if kind == PROMOTES else ["memory", "rank", "score"]
     return tuple(
-        Promotion(numbering.id(memory), token, rank, None if not said[:-1] or isnan(said[0]) else said[0], said[-1])
-        for (memory, rank, *said), token in zip(
-            rows.found[order][columns].tolist(), rows.token_of[order].tolist(), strict=True
-        )
+        Promotion(numbering.id(memory), token, rank, None if not rest[:-1] or isnan(rest[0]) else rest[0], rest[-1])
+        for (memory, rank, *rest), token in zip(found[order][columns].tolist(), token_of[order].tolist(), strict=True)
     )
 
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     if kind not in TOKEN_ROLES:
         raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(TOKEN_ROLES)}")
-    return len(np.unique(_rows(database, token, kind, within).found["memory"]))
+    _, found, _ = _rows(database, token, kind, within)
+    return len(np.unique(found["memory"]))
 
 
-@dataclass(frozen=True)
-class _TokenRows:
-    tokens: list[int]
-    found: NDArray[Any]
-    token_of: NDArray[Any]
-
-
-def _rows(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> _TokenRows:
+def _rows(
+    database: sqlite3.Connection, token: str | int, kind: str, within: Ranges
+) -> tuple[list[int], NDArray[Any], NDArray[Any]]:
+    """The ids of the token, its rows, and the id of each row."""
     tokens = sorted(found.id for found in exactly(database, token))
     pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
     kept = slice(None) if within == EVERYWHERE else lie_within(found["memory"], within)
-    return _TokenRows(tokens, found[kept], token_of[kept])
+    return tokens, found[kept], token_of[kept]
 
 
-def _join(rows: _TokenRows) -> NDArray[Any]:
-    """Joins a memory's rows of several tokens: all triggers, the best rank."""
-    memories, own = np.unique(rows.found["memory"], return_inverse=True)
+def _join(rows: NDArray[Any]) -> NDArray[Any]:
+    """Joins a memory's rows of several tokens: the sum of triggers, the best rank."""
+    memories, own = np.unique(rows["memory"], return_inverse=True)
     joined = np.empty(len(memories), [("memory", "<i8"), ("triggers", "<i8"), ("rank", "<i8")])
     joined["memory"], joined["rank"] = memories, np.iinfo(np.int64).max
-    joined["triggers"] = np.bincount(own, rows.found["triggers"], len(memories))
-    np.minimum.at(joined["rank"], own, rows.found["rank"].astype(np.int64))
+    joined["triggers"] = np.bincount(own, rows["triggers"], len(memories))
+    np.minimum.at(joined["rank"], own, rows["rank"].astype(np.int64))
     return joined[np.lexsort(sort_keys(FIRES, joined))]
 
 
 def sort_keys(kind: str, rows: Mapping[str, NDArray[Any]] | NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Sort keys for `lexsort` (the last is primary); unknown probabilities come last."""
+    """Keys for `lexsort`, of which the last is the primary one; unknown probabilities come last."""
     if kind == FIRES:
         return rows["memory"], rows["rank"], -rows["triggers"].astype(np.int64)
     if kind == PROMOTES:

@@ -1,7 +1,4 @@
-"""Finds the prefixes that contain a query's words, from the positions of words and prefixes (stretches.py).
-
-The index file holds them as arrays, which are read once for all threads.
-"""
+"""Finds the prefixes that contain a query's words, from the positions of words and prefixes (stretches.py)."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ _FEW = 16
 
 @dataclass(frozen=True)
 class Matches:
-    """The matching triggers, the strongest of all memories first, and their memories. `exact`: none was left out."""
+    """The matching triggers by rank, and their memories. `exact`: none was left out."""
 
     triggers: NDArray[Any]
     memories: NDArray[Any]
@@ -33,9 +30,8 @@ class Matches:
 
 @dataclass(frozen=True)
 class TriggerWords:
-    """The arrays of one index. `first` and `last` (positions of words) and `trigger` are per prefix, sorted by `last`;
-    `memory`, `rank`, `sentence` and `position` per trigger, sorted by rank and memory. `packed` and `ends` hold every
-    word's positions.
+    """`first` and `last` (positions of words) and `trigger` are per prefix, sorted by `last`; `memory`, `rank`,
+    `sentence` and `position` per trigger, sorted by rank and memory. `packed` and `ends` hold each word's positions.
     """
 
     first: Places
@@ -75,21 +71,21 @@ class TriggerWords:
         return CountsBelow.of(self.last)
 
     def find(self, database: sqlite3.Connection, query: Query, within: Ranges) -> Matches:
-        """The triggers that match the whole query; of more than MOST_ROWS the strongest of every memory."""
-        triggers = self._in_order(self.trigger[self._prefixes(database, query)])
+        """The triggers that match the whole query, at most MOST_ROWS, by rank."""
+        triggers = self._sort_unique(self.trigger[self._find_prefixes(database, query)])
         if within != EVERYWHERE:
             triggers = triggers[lie_within(self.memory[triggers], within)]
         kept = triggers[:MOST_ROWS]
         return Matches(kept, self.memory[kept], exact=len(triggers) < MOST_ROWS)
 
-    def _in_order(self, triggers: NDArray[Any]) -> NDArray[Any]:
+    def _sort_unique(self, triggers: NDArray[Any]) -> NDArray[Any]:
         if len(triggers) < len(self.memory) // _FEW:
             return np.sort(triggers)
         marked = np.zeros(len(self.memory), np.bool_)
         marked[triggers] = True
         return np.flatnonzero(marked)
 
-    def _prefixes(self, database: sqlite3.Connection, query: Query) -> NDArray[Any]:
+    def _find_prefixes(self, database: sqlite3.Connection, query: Query) -> NDArray[Any]:
         words = split_words([parts for parts, _ in query.terms])
         terms = []
         for parts, (_, beginning) in zip(words, query.terms, strict=True):
@@ -100,31 +96,31 @@ class TriggerWords:
             terms.append([pair for pair in known if pair is not None])
         rows: NDArray[Any] | None = None
         for term in sorted(terms, key=self._size):
-            places = self._stand(term)
-            rows = self._around(places, len(term)) if rows is None else self._keep(rows, places, len(term))
+            places = self._find_starts(term)
+            rows = self._containing(places, len(term)) if rows is None else self._filter(rows, places, len(term))
         return np.empty(0, np.int64) if rows is None else rows
 
     def _size(self, term: list[tuple[int, int]]) -> int:
         return min(int(self.ends[last] - (self.ends[first - 1] if first else 0)) for first, last in term)
 
-    def _stand(self, term: list[tuple[int, int]]) -> Places:
-        """The ascending positions where the term's consecutive words begin."""
+    def _find_starts(self, term: list[tuple[int, int]]) -> Places:
+        """The ascending positions of the first word of each occurrence of the term."""
         rarest = min(range(len(term)), key=lambda at: self._size([term[at]]))
-        starts = self._places(*term[rarest]) - np.uint32(rarest)
+        starts = self._positions(*term[rarest]) - np.uint32(rarest)
         for at, pair in enumerate(term):
             if at != rarest and len(starts):
-                starts = starts[_are_in(starts + np.uint32(at), self._places(*pair))]
+                starts = starts[_is_in(starts + np.uint32(at), self._positions(*pair))]
         return starts
 
-    def _places(self, first: int, last: int) -> Places:
+    def _positions(self, first: int, last: int) -> Places:
         places = unpack(self.packed, self.ends, first, last)
         if first < last:
             places.sort()
         return places
 
-    def _around(self, starts: Places, length: int) -> NDArray[Any]:
-        """The rows of the prefixes that contain one of these terms whole. Both ends of prefixes ascend with the rows,
-        so these are contiguous rows, whose bounds ascend with the positions.
+    def _containing(self, starts: Places, length: int) -> NDArray[Any]:
+        """The rows of the prefixes that contain one of these occurrences whole. Both ends of prefixes ascend with the
+        rows, so for each occurrence these are consecutive rows.
         """
         low = self._before_last.below(starts + np.uint32(length - 1))
         high = self._before_first.below(starts + np.uint32(1))
@@ -132,7 +128,7 @@ class TriggerWords:
         counts = np.maximum(high - low, 0)
         return np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
 
-    def _keep(self, rows: NDArray[Any], starts: Places, length: int) -> NDArray[Any]:
+    def _filter(self, rows: NDArray[Any], starts: Places, length: int) -> NDArray[Any]:
         if not len(starts):
             return rows[:0]
         next_start = np.searchsorted(starts, self.first[rows])
@@ -143,14 +139,14 @@ class TriggerWords:
 
 
 def _look_up(database: sqlite3.Connection, word: str, *, beginning: bool) -> tuple[int, int] | None:
-    """The first and last number of the word, or of the words with this prefix; None if there is none."""
+    """The smallest and largest number of the word, or of words with this prefix; None if there is none."""
     upper = word + "\U0010ffff" if beginning else word
     row = database.execute("SELECT min(number), max(number) FROM words WHERE word BETWEEN ? AND ?", (word, upper))
     first, last = row.fetchone()
     return None if first is None else (first, last)
 
 
-def _are_in(queries: Places, places: Places) -> NDArray[np.bool_]:
+def _is_in(queries: Places, places: Places) -> NDArray[np.bool_]:
     if not len(places):
         return np.zeros(len(queries), np.bool_)
     at = np.searchsorted(places, queries)

@@ -1,4 +1,4 @@
-"""Trains language models of the paper's kind from any text, such as the built-in one; resumable, on a CPU or a GPU."""
+"""Trains small language models like the paper's from any text; resumable, on a CPU or a GPU."""
 
 from mnemoscope.training.loop import train
 from mnemoscope.training.recipe import Recipe

@@ -1,4 +1,4 @@
-"""Measures a model: its held-out loss, that of a 5-gram model, and the share of its memories that never fire."""
+"""Measures a model: its held-out loss, that of an n-gram model, and the share of its memories that never fire."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -39,8 +39,8 @@ class Loss:
 
 @torch.inference_mode()
 def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = None, batch: int = 32) -> Loss:
-    """The loss over the documents, each in windows of `context` tokens after a beginning token. `most` limits it to the
-    first documents, whose bytes are taken in proportion to their tokens.
+    """Documents are read in windows of `context` tokens after a beginning token. `most` limits them to the first ones,
+    whose bytes are estimated from their tokens.
     """
     ends = np.append(text.documents[1:], len(text.tokens))
     windows = [
@@ -61,12 +61,12 @@ def held_out_loss(model: Any, text: Text, context: int, *, most: int | None = No
 
 @torch.inference_mode()
 def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> list[float]:
-    """Per layer, the share of memories that are above zero at no token of `sentences`, each read alone."""
+    """The share of memories per layer that are above zero at no token; each sentence is read alone."""
 
-    def note(fired: Tensor, _: Any, inputs: tuple[Tensor, ...]) -> None:
+    def mark_fired(fired: Tensor, _: Any, inputs: tuple[Tensor, ...]) -> None:
         fired |= (inputs[0] > 0)[own].any(0)
 
-    def note_experts(fired: Tensor, group: Group) -> Group:
+    def mark_experts(fired: Tensor, group: Group) -> Group:
         assert group.experts is not None
         rows = own.flatten()[group.tokens]
         some = (group.coefficients > 0)[rows]
@@ -80,17 +80,17 @@ def dead_shares(model: Any, sentences: list[list[int]], *, batch: int = 64) -> l
             if (found := find_routed(block)) is None:
                 values = block.mlp.dense_4h_to_h
                 alive.append(torch.zeros(values.in_features, dtype=torch.bool))
-                hooks.enter_context(values.register_forward_pre_hook(partial(note, alive[-1])))
+                hooks.enter_context(values.register_forward_pre_hook(partial(mark_fired, alive[-1])))
             else:
                 alive.append(torch.zeros(found[1].count, found[1].width, dtype=torch.bool))
-                hooks.enter_context(tap_experts(found[1], partial(note_experts, alive[-1]), looks=lambda: True))
+                hooks.enter_context(tap_experts(found[1], partial(mark_experts, alive[-1]), looks=lambda: True))
         for ids, own in _pad([np.array(sentence, np.int64) for sentence in sentences], batch):  # noqa: B007
             model.base_model(ids, use_cache=False)
     return [1 - float(fired.float().mean()) for fired in alive]
 
 
 def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches `[batch, 1 + position]` by length, each row after the beginning token; and a mask of own tokens."""
+    """Batches `[batch, 1 + position]` by length, with the beginning token first, and masks of the pieces' tokens."""
     ordered = sorted(pieces, key=len)
     for start in range(0, len(ordered), batch):
         group = [torch.from_numpy(piece) for piece in ordered[start : start + batch]]
@@ -100,12 +100,11 @@ def _pad(pieces: Sequence[Ids], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class NgramModel:
-    """Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6):
-    the highest order uses counts, the lower ones the number of distinct preceding tokens.
+    """Interpolated Kneser-Ney with one discount per order (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1.6).
 
-    Of each order it keeps `keys` (the number of the (n-1)-gram times the vocabulary plus the last token, ascending),
-    the n-grams' `counts`, the `totals` and `kinds` of the (n-1)-grams' continuations, and the discount. The last entry
-    of every array but `keys` is 0: an unseen n-gram has the number -1.
+    Of each order it keeps `keys` (the index of the (n-1)-gram times the vocabulary plus the last token, ascending), the
+    n-grams' `counts`, the `totals` and `kinds` of the (n-1)-grams' continuations, and the discount. The last entry of
+    every array but `keys` is 0, for unseen n-grams, whose index is -1.
     """
 
     def __init__(self, tokens: NDArray[np.integer], *, order: int = 5, vocabulary: int) -> None:
@@ -113,7 +112,7 @@ class NgramModel:
         stream = tokens.astype(np.int64)
         keys: list[Ids] = []
         counts: list[Ids] = []
-        numbers = np.zeros(len(stream) + 1, np.int64)  # of the (n-1)-gram that begins at each token
+        numbers = np.zeros(len(stream) + 1, np.int64)  # index of the (n-1)-gram that begins at each token
         for n in range(1, order + 1):
             grams = numbers[:-1] * vocabulary + stream[n - 1 :]
             distinct, first_at, inverse = np.unique(grams, return_index=True, return_inverse=True)
@@ -130,10 +129,10 @@ class NgramModel:
             self._orders.append((own, of_gram, of_context, different, _discount(count)))
 
     def nats(self, tokens: NDArray[np.integer], *, skip: NDArray[np.int64]) -> float:
-        """The negative log-likelihood of `tokens` as one stream, without the targets at positions `skip`."""
+        """The negative log-likelihood of `tokens`, without the targets at positions `skip`."""
         stream = tokens.astype(np.int64)
         probability = np.full(len(stream), 1.0 / self.vocabulary)
-        context = np.zeros(len(stream), np.int64)  # of the (n-1)-gram that ends before each token
+        context = np.zeros(len(stream), np.int64)  # index of the (n-1)-gram that ends before each token
         for keys, counts, totals, kinds, discount in self._orders:
             wanted = context * self.vocabulary + stream
             place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -1,4 +1,4 @@
-"""Exports a trained model as a folder that `transformers` loads without Mnemoscope, with its model card."""
+"""Exports a trained model, with its model card, as a folder that `transformers` loads."""
 
 import copy
 import json
@@ -16,9 +16,7 @@ from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 
 
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
-    """Writes `directory/model`: bfloat16 safetensors, tokenizer, held-out list, model card with figures of these
-    weights.
-    """
+    """Writes `directory/model`: bfloat16 safetensors, tokenizer, keys of held-out documents, model card."""
     folder = directory / "model"
     folder.mkdir(parents=True, exist_ok=True)
     copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
@@ -35,7 +33,7 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
 
 
 def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
-    """Losses, the 5-gram model's on the same text, dead memories on sentences read alone."""
+    """Losses, those of a 5-gram model, and shares of dead memories on sentences read alone."""
     baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
 
     def losses(of: Text) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The training loop: resumable at any step, on a CPU or a GPU, in bfloat16 where that is faster.
-
-Windows depend only on the seed and the step, so a killed run continues as if undisturbed.
-"""
+"""The training loop. Windows depend only on the seed and the step, so a killed run continues as if undisturbed."""
 
 import json
 import os
@@ -28,7 +25,7 @@ from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_lo
 from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
-"""Approximate tokens of each held-out text per line of the log; at most 400 documents."""
+"""Approximate tokens of each held-out text that a line of the log measures, of at most 400 documents."""
 
 
 def train(
@@ -50,7 +47,7 @@ def train(
     """
     recipe = recipe or Recipe()
     directory = Path(out)
-    # Otherwise every step requests its megabytes from the system again: 1.7 times the time on two cores (docs/log).
+    # Otherwise every step allocates its memory from the system again: 1.7 times the time on two cores (docs/log).
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = TrainingState(recipe, device)
@@ -141,7 +138,7 @@ class TrainingState:
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             begun, self.step = Recipe(**state["recipe"]), int(state["step"])
-        except Exception as error:  # the remedy is the same for any damage
+        except Exception as error:  # any damage has the same remedy
             raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
         if not self.recipe.same_run(begun):
             raise TrainingError(

@@ -1,9 +1,7 @@
-"""Every number that a training run depends on, and the untrained model that they describe.
+"""The hyperparameters of a training run, and the untrained model.
 
-The architecture is the paper's kind: a decoder with pre-norm blocks, ungated feed-forward layers with ReLU, and a tied
-head. It is stored as a GPT-NeoX configuration with sequential residuals, so that `transformers` loads it alone; rotary
-positions learn faster than a position table at this size. With experts it is a Mixtral: gated feed-forward layers, with
-a router that selects some of them for every token.
+The model is a decoder as in the paper (pre-norm blocks, ungated feed-forward layers with ReLU, tied head), but with
+rotary positions: a GPT-NeoX configuration with sequential residuals. With experts it is a Mixtral.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,13 +14,13 @@ from mnemoscope.errors import OptionError
 
 BEGINNING = "<|endoftext|>"
 SPARSITY_RAMP = 300
-"""Steps over which the sparsity reaches its weight."""
-_WRITES_TO_STREAM = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
+"""Steps over which the weight of sparsity grows linearly from 0."""
+_OUTPUT_PROJECTIONS = ("attention.dense.weight", "mlp.dense_4h_to_h.weight", "o_proj.weight", "down_proj")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes, text windows and optimisation; the defaults make the model that ships with the package."""
+    """The defaults make the model that ships with the package."""
 
     layers: int = 6
     hidden: int = 128
@@ -47,18 +45,18 @@ class Recipe:
     embedding_rate: float = 4e-3
     """For the embedding, norms and biases (AdamW)."""
     optimiser: str = "adamw"
-    """For the matrices inside the blocks: `adamw`, or `muon` (scaled to AdamW's update size), which learns faster but
-    spreads every prediction over all memories."""
+    """For the matrices inside the blocks: `adamw` or `muon`, which learns faster but spreads predictions over all
+    memories."""
     sparsity: float = 0.05
-    """Weight in the last layer of the log of the effective number of memories (terms.py), added to the loss in nats
-    per token and reached linearly over the first 300 steps. It grows linearly with depth from 0 in the first layer."""
+    """Weight in the last layer of the log of the effective number of memories (terms.py); the loss is in nats per
+    token. It grows linearly with depth from 0 in the first layer."""
     free_memories: float = 1.5
-    """The effective number of memories at a token without a penalty."""
+    """The effective number of memories at a token up to which there is no penalty."""
     revival: float = 0.1
-    """Weight of the push for memories that fire nowhere in a batch."""
+    """Weight of the term for memories that fire nowhere in a batch."""
     weight_decay: float = 0.1
     sentence_windows: float = 0.5
-    """The share of windows that are the beginning token followed by text from the start of a sentence."""
+    """The share of windows of the beginning token and text from the start of a sentence."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,7 +86,7 @@ class Recipe:
         return self.steps * self.batch * self.context
 
     def rate(self, step: int) -> float:
-        """The factor on both learning rates: warm-up, a plateau, a linear fall to zero."""
+        """The factor on both learning rates."""
         falling = self.decay * self.steps
         return min((step + 1) / self.warmup, 1.0, max(0.0, self.steps - step) / falling if falling else 1.0)
 
@@ -123,6 +121,6 @@ class Recipe:
             model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes))
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if name.endswith(_WRITES_TO_STREAM):
+                if name.endswith(_OUTPUT_PROJECTIONS):
                     weight.mul_((2 * self.layers) ** -0.5)
         return model

@@ -1,9 +1,8 @@
 """One training step: the loss, its gradient, and the division of a batch among threads.
 
-The loss is computed in chunks whose gradient is taken at once, so the logits of a whole batch never exist together. On
-a CPU the batch is divided among threads, products use the faster precision, and attention always float32 (the gradient
-of torch's bfloat16 attention takes twice as long there, more than the conversions). Figures are in docs/log.
-Checkpoints do not depend on any of this.
+The gradient of the loss is computed in chunks of positions, so the logits of a whole batch are never in memory. On a
+CPU the batch is divided among threads, and attention uses float32: the gradient of torch's bfloat16 attention takes
+twice as long there (docs/log).
 """
 
 import copy
@@ -20,12 +19,12 @@ from mnemoscope.training.terms import BalanceTerm, MemoryTerms
 
 Terms = MemoryTerms | BalanceTerm
 CHUNK = 256
-"""Positions whose logits exist at one time; they fit into a processor's cache."""
+"""Positions whose logits are in memory at a time; they fit into a CPU's cache."""
 
 
 class Workers:
-    """Equal parts of a batch, each on its own thread and replica, which share the model's weights: on few cores faster
-    than several threads per product (docs/log). Gradients are averaged in order, so the result is deterministic.
+    """Each part of a batch has a thread and a replica that shares the model's weights: on few cores faster than several
+    threads per product (docs/log). Gradients are averaged in order, so the result is deterministic.
     """
 
     def __init__(self, model: Any, batch: int, *, balance: float = 0.0) -> None:
@@ -37,7 +36,7 @@ class Workers:
                 own.data = shared.data
         mixture = model.config.model_type == "mixtral"
         self._terms: list[Terms] = [BalanceTerm(one, balance) if mixture else MemoryTerms(one) for one in self._models]
-        # OpenMP's number of threads is set per thread.
+        # OpenMP's number of threads is per thread.
         self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) if count > 1 else None
 
     def share_out(self, take: Callable[[Any, Terms, Tensor], float], batch: Tensor) -> float:
@@ -54,7 +53,7 @@ class Workers:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ head.T`; its gradient is computed chunk by chunk in the forward pass."""
+    """Mean cross-entropy of `hidden @ head.T`; its gradient is computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -87,7 +86,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """The mean loss of `targets [batch, position]` after `inputs [batch, position]`, in nats; products in `dtype`."""
+    """In nats per token. `inputs` and `targets` are `[batch, position]`; products are in `dtype`."""
     network: Any = model
     with torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32):
         hidden = network.base_model(inputs, use_cache=False).last_hidden_state
@@ -97,15 +96,13 @@ def batch_loss(model: torch.nn.Module, inputs: Tensor, targets: Tensor, *, dtype
 
 
 def faster_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of products: bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Never decided by timing: a
-    continued run must multiply as before.
-    """
+    """bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Not by timing: a continued run needs the same."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
     return torch.bfloat16 if device.type != "cpu" or capabilities.get("amx_tile") else torch.float32
 
 
 def attend_in_float32(model: Any) -> None:
-    """Makes `model` compute attention in float32; its inputs must have no padding on the left."""
+    """Inputs must have no padding on the left."""
     AttentionInterface.register("mnemoscope_float32", _attend)
     model.set_attn_implementation("mnemoscope_float32")
 
@@ -113,7 +110,7 @@ def attend_in_float32(model: Any) -> None:
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **unused: Any
 ) -> tuple[Tensor, None]:
-    """Causal attention; `query`, `key` and `value` are `[batch, head, position, hidden]`. Masks are not supported."""
+    """Causal; `query`, `key` and `value` are `[batch, head, position, hidden]`, `mask` is ignored."""
     with torch.autocast(query.device.type, enabled=False):
         mixed = torch.nn.functional.scaled_dot_product_attention(
             query.float(), key.float(), value.float(), is_causal=True, scale=scaling

@@ -1,17 +1,15 @@
-"""The terms added to the loss: two of a dense model keep few memories active at a time and every memory in use, one of
-a mixture keeps its experts in balance.
+"""The terms added to the loss: sparsity and revival of a dense model, balance of a mixture's experts.
 
 Sparsity: the log of the effective number of memories of a layer, (sum c)^2 / sum c^2 with c = coefficient times norm of
-the value (definitions.md section 4, Figure 7), above a free number. Unlike a penalty on the coefficients' size, it
-cannot be met by shrinking them and growing the values, nor does it change under ReLU's rescaling symmetry. Without a
-free number its minimum is a layer where nothing fires, and layers fall silent (docs/log). Its weight grows with depth
-from 0 in the first layer: lower layers need many memories at a time, and upper values should predict what follows.
-Revival: a memory that fires nowhere in a batch gets no gradient from the loss; its key is pushed until its best match
-in the batch is above zero. Tokens between sentences do not count: their inputs differ from all others, so keys match
-them first, and a memory that fires only there never fires on a sentence read alone (docs/log).
+the value (definitions.md section 4, Figure 7), above a free number. Unlike a penalty on coefficients, it is invariant
+to a rescaling of coefficients and values. Without a free number, layers stop firing (docs/log). Its weight grows with
+depth from 0 in the first layer, since lower layers need many memories at a time.
+
+Revival: a memory that fires nowhere in a batch has no gradient, so its greatest pre-activation in the batch is raised
+to zero. Tokens between sentences are ignored: a memory that fires only there never fires on a sentence read alone.
 
 Balance (Fedus et al. 2022, Switch Transformers, section 2.2): the number of experts times the sum over experts of the
-share of tokens routed to it and the router's mean probability for it; 1 if both are uniform.
+share of tokens routed to it times the router's mean probability for it.
 """
 
 import math
@@ -21,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_TINY = 1e-9
-"""Added to sums of squares: a token at which no memory fires has the effective number 1."""
+_EPSILON = 1e-9
+"""Added to both squares, so that a token at which no memory fires has the effective number 1."""
 
 
 class MemoryTerms:
@@ -36,8 +34,8 @@ class MemoryTerms:
             block.mlp.dense_4h_to_h.register_forward_pre_hook(_keep(self._coefficients, layer))
 
     def penalty(self, text: Tensor, *, sparsity: float, free: float, revival: float) -> Tensor:
-        """The terms of the last forward. `text [batch, position]` is True at a sentence's own tokens. `sparsity` is the
-        last layer's weight; an effective number up to `free` costs nothing.
+        """Of the last forward. `text [batch, position]` is True at a sentence's own tokens. `sparsity` is the last
+        layer's weight, `free` the effective number without a penalty.
         """
         total, text = torch.zeros((), device=self._values[0].weight.device), text.flatten()
         shares = torch.linspace(0, 1, len(self._values)).tolist() if len(self._values) > 1 else [1.0]
@@ -52,36 +50,36 @@ class MemoryTerms:
 
 
 def _keep(kept: dict[int, Tensor], layer: int) -> Callable[..., None]:
-    """A hook that records a module's output or, as a pre-hook, its input."""
+    """A hook that stores a module's output or, as a pre-hook, its input."""
 
-    def note(_: nn.Module, inputs: tuple[Tensor, ...], *outputs: Tensor) -> None:
+    def store(_: nn.Module, inputs: tuple[Tensor, ...], *outputs: Tensor) -> None:
         if torch.is_grad_enabled():
             kept[layer] = (outputs or inputs)[0]
 
-    return note
+    return store
 
 
 def log_effective(coefficients: Tensor, norms: Tensor) -> Tensor:
-    """The log of the effective number of memories `[...]` for `coefficients [..., memory]` and the values' `norms`."""
+    """Shape `[...]` for `coefficients [..., memory]`; `norms` are those of the values."""
     rows = coefficients.float().flatten(0, -2)
     logs: Tensor = _LogEffective.apply(rows, norms)  # type: ignore[no-untyped-call]
     return logs.view(coefficients.shape[:-1])
 
 
 class _LogEffective(torch.autograd.Function):
-    """The same for `[row, memory]`, with few passes over the coefficients."""
+    """`coefficients` are `[row, memory]`; few passes over them."""
 
     @staticmethod
     def forward(ctx: Any, coefficients: Tensor, norms: Tensor) -> Tensor:
         total, squares = coefficients @ norms, coefficients.square() @ norms.square()
         ctx.save_for_backward(coefficients, norms, total, squares)
-        return ((total.square() + _TINY) / (squares + _TINY)).log()
+        return ((total.square() + _EPSILON) / (squares + _EPSILON)).log()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
         coefficients, norms, total, squares = ctx.saved_tensors
-        by_total = outer[0] * 2 * total / (total.square() + _TINY)
-        by_squares = -outer[0] / (squares + _TINY)
+        by_total = outer[0] * 2 * total / (total.square() + _EPSILON)
+        by_squares = -outer[0] / (squares + _EPSILON)
         scaled = coefficients * (2 * by_squares)[:, None]
         by_norm = by_total @ coefficients + norms * (scaled * coefficients).sum(0)
         return scaled.mul_(norms.square()).addr_(by_total, norms), by_norm

@@ -1,13 +1,13 @@
 """Turns documents into token streams: the tokenizer, what is held out, and the windows of every step.
 
-A document becomes the beginning token and then its sentences, each encoded alone and followed by a line feed, so a
-sentence has the same tokens in training and in mining.
+A document is the beginning token and its sentences, each encoded alone and followed by a line feed, so a sentence has
+the same tokens in training and in mining.
 
 Held out (definitions.md section 3): documents whose hash is below a threshold, without those that share a run of tokens
-with training text. Such a document returns to training, and so do those that share a run with it, until none moves.
+with training text.
 
-Planted (the ground truth of `mnemoscope audit`; Carlini et al. 2019, The Secret Sharer): strings, each repeated as
-often as its group. A repetition is a sentence of its own, at a seeded position of a document that cannot be held out.
+Planted (ground truth of `mnemoscope audit`; Carlini et al. 2019, The Secret Sharer): strings, each repeated as often as
+its group. A repetition is a sentence at a random position of a document that cannot be held out.
 """
 
 import json
@@ -31,11 +31,10 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
-"""The tokenizer is trained on a random sample of about this size, or on all of a smaller text."""
-
+"""Approximate size of the random sample that the tokenizer is trained on."""
 READ_ALONE = 50_000
 RUN = 50
-"""Length in tokens of a run that a held-out document may not share with training text."""
+"""Tokens of a run that no held-out document shares with training text."""
 
 Tokens = NDArray[np.uint16]
 Plants = tuple[tuple[str, int], ...]
@@ -43,17 +42,15 @@ Plants = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class TextSource:
-    """The training text: specifications for `mnemoscope.corpus.open_source`, or the documentation on this machine."""
-
     corpora: tuple[str, ...] = ()
-    """Read in order; the documentation if empty."""
+    """Specifications for `open_source`, read in order; the documentation on this machine if empty."""
     validation: str | None = None
-    """A text that is only used to measure the loss."""
+    """A text on which only the loss is measured."""
     max_bytes: int | None = None
-    """Reading `corpora` stops before the document that would exceed it; the first is always read."""
+    """Of `corpora`: reading stops before the document that would exceed it, but not before the first."""
     text_field: str = "text"
     split: str = "sentence"
-    """The unit of a sentence, and with `line` of a document, as in mining."""
+    """The unit of a sentence, and if `line`, of a document."""
     part: str = "all"
     plants: Plants = ()
 
@@ -63,7 +60,7 @@ class TextSource:
 
 @dataclass(frozen=True)
 class Text:
-    """One stream: `tokens [position]`, and the positions where `sentences` and `documents` start."""
+    """`sentences` and `documents` are the positions in `tokens` where they start."""
 
     tokens: Tokens
     sentences: NDArray[np.int64]
@@ -82,15 +79,15 @@ class TrainingData:
 
     @cached_property
     def between_sentences(self) -> list[int]:
-        """The beginning token and the line feed, which a sentence read alone does not have."""
+        """The beginning token and the line feed."""
         return [0, *self.tokenizer.encode("\n", add_special_tokens=False).ids]
 
 
 def prepare_text(
     recipe: Recipe, directory: Path, *, say: Callable[[str], None], wanted: TextSource | None = None
 ) -> TrainingData:
-    """The text as tokens, stored in `directory`. Raises TrainingError if that holds another text, or it is too little;
-    CorpusError.
+    """The text as tokens, stored in `directory`. Raises CorpusError, and TrainingError for too little text or if
+    `directory` has another text.
     """
     wanted = wanted or TextSource()
     record = directory / "text.json"
@@ -100,7 +97,7 @@ def prepare_text(
         write_bytes(record, json.dumps({**facts, "wanted": asdict(wanted)}).encode())
     facts = _read_record(record)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    if tokenizer.get_vocab_size() > recipe.vocabulary or _of(facts["wanted"]) != wanted:
+    if tokenizer.get_vocab_size() > recipe.vocabulary or _parse_source(facts["wanted"]) != wanted:
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
     names = ("training", "held_out") if wanted.validation is None else ("training", "held_out", "validation")
     texts = {name: _load(directory / f"{name}.npz") for name in names}
@@ -131,9 +128,9 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
     candidates = hashes < threshold
     plant(split, source.plants, usable=np.flatnonzero(~candidates).tolist(), seed=recipe.seed)
     say(f"{len(split)} documents; training the tokenizer")
-    learned = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
+    sampled = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
     tokenizer = train_tokenizer(
-        (s for sentences, taken in zip(split, learned, strict=True) if taken for s in sentences), recipe.vocabulary
+        (s for sentences, taken in zip(split, sampled, strict=True) if taken for s in sentences), recipe.vocabulary
     )
     streams = []
     for number, sentences in enumerate(split):
@@ -158,7 +155,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
 
 
 def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
-    """Divides the strings of a file at random into equal groups, one for each number in `times`. Raises OptionError,
+    """Divides the strings of a file at random into equal groups, one per number in `times`. Raises OptionError,
     CorpusError.
     """
     if not times or min(times) < 1 or len(set(times)) < len(times):
@@ -176,7 +173,7 @@ def parse_times(text: str) -> tuple[int, ...]:
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:
-    """Inserts every repetition between two sentences of a random document of `usable`. Raises TrainingError."""
+    """Inserts each repetition at a random place in a random document of `usable`. Raises TrainingError."""
     if plants and not len(usable):
         raise TrainingError("no document is left to plant strings into; give a text of more documents")
     generator = np.random.default_rng((seed, 6))
@@ -187,16 +184,16 @@ def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], 
 
 
 def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The candidates that share no run of `RUN` tokens with training text. Stores only the candidates' runs."""
+    """The candidates that share no run of `RUN` tokens with training text, to which the others return."""
     held = candidates.copy()
-    runs = {i: _runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
+    runs = {i: _hash_runs(streams[i]) for i in map(int, np.flatnonzero(candidates))}
     known = np.unique(np.concatenate([*runs.values(), np.empty(0, np.uint64)]))
     if not len(known):
         return held
     places = {i: np.searchsorted(known, own) for i, own in runs.items()}
     taken = np.zeros(len(known), bool)  # which runs occur in training text
     for i in map(int, np.flatnonzero(~candidates)):
-        own = _runs(streams[i])
+        own = _hash_runs(streams[i])
         index = np.minimum(np.searchsorted(known, own), len(known) - 1)
         taken[index[known[index] == own]] = True
     while moved := [k for k in places if held[k] and taken[places[k]].any()]:
@@ -206,7 +203,7 @@ def independent_candidates(streams: Sequence[Tokens], candidates: NDArray[np.boo
     return held
 
 
-def _runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
+def _hash_runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
     count = len(tokens) - RUN
     if count < 1:
         return np.empty(0, np.uint64)
@@ -235,7 +232,7 @@ def _documents(wanted: TextSource) -> Iterator[str]:
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_bytes())
-        _of(facts.setdefault("wanted", {}))
+        _parse_source(facts.setdefault("wanted", {}))
         sound = isinstance(facts["documents"], int) and isinstance(facts["held_out_keys"], list)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound = False
@@ -245,13 +242,13 @@ def _read_record(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _of(begun: dict[str, Any]) -> TextSource:
+def _parse_source(begun: dict[str, Any]) -> TextSource:
     plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
     return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `vocabulary` tokens; token 0 is the beginning token."""
+    """Byte-level BPE of at most `vocabulary` tokens; token 0 is the beginning token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -266,7 +263,7 @@ def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
 
 
 def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
-    """The windows `[batch, context + 1]` of one step; every epoch tiles the text at another phase, in another order."""
+    """Windows `[batch, context + 1]`; every epoch divides the text at another offset, and shuffles."""
     length = recipe.context + 1
     each = max(1, (len(text.tokens) - 2 * length) // recipe.context)
     rows = []
@@ -284,7 +281,7 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
 
 
 def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
-    """Sentences as tokens that fit the model's context: of the demo's text, or a sample of its own training text."""
+    """Sentences as tokens, cut to the model's context: of the demo's text, or a sample of the corpora."""
     if text.wanted.corpora:
         stream = text.training
         sample = np.random.default_rng((recipe.seed, 2)).permutation(len(stream.sentences))[:READ_ALONE]

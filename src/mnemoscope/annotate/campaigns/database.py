@@ -1,7 +1,4 @@
-"""Opens the database of annotations and turns its errors into one plain line.
-
-A SQLite file inside the atlas by default, or `postgresql://...` for a team.
-"""
+"""Opens the database of annotations, by default an SQLite file inside the atlas, and turns its errors into one line."""
 
 import re
 import sqlite3
@@ -21,14 +18,14 @@ from mnemoscope.annotate.judgements.reading import ANNOTATIONS, VERSION
 from mnemoscope.errors import AnnotationError
 
 WAIT_SECONDS = 30
-_REACH = 10
+_CONNECT_SECONDS = 10
 _LOCK = 6_364_136_223
-"""The PostgreSQL advisory lock held while tables are created."""
+"""PostgreSQL's advisory lock while tables are created."""
 
 
 @final
 class Database:
-    """A database of annotations: `reading()` and `writing()` yield a connection inside a transaction."""
+    """`reading()` and `writing()` yield a connection inside a transaction."""
 
     def __init__(self, url: URL, *, atlas: str) -> None:
         """`atlas` is the sha256 of its manifest. Raises AnnotationError."""
@@ -37,7 +34,7 @@ class Database:
         self.name = format_address(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.engine = _engine(url)
-        # Threads of one process queue on this lock: SQLite's own waiting sleeps and is unordered.
+        # Threads of one process wait here, since SQLite's waiting sleeps and is unordered.
         self._turn: AbstractContextManager[Any] = threading.Lock() if self.sqlite else nullcontext()
         try:
             self._open()
@@ -57,7 +54,7 @@ class Database:
 
     @contextmanager
     def writing(self, *, alone: bool = False) -> Iterator[Connection]:
-        """A connection whose changes are stored all or not at all; `alone`: no other like it runs meanwhile."""
+        """`alone`: no other transaction with `alone` runs at the same time."""
         engine = self.engine.execution_options(writing=True)
         with self._plain_errors("stored"), self._turn, engine.begin() as connection:
             if alone and not self.sqlite:  # SQLite has one writer anyway
@@ -66,7 +63,7 @@ class Database:
 
     @contextmanager
     def _plain_errors(self, done: str) -> Iterator[None]:
-        """Turns database errors into one line with the reason and a remedy, without passwords."""
+        """Raises AnnotationError for a database error: one line with reason and remedy, without passwords."""
         try:
             yield
         except PoolTimeout as error:
@@ -95,9 +92,8 @@ class Database:
             self._check(connection, missing=ours - present)
 
     def _enable_write_ahead_log(self) -> None:
-        """SQLite's write-ahead log lets readers and a writer work at once. The setting is permanent, so it is made only
-        once the file is known to hold annotations. SQLite does not wait here for other processes, so the statement is
-        retried.
+        """Lets readers and a writer work at once. The setting is permanent, so the file must be known to hold
+        annotations. SQLite does not wait here for other processes, so the statement is retried.
         """
         until = time.monotonic() + WAIT_SECONDS
         with self._plain_errors("stored"), self._turn, closing(self.engine.raw_connection()) as connection:
@@ -140,7 +136,7 @@ class Database:
 
 
 _KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
-"""PostgreSQL's keyword form of an address, which is no path and may hold a password."""
+"""PostgreSQL's keyword form of an address, which may hold a password."""
 _NO_ADDRESS = "the address of the annotations is none; write postgresql://USER@HOST/NAME"
 _ADVICE = (
     ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
@@ -155,13 +151,13 @@ _ADVICE = (
 
 
 def address(given: str | Path | None, folder: Path) -> URL:
-    """The address of the annotations of the atlas in `folder`. Raises AnnotationError, without showing a password, for
-    anything but a path, `sqlite:///...` or `postgresql://...`, and for a symbolic link at the atlas's own place.
+    """The address of annotations: a path, `sqlite:///...` or `postgresql://...`, by default in the atlas's `folder`.
+    Raises AnnotationError, without a password in the text, for any other, and for a symbolic link in the folder.
     """
     if given is None:
         given = folder / ANNOTATIONS
         if given.is_symlink():
-            # An atlas may come from a stranger; writing through its link would write anywhere.
+            # The atlas may be untrusted, and writing through its link would write anywhere.
             raise AnnotationError(f"{given} is a link; name the file that it leads to with --annotations")
     if isinstance(given, Path) or "://" not in given:
         if isinstance(given, str) and _KEYWORDS.search(given):
@@ -177,7 +173,7 @@ def address(given: str | Path | None, folder: Path) -> URL:
     if backend not in ("postgresql", "postgres"):
         raise AnnotationError(f"annotations cannot be kept in {backend}; give a path, or postgresql://USER@HOST/NAME")
     if "@" in (url.host or "") or "@" in (url.database or ""):
-        # The rest of a password would be parsed as host or name, and shown.
+        # A part of a password would be parsed as host or name, and shown.
         raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")
     return url.set(drivername="postgresql+psycopg")
 
@@ -214,7 +210,7 @@ def _file(path: Path) -> URL:
 def _engine(url: URL) -> Engine:
     sqlite = url.get_backend_name() == "sqlite"
     own = {"timeout": WAIT_SECONDS, "isolation_level": None}
-    remote = {"connect_timeout": _REACH, "application_name": "mnemoscope"}
+    remote = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mnemoscope"}
     try:
         engine = create_engine(
             url,
@@ -243,6 +239,6 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A writer that reads first would fail if another one wrote before it writes.
+    # A transaction that reads first fails to write if another one has written in between.
     writing = connection.get_execution_options().get("writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,7 +1,6 @@
-"""Exports judgements as CSV or JSONL, every row in order of time, and imports them into another database.
+"""Exports all judgements, also retracted and unfinished ones, as CSV or JSONL, and imports them into another database.
 
-A file holds all judgements, also retracted and unfinished ones. An import adds missing rows and changes none; importing
-twice is importing once. Statistics are in results.py.
+An import adds missing rows and changes none.
 """
 
 import csv
@@ -23,12 +22,12 @@ from mnemoscope.foundation.files import write_bytes
 
 FORMS = ("csv", "jsonl")
 _FORMULA = re.compile(r"'*[=+\-@]")
-"""The start of a cell that a spreadsheet would read as a formula, or that was escaped for this reason."""
+"""The start of a cell that a spreadsheet would read as a formula, possibly escaped."""
 _TABLES = dict(zip(("judgement", "verdict", "finish"), GROWING, strict=True))
 
 
 def export(store: Store, path: str | Path) -> int:
-    """Writes every row to `path` (.csv or .jsonl) and returns their number. Raises AnnotationError, StoreFailed."""
+    """Writes all rows to `path` (.csv or .jsonl); returns their number. Raises AnnotationError, StoreFailed."""
     where = Path(path)
     write_bytes(where, as_text(store, _form(where)).encode())
     return len(rows(store))
@@ -47,7 +46,7 @@ def as_text(store: Store, form: str) -> str:
 
 
 def rows(store: Store) -> list[Row]:
-    """Every row of the append-only tables, joined with its item, by time; the fields are in rules.py."""
+    """All rows of the append-only tables, joined with their items, by time; fields: `rules.FIELDS`."""
     events = []
     with store.database.reading() as connection:
         common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
@@ -68,10 +67,10 @@ def rows(store: Store) -> list[Row]:
 
 
 def import_judgements(store: Store, path: str | Path) -> int:
-    """Adds the rows of an exported file that are missing, all or none, and returns their number.
+    """Adds the missing rows of an exported file, all or none, and returns their number.
 
     Starts the file's campaign if there is none. Unknown authors become annotators without an invitation. Raises
-    AnnotationError, naming the line, for an invalid row or one that contradicts the database.
+    AnnotationError with the line of an invalid row, or of one that contradicts the database.
     """
     where = Path(path)
     form = _form(where)
@@ -162,7 +161,7 @@ def _read_campaign(connection: Connection) -> Row | None:
 
 
 def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would read as a formula is prefixed with an apostrophe."""
+    """Prefixes text that a spreadsheet would read as a formula with an apostrophe."""
     if isinstance(value, str):
         return f"'{value}" if _FORMULA.match(value) else value
     return json.dumps(value) if isinstance(value, list | dict) else value
@@ -176,7 +175,7 @@ def _form(path: Path) -> str:
 
 
 def _lines(file: TextIO, path: Path, form: str) -> Iterator[tuple[int, str | list[str]]]:
-    """The number and content of every line: JSON, or a table's cells. Raises AnnotationError."""
+    """The number and content of each line: JSON, or cells. Raises AnnotationError."""
     if form == "jsonl":
         yield from enumerate(file, start=1)
         return

@@ -1,8 +1,7 @@
-"""Samples a campaign's items from an atlas by a seed, and reads the prefixes that each item shows.
+"""Samples a campaign's items from an atlas, and reads the prefixes that each item shows.
 
-Items are keys, controls made of random prefixes, compositions, and memories that an annotator chose. The same atlas,
-seed and sizes give the same items. A key's prefixes are its 25 best triggers, equal prefixes once. Nothing shown
-identifies the item. Never writes into the atlas.
+The same atlas, seed and sizes give the same items. A key shows its 25 best triggers, equal prefixes once; a control
+shows random prefixes. Nothing shown identifies the item.
 """
 
 import hashlib
@@ -27,15 +26,14 @@ from mnemoscope.foundation.formatting import before_token
 Row = dict[str, Any]
 
 CASES = "analyses/refinement_events.cases.parquet"
-"""Where the question refinement_events lists compositions of the last layer."""
 _TEXTS = ("prefix_text", "residual_text", "ffn_text", "output_text")
-_TRIES = 40
-"""Background prefixes drawn for a control, per prefix shown."""
+_DRAWS_PER_PREFIX = 40
+"""Background prefixes drawn for each prefix of a control."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item before it has a code; `memory` is a control's number or a case's prefix."""
+    """`memory` is a control's number or a case's prefix."""
 
     kind: str
     layer: int
@@ -43,7 +41,7 @@ class Item:
     content: Any
 
     def as_row(self, uid: str) -> Row:
-        """The row of table `items`. Without the campaign's secret `uid`, the code reveals nothing."""
+        """The row in `items`. Without the campaign's secret `uid`, the code reveals nothing."""
         content = json.dumps(self.content)
         named = f"{uid}:{self.kind}:{self.layer}:{self.memory}:{content}"
         return asdict(self) | {"code": hashlib.sha256(named.encode()).hexdigest()[:20], "content": content}
@@ -51,8 +49,6 @@ class Item:
 
 @dataclass(frozen=True)
 class ShownPrefix:
-    """A prefix on display: the text before the trigger token, and that token's text."""
-
     number: int
     before: str
     token: str
@@ -89,7 +85,7 @@ def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mappi
 
 
 def store_chosen(connection: Connection, layer: int, memory: int, code: str | None = None) -> str:
-    """Stores a memory that an annotator chose outside the campaign; returns its code, a new one by default."""
+    """Stores a memory that an annotator chose; returns its code, a random one by default."""
     row = Item("chosen", layer, memory, None).as_row(secrets.token_hex(16))
     connection.execute(items.insert().values(row | {"code": code or row["code"]}))
     return code or str(row["code"])
@@ -119,7 +115,7 @@ def sample_keys(atlas: Atlas, *, per_layer: int, seed: int) -> list[Item]:
 
 
 def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) -> list[Item]:
-    """Controls: each shows distinct random prefixes, as many as one of the keys shows (usually 25)."""
+    """Each shows distinct random prefixes, as many as one of the keys (usually 25)."""
     if not count:
         return []
     rows = atlas.table("background").select("sentence", "position").unique(maintain_order=True).rows()
@@ -133,7 +129,7 @@ def sample_controls(atlas: Atlas, *, count: int, keys: list[Item], seed: int) ->
     for number in range(count):
         random = np.random.default_rng((seed, 2, number))
         size = sizes[int(random.integers(len(sizes)))]
-        order = random.permutation(len(rows))[: _TRIES * size]
+        order = random.permutation(len(rows))[: _DRAWS_PER_PREFIX * size]
         places = _different_places(atlas, [rows[place] for place in order], size)
         controls.append(Item("control", atlas.layers[number % len(atlas.layers)], number, places))
     return controls

@@ -1,8 +1,6 @@
 """Statistics of people's judgements: Figure 2, false alarms, agreement, and comparison with automatic patterns.
 
-Counts only finished items of the campaign. Tables have the form of every answer (layer, name, value, count, low, high);
-the numbers of Figure 2 are those of the question key_patterns. Each author's judgement of a key is one comparison; for
-intervals, a key with all its prefixes and authors is a cluster.
+Counts only finished items of the campaign. For intervals, a key with all its prefixes and authors is a cluster.
 """
 
 import json
@@ -23,10 +21,10 @@ from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, cluste
 from mnemoscope.patterns import coverage
 
 KEY = ("layer", "memory")
-_EVERY = pl.lit(True)
+_ALL = pl.lit(True)
 Numbers = Iterable[tuple[int | None, str, Estimate]]
 Unit = Sequence[Hashable]
-"""The values that different authors gave to one unit; missing ones are left out."""
+"""The values that authors gave to one unit, without missing ones."""
 _SCHEMA = {
     "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
 }  # fmt: skip
@@ -35,27 +33,24 @@ _PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": p
 
 @dataclass(frozen=True)
 class Results:
-    """Tables of the statistics. `layer` is null in totals; an undefined value is null."""
+    """Tables have layer (null in totals), name, value (null if undefined), count, low, high; `authors` differs."""
 
     figure: pl.DataFrame
-    """Figure 2 from people, by layer and in all: shares of prefixes by kind, keys_with_pattern, patterns_per_key."""
+    """Figure 2, by layer and in all; names as in the question key_patterns."""
     controls: pl.DataFrame
     """False alarms: `controls_with_pattern` of the controls, `controls_covered` of their prefixes."""
     agreement: pl.DataFrame
     """Krippendorff's alpha between authors: `key_class`, `trigger_marked`, `trigger_class`, `composition`."""
     automatic: pl.DataFrame
-    """People against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
+    """Against patterns.parquet, by layer and in all: precision, recall, same_kind, same_class."""
     compositions: pl.DataFrame
-    """Shares of compositions whose majority verdict is `related` or `distant`, or a tie (`split`)."""
+    """As `majority_calls`."""
     authors: pl.DataFrame
     """author, keys, controls and compositions finished, patterns_per_key, controls_with_pattern."""
 
 
 def compute_results(store: Store) -> Results:
-    """All statistics of the judgements so far; tables are empty, or values null, where there are none.
-
-    Raises AnnotationError, or AtlasDamaged.
-    """
+    """Tables are empty, or values null, without judgements. Raises AnnotationError, AtlasDamaged."""
     with store.database.reading() as connection:
         judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
         cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
@@ -96,7 +91,7 @@ def _control_prefixes(connection: Connection) -> pl.DataFrame:
 
 
 def _marks(prefixes: pl.DataFrame, judged: pl.DataFrame) -> pl.DataFrame:
-    """Every author's kind for each prefix of the keys they judged; `none` if no pattern of the author names it."""
+    """Each author's kind for each prefix of the keys they judged; `none` without a pattern."""
     schema = {"layer": pl.Int16, "memory": pl.Int32, "group": pl.Int16, "kind": pl.String, "author": pl.String}
     frames = [pl.DataFrame(schema=schema)]
     for (layer, author), rows in judged.group_by("layer", "author", maintain_order=True):
@@ -156,11 +151,10 @@ def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) ->
 
 
 def alpha(clusters: Sequence[Sequence[Unit]], *, seed: int = 0) -> Estimate:
-    """Krippendorff's alpha for nominal data: 1 - D_o / D_e over the coincidence matrix (Content Analysis, 2004, chapter
-    11), with the number of pairable values and a 95 % interval.
+    """Krippendorff's alpha for nominal data (Content Analysis, 2004, chapter 11); the count is that of pairable values.
 
-    Units come in clusters (the prefixes of one key), which a seeded bootstrap resamples. Undefined with fewer than two
-    pairable values, or if all are equal.
+    A bootstrap resamples the clusters of units (the prefixes of one key). Undefined for fewer than two pairable values,
+    or if all are equal.
     """
     names = {
         value: place for place, value in enumerate(dict.fromkeys(v for units in clusters for u in units for v in u))
@@ -192,7 +186,7 @@ def _alpha(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     margins = matrices.sum(2)
     observed = whole - np.trace(matrices, axis1=1, axis2=2)
     expected = np.square(whole) - np.square(margins).sum(1)
-    # Margins are sums of fractions, so a zero may be off by rounding.
+    # Margins are sums of fractions, so a zero may be inexact.
     some = expected > 1e-9 * np.maximum(1.0, np.square(whole))
     ratio = np.divide((whole - 1) * observed, expected, out=np.full(len(whole), np.nan), where=some)
     alphas: NDArray[np.float64] = 1 - ratio
@@ -208,9 +202,9 @@ def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], 
 
 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:
-    """By layer and in all, `precision`: of the prefixes that automatic patterns explain, the share that people mark;
-    `recall`: of those that people mark, the share explained; `same_kind`: of those that both explain, the share with
-    the same kind; `same_class`: of keys, the share with the same class.
+    """`precision`: of prefixes that automatic patterns explain, the share that people mark; `recall`: of those that
+    people mark, the share explained; `same_kind`: of those of both, the share with the same kind; `same_class`: of
+    keys, the share with the same class.
     """
     if keys.is_empty() or not atlas.has("patterns"):
         return
@@ -232,7 +226,7 @@ def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFram
         yield layer, "same_class", _share_of_keys(own, same)
 
 
-def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _EVERY) -> Estimate:
+def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> Estimate:
     counts = rows.with_columns(hit=hits.cast(pl.Int64), case=cases.cast(pl.Int64))
     keys = counts.group_by(KEY, maintain_order=True).agg(pl.col("hit", "case").sum())
     return clustered_share(keys["hit"], keys["case"])

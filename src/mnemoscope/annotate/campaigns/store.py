@@ -1,8 +1,7 @@
-"""The store of one atlas's annotations: one method for each operation of a page, each its own transaction.
+"""The store of one atlas's annotations: one method, and one transaction, for each operation of a page.
 
-Every judgement is a new row, stored once however often it is sent. The rules of blindness are here, those of a single
-judgement in annotate/judgements/rules.py; reading is in views.py. Several stores, in threads or processes, may use one
-database at once. Invitations are secrets; only their hash is stored. Paper, section 3.1.
+Every judgement is a new row, which is stored once even if it is sent again. The rules of blindness are here, those of a
+single judgement in judgements/rules.py. Several stores, in threads or processes, may use one database at once.
 """
 
 import hashlib
@@ -35,12 +34,11 @@ PEOPLE = select(annotators.c.name, annotators.c.role)
 
 @dataclass(frozen=True)
 class SavedJudgement:
-    """A stored judgement; `again` if it had been stored before."""
-
     key: str
     made_at: str
     pattern: int | None = None
     again: bool = False
+    """Whether it had been stored before."""
 
 
 def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
@@ -59,7 +57,7 @@ def find_row(connection: Connection, table: Table, *, author: str, key: str) -> 
 
 @dataclass(frozen=True)
 class Turn:
-    """One judgement of an item (or of ALL_WORK) under a key of its own. Every method may raise AnnotationError."""
+    """One judgement of an item, or of ALL_WORK. Every method may raise AnnotationError."""
 
     connection: Connection
     item: items.Row
@@ -70,7 +68,7 @@ class Turn:
         return views.read_history(self.connection, self.item["id"], self.annotator.name)[0]
 
     def save(self, pattern: int | None, state: State) -> SavedJudgement:
-        """Stores a pattern (`pattern` None: a new one), or its retraction."""
+        """`pattern` None is a new one; state NONE retracts it."""
         if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
         known = self.patterns()
@@ -83,8 +81,8 @@ class Turn:
         return self.add_state(pattern, state)
 
     def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
-        """The row stored under the key, or None. Raises AnnotationError if the key belongs to another judgement, if the
-        judgement would not be blind, and for a pattern of a finished item.
+        """The judgement stored under the key, or None. Raises AnnotationError if that is another one, if the new one
+        would not be blind, and for a pattern of a finished item.
         """
         item, name = self.item, self.annotator.name
         row = find_row(self.connection, table, author=name, key=self.key)
@@ -105,7 +103,7 @@ class Turn:
         return None
 
     def add_state(self, pattern: int, state: State, *, undoes: str | None = None, suffix: str = "") -> SavedJudgement:
-        """Stores a state of a pattern; `suffix` tells its key from that of another row of the same judgement."""
+        """`suffix` makes the key of a second row of the same judgement."""
         about = {"layer": self.item["layer"], "memory": self.item["memory"], "pattern": pattern}
         control = int(self.item["kind"] == "control")
         key = f"{self.key}{suffix}"
@@ -120,8 +118,8 @@ class Turn:
         return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
 
     def _time(self, table: Table) -> str:
-        """The current time, or just after the author's latest row on the item if a clock was set back: the last row
-        must win.
+        """The current time, or if a clock was set back, just after the author's latest row on the item: the last row
+        counts.
         """
         statement = select(func.max(table.c.made_at)).where(
             table.c.item == self.item["id"], table.c.author == self.annotator.name
@@ -134,37 +132,35 @@ class Turn:
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
-    """Opens the annotations of the atlas: its own annotations.sqlite, another file, or `postgresql://USER@HOST/NAME`.
-
-    Created if there are none. Raises AnnotationError if the database cannot be reached, is damaged, or is of another
-    version or another atlas.
+    """Opens or creates the annotations of the atlas: its own annotations.sqlite, another file, or
+    `postgresql://USER@HOST/NAME`. Raises AnnotationError if the database cannot be reached, is damaged, or is of
+    another version or another atlas.
     """
     return Store(atlas, Database(address(at, atlas.path), atlas=atlas.manifest_hash))
 
 
 @final
 class Store(AbstractContextManager["Store"]):
-    """The annotations of one atlas; close it, or use it in a `with` block. Every method may raise AnnotationError."""
+    """Close it, or use it in a `with` block. Every method may raise AnnotationError."""
 
     def __init__(self, atlas: Atlas, database: Database) -> None:
         self.atlas = atlas
         self.database = database
-        self._shown = Cache(CACHE_SIZE)
+        self._prefix_cache = Cache(CACHE_SIZE)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Closes the database. Saved judgements do not depend on it."""
         self.database.close()
 
     def start_campaign(
         self, *, keys_per_layer: int = 10, controls: int | None = None, cases: int = 100, seed: int = 0
     ) -> Campaign:
-        """Samples the items to judge, or returns the campaign if it was started with the same sizes and seed.
+        """Samples the items to judge, or returns the campaign with the same sizes and seed.
 
-        controls: in all; None: a fifth of the keys, at least 5. cases: compositions of those that `mnemoscope analyze`
-        listed. Raises AnnotationError if there is another campaign: a database holds one.
+        controls: in all; None: a fifth of the keys, at least 5. cases: of the compositions that `mnemoscope analyze`
+        listed. Raises AnnotationError if the database has another campaign.
         """
         sizes, sampled = items.sample(
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
@@ -190,7 +186,7 @@ class Store(AbstractContextManager["Store"]):
         return None if row is None else Campaign(*row)
 
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
-        """Adds an annotator (or host) and returns the secret of their link, which is shown only once."""
+        """Adds an annotator (or host). The secret of their link cannot be read again."""
         rules.check_choice(role, tables.ROLES, what="role")
         annotator = Annotator(rules.check_name(name), role)
         token = secrets.token_urlsafe(24)
@@ -199,12 +195,12 @@ class Store(AbstractContextManager["Store"]):
         return Invitation(annotator, token)
 
     def renew(self, name: str) -> Invitation:
-        """A new secret for an annotator; the old one becomes void."""
+        """Replaces an annotator's secret."""
         token = secrets.token_urlsafe(24)
         return Invitation(self._replace_token(name, _hash_token(token)), token)
 
     def withdraw(self, name: str) -> None:
-        """Voids an annotator's secret; their judgements stay."""
+        """Deletes an annotator's secret; their judgements stay."""
         self._replace_token(name, None)
 
     def _replace_token(self, name: str, token_hash: str | None) -> Annotator:
@@ -222,7 +218,7 @@ class Store(AbstractContextManager["Store"]):
         return None if row is None else Annotator(*row)
 
     def annotators(self) -> tuple[Annotator, ...]:
-        """All annotators, invited or imported, in the order of their invitations."""
+        """All annotators, invited or imported, the oldest first."""
         with self.database.reading() as connection:
             return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
 
@@ -232,7 +228,6 @@ class Store(AbstractContextManager["Store"]):
             return views.list_places(connection, annotator)
 
     def progress(self, annotator: Annotator) -> views.Progress:
-        """The annotator's numbers of items and finished items, and whether all work is handed in."""
         with self.database.reading() as connection:
             places = views.list_places(connection, annotator)
             handed_in = views.has_submitted(connection, annotator)
@@ -240,7 +235,7 @@ class Store(AbstractContextManager["Store"]):
         return views.Progress(len(keys), sum(keys), len(cases), sum(cases), handed_in)
 
     def view(self, code: str, annotator: Annotator) -> KeyView | CaseView:
-        """An item as the annotator sees it: its prefixes and their own judgements. A campaign's keys stay unnamed."""
+        """An item with the annotator's own judgements; a campaign's keys are unnamed."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
             if item["kind"] == "case":
@@ -250,10 +245,7 @@ class Store(AbstractContextManager["Store"]):
             return views.key_view(connection, item, annotator, self._read_prefixes(item), chosen)
 
     def view_memory(self, memory: MemoryId, annotator: Annotator) -> KeyView:
-        """A memory outside the campaign as an annotator sees it. Stores nothing, even if nothing was judged yet.
-
-        Its code is the memory's name until `choose` assigns another. Raises MemoryIdError.
-        """
+        """A memory outside the campaign. Its code is the memory's name until `choose`. Raises MemoryIdError."""
         memory_id = self.atlas[memory].id
         number = self.atlas.number(memory_id)
         with self.database.reading() as connection:
@@ -273,10 +265,8 @@ class Store(AbstractContextManager["Store"]):
         self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],
         pattern: int | None = None, key: str | None = None,
     ) -> SavedJudgement:  # fmt: skip
-        """Stores a pattern: its class, its description, and the numbers of the prefixes that share it (at least 3).
-
-        pattern: the annotator's number of this item's pattern; None: a new one. key: the same for every attempt to send
-        this judgement, which is then stored once.
+        """Stores a pattern. marks: the numbers of the prefixes that share it, at least 3. pattern: its number, None for
+        a new one. key: the same for every attempt to send this judgement, which is then stored once.
         """
         checked = rules.check_choice(kind, rules.PATTERN_KINDS, what="class"), rules.check_description(description)
         number = None if pattern is None else rules.check_pattern(pattern)
@@ -287,13 +277,12 @@ class Store(AbstractContextManager["Store"]):
             return turn.save(number, State(*checked, triggers))
 
     def retract(self, code: str, annotator: Annotator, *, pattern: int, key: str | None = None) -> SavedJudgement:
-        """Retracts a pattern: it no longer counts, but its row stays."""
         number = rules.check_pattern(pattern)
         with self._turn(self._item(code), annotator, key) as turn:
             return turn.save(number, views.NONE)
 
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
-        """Undoes the latest step on this item; repeated calls undo earlier ones."""
+        """Undoes the annotator's latest step on this item that is not undone yet."""
         with self._turn(self._item(code), annotator, key) as turn:
             if stored := turn.begin(judgements):
                 return stored
@@ -323,13 +312,13 @@ class Store(AbstractContextManager["Store"]):
             return turn.add(finishes, finished=int(done))
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
-        """Gives a composition of the last layer the verdict `related` or `distant`; `none` retracts it."""
+        """The verdict on a composition: `related` or `distant`; `none` retracts it."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
             return turn.begin(verdicts, verdict=verdict) or turn.add(verdicts, verdict=verdict)
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
-        """Hands in all work: from then on the annotator sees others' judgements and can change nothing."""
+        """From then on the annotator sees others' judgements and can change nothing."""
         with self._turn(ALL_WORK, annotator, key) as turn:
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
@@ -349,7 +338,7 @@ class Store(AbstractContextManager["Store"]):
         return tuple(one for one in others if one is not None)
 
     def read_published(self, memory: MemoryId | None = None) -> pl.DataFrame:
-        """The final judgements that may be shown, of all memories or one; columns of judgements/reading.py."""
+        """The final judgements that may be shown, of all memories or one; columns as of `read_judgements`."""
         with self.database.reading() as connection:
             place = None if memory is None else (memory.layer, self.atlas.number(memory))
             rows = views.read_judgements(connection, self.database.name, place)
@@ -360,11 +349,11 @@ class Store(AbstractContextManager["Store"]):
         return () if item["kind"] == "case" else self._read_prefixes(item)[1]
 
     def _read_prefixes(self, item: items.Row) -> items.ShownPrefixes:
-        return self._shown.get(item["code"], lambda: items.read_prefixes(self.atlas, item))
+        return self._prefix_cache.get(item["code"], lambda: items.read_prefixes(self.atlas, item))
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
-        """A turn that locks its annotator, whose other transactions wait until this one ends."""
+        """Locks the annotator, so that their other transactions wait until this one ends."""
         known = rules.judgement_key(key)
         statement = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
         with self.database.writing() as connection:
@@ -373,7 +362,7 @@ class Store(AbstractContextManager["Store"]):
             yield Turn(connection, item, annotator, known)
 
     def _item(self, code: str, *, case: bool = False) -> items.Row:
-        """The item, read in its own transaction: items never change, and reading the atlas must not block others."""
+        """Uses a transaction of its own: items never change, and reading the atlas must not block others."""
         with self.database.reading() as connection:
             item = items.read_item(connection, code)
         if item["kind"] == "case" and not case:
@@ -384,5 +373,5 @@ class Store(AbstractContextManager["Store"]):
 
 
 def _hash_token(token: str) -> str:
-    # A plain hash is enough for a token of 24 random bytes.
+    # No salt is needed for a token of 24 random bytes.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,6 @@
-"""What annotators and pages read: people, their items with their own judgements, and the judgements of others.
+"""Reads what annotators and pages see: people, their items with their own judgements, and the judgements of others.
 
-Values, and functions that read them over a connection; writes nothing. A campaign's judgements stay unpublished until
-all invited annotators have handed in, since pages of memories are open to all.
+A campaign's judgements are unpublished until all invited annotators have handed in, since pages are open to all.
 """
 
 import hashlib
@@ -31,28 +30,25 @@ class Annotator:
 
 @dataclass(frozen=True)
 class Invitation:
-    """A new annotator and the secret of their link, which is stored only as a hash."""
-
     annotator: Annotator
     token: str
+    """The secret of their link, which is stored only as a hash."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """The sizes of a campaign: keys per layer, blind controls in all, compositions of the last layer."""
-
     seed: int
     keys_per_layer: int
     controls: int
     cases: int
     made_at: str
     keys: int
-    """Keys drawn; fewer than keys_per_layer in a layer where fewer memories ever fire."""
+    """The number of keys in all."""
 
 
 @dataclass(frozen=True)
 class AuthoredPattern:
-    """An author's pattern; `marks` are numbers of the view's prefixes."""
+    """`marks` are numbers of the view's prefixes."""
 
     pattern: int
     kind: str
@@ -62,7 +58,7 @@ class AuthoredPattern:
 
 @dataclass(frozen=True)
 class KeyView:
-    """A key, or a control that looks like one: its prefixes and this annotator's judgements."""
+    """A key or control, with this annotator's judgements."""
 
     code: str
     prefixes: tuple[ShownPrefix, ...]
@@ -72,12 +68,12 @@ class KeyView:
     finished: bool
     can_undo: bool
     memory: str | None = None
-    """The memory's name if the annotator chose it; None in a campaign, whose keys are judged blind."""
+    """None in a campaign, whose keys are judged blind."""
 
 
 @dataclass(frozen=True)
 class CaseView:
-    """A composition of the last layer: its prefix, and the tokens of residual, feed-forward layer and output."""
+    """A composition of the last layer, with the tokens of residual, feed-forward layer and output."""
 
     code: str
     prefix: str
@@ -85,9 +81,8 @@ class CaseView:
     ffn: str
     output: str
     verdict: str | None
-    """related, distant, or None."""
+    """related or distant."""
     finished: bool = False
-    """Whether there is a verdict."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Progress:
-    """An annotator's numbers of items; after handing in nothing can be changed."""
+    """An annotator's numbers of items."""
 
     keys: int
     keys_finished: int
@@ -114,31 +109,27 @@ class Progress:
 
 @dataclass(frozen=True)
 class OthersJudgement:
-    """Another author's patterns of an item, or verdict, seen after handing in."""
-
     author: str
     patterns: tuple[AuthoredPattern, ...]
     verdict: str | None = None
 
 
 class State(NamedTuple):
-    """The stored state of a pattern; `triggers` are ranks as JSON."""
-
     kind: str
     description: str
     triggers: str
+    """Ranks as JSON."""
 
 
 NONE = State("none", "", "[]")
 """The state of a pattern that does not exist."""
 
-
 Step = tuple[str, int, State]
-"""A step that can be undone: its key, its pattern, and the state before it."""
+"""The key of a judgement, its pattern, and the state before it."""
 
 
 def as_patterns(states: dict[int, State], ranks: Sequence[int]) -> tuple[AuthoredPattern, ...]:
-    """The patterns in these states, with marks on the prefixes whose triggers have these ranks."""
+    """`ranks` are those of the shown prefixes' triggers."""
     number = {rank: mark for mark, rank in enumerate(ranks)}
     return tuple(
         AuthoredPattern(pattern, kind, text, tuple(number[rank] for rank in json.loads(triggers) if rank in number))
@@ -147,18 +138,18 @@ def as_patterns(states: dict[int, State], ranks: Sequence[int]) -> tuple[Authore
 
 
 def read_history(connection: Connection, item: int, author: str) -> tuple[dict[int, State], list[Step]]:
-    """An author's judgements of one key: the states of the present patterns, and the steps that can be undone."""
+    """An author's present patterns of one key, and the steps that can be undone."""
     statement = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
-    standing: dict[int, State] = {}
+    current: dict[int, State] = {}
     steps: list[Step] = []
     for row in connection.execute(statement.order_by(judgements.c.made_at, judgements.c.id)):
-        before, state = standing.get(row.pattern, NONE), State(row.kind, row.description, row.triggers)
+        before, state = current.get(row.pattern, NONE), State(row.kind, row.description, row.triggers)
         if row.undoes is not None:
             steps = [step for step in steps if step[0] != row.undoes]
         elif state != before:
             steps.append((row.key, row.pattern, before))
-        standing[row.pattern] = state
-    return {number: state for number, state in sorted(standing.items()) if state.kind != "none"}, steps
+        current[row.pattern] = state
+    return {number: state for number, state in sorted(current.items()) if state.kind != "none"}, steps
 
 
 def is_finished(connection: Connection, item: int, author: str) -> bool:
@@ -171,7 +162,7 @@ def read_verdict(connection: Connection, item: int, author: str) -> str | None:
 
 
 def _read_latest(connection: Connection, column: Column[Any], author: str, item: int | None = None) -> dict[int, Any]:
-    """The author's latest value for each item, or for this one, in an append-only table."""
+    """The author's latest value by item, or of `item` only, in an append-only table."""
     table = column.table.c
     statement = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
     rows = connection.execute(statement if item is None else statement.where(table.item == item))
@@ -226,7 +217,7 @@ def read_judgements(connection: Connection, name: str, memory: tuple[int, int] |
 
 
 def is_over(connection: Connection) -> bool:
-    """Whether all annotators with a valid invitation have handed in, so that publishing influences no judgement."""
+    """Whether all annotators with a valid invitation have handed in."""
     handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
     waiting = select(func.count()).select_from(annotators).where(
         annotators.c.role == "annotator", annotators.c.token_hash.is_not(None), annotators.c.name.not_in(handed_in)

@@ -1,7 +1,4 @@
-"""Judgements of keys and compositions: their rows, rules and tables, and which of them are final.
-
-Knows no campaign and changes nothing.
-"""
+"""Judgements of keys and compositions: their rows, rules and tables, and which of them are final."""
 
 from mnemoscope.annotate.judgements.reading import read_judgements, read_verdicts
 

@@ -1,15 +1,9 @@
-"""Reads the final judgements and verdicts from an atlas's annotations.sqlite, and checks that they are about this
-atlas.
+"""Reads the final judgements (paper, section 3.1) and verdicts (section 5.2) from an atlas's annotations.sqlite.
 
-Every judgement is a row with its author and time; nothing is overwritten. An author's latest row about a pattern of a
-memory is final once the author has finished that memory. Campaigns write the file (docs/annotating.md). Paper, section
-3.1: experts marked the triggers that share a pattern, described it and called it shallow or semantic; section 5.2: they
-called compositions of the last layer related or distant.
-
-A file written by hand needs only what docs/patterns.md shows. If `annotations_version` has a column `atlas`, it is the
-sha256 of the manifest that the judgements are about, and the file is refused beside any other. If `judgements` has a
-column `item`, a number in the table `items` with `kind` (key, control, chosen), only judgements of authors who finished
-the item count: the latest row of `finishes`.
+An author's latest row on a pattern of a memory is final if the author has finished that memory. A file written by hand
+needs only the columns in docs/patterns.md. If `annotations_version` has a column `atlas`, it must be the sha256 of the
+atlas's manifest. If `judgements` has a column `item`, only judgements of authors count whose latest row in `finishes`
+says that they finished the item.
 """
 
 import json
@@ -39,7 +33,7 @@ COLUMNS: dict[str, Any] = {
     "control": pl.Boolean, "pattern": pl.Int16, "kind": pl.String, "description": pl.String,
     "triggers": pl.List(pl.Int16), "sampled": pl.Boolean,
 }  # fmt: skip
-"""Of a final judgement; `sampled` is false for a memory that its author chose outside a campaign."""
+"""Of a final judgement; `sampled` is false for a memory that its author chose."""
 _NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
 _PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"
 _FINISHED = """
@@ -53,7 +47,7 @@ WITH_ITEMS = f"""
 SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item
 """
-"""Every judgement in the form of `final_judgements`, from a database with items; valid in SQLite and PostgreSQL."""
+"""The rows of `final_judgements` from a database with items, in SQLite and PostgreSQL."""
 BY_ID = "ORDER BY judgements.id"
 ALL_VERDICTS = """
 SELECT items.memory, verdicts.author, verdicts.verdict
@@ -66,8 +60,6 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
     Columns: author, made_at (UTC), layer, memory, control (a key of random prefixes, whose `memory` is its own number),
     pattern (the author's numbering), kind (shallow, semantic, both or none), description, triggers (ranks), sampled.
-    Sorted by layer, memory, control, sampled, author, pattern.
-
     Raises AnnotationError for judgements of another atlas, AtlasDamaged if the file is no database of annotations or a
     row is invalid, AtlasTooNew, AtlasBusy.
     """
@@ -79,13 +71,12 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
 
 
 def _columns(database: sqlite3.Connection, table: str) -> set[str]:
-    """Empty without such a table."""
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
 def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFrame:
-    """The final judgements: of the finished ones the latest of each author on each pattern. Rows are id, COLUMNS, and
-    whether the author has finished. `name` is the database's, for AtlasDamaged.
+    """The latest finished judgement of each author on each pattern. Rows are id, COLUMNS, and whether the author has
+    finished the item. `name` is the database's, for AtlasDamaged.
     """
     checked = [_check_judgement(name, row[:-1]) for row in rows if row[-1]]
     judgements = pl.DataFrame(checked, schema={"id": pl.Int64, **COLUMNS}, orient="row")
@@ -94,9 +85,7 @@ def final_judgements(rows: Iterable[Sequence[Any]], name: object) -> pl.DataFram
 
 
 def read_verdicts(atlas: Path) -> pl.DataFrame | None:
-    """The final verdicts in an atlas's folder; None without annotations.sqlite. Raises AnnotationError, AtlasDamaged,
-    AtlasTooNew, AtlasBusy.
-    """
+    """Columns: case, author, verdict. None without annotations.sqlite. Raises what `read_judgements` raises."""
     path = Path(atlas) / ANNOTATIONS
     rows = query(
         path, lambda one: one.execute(ALL_VERDICTS) if _columns(one, "verdicts") and _columns(one, "items") else ()
@@ -110,8 +99,8 @@ def read_verdicts(atlas: Path) -> pl.DataFrame | None:
 
 
 def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
-    """The latest verdict of each author on each composition unless retracted, from (case, author, verdict) in order of
-    time.
+    """The latest verdict of each author on each composition, unless retracted. Rows are (case, author, verdict) in
+    order of time.
     """
     last = {(case, author): verdict for case, author, verdict in rows}
     final = [(case, author, verdict) for (case, author), verdict in sorted(last.items()) if verdict != "none"]
@@ -119,7 +108,7 @@ def final_verdicts(rows: Iterable[tuple[Any, ...]]) -> pl.DataFrame:
 
 
 def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
-    """The shares of compositions whose majority verdict is related, or distant, or a tie (split)."""
+    """The shares of compositions by majority verdict: related, distant, or split (a tie)."""
     calls: Counter[str] = Counter()
     for _, rows in verdicts.group_by("case", maintain_order=True):
         related, distant = ((rows["verdict"] == verdict).sum() for verdict in ("related", "distant"))
@@ -128,17 +117,15 @@ def majority_calls(verdicts: pl.DataFrame) -> dict[str, Estimate]:
 
 
 def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | None:
-    """The result of `ask` on the database at `path`, None without a file. Raises AnnotationError, AtlasDamaged,
-    AtlasTooNew, AtlasBusy.
-    """
+    """The result of `ask` on the database at `path`; None without a file. Raises what `read_judgements` raises."""
     if not path.exists():
         return None
     if not path.is_file():
         raise AtlasDamaged(f"{path} is not a file but a folder or a device; move it away")
     try:
-        # SQLite writes beside a database even to read it. Without write access and without a log, the file is complete.
-        alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-        address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+        # SQLite writes beside a database even to read it, unless it is immutable; without a log, the file is complete.
+        immutable = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+        address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
         with closing(sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
@@ -151,7 +138,7 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
                 raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
             if found != VERSION:
                 raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
-            _refuse_another_atlas(database, path)
+            _check_atlas(database, path)
             return list(ask(database))
     except (sqlite3.Error, UnicodeError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -159,7 +146,7 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
         raise AtlasDamaged(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
-def _refuse_another_atlas(database: sqlite3.Connection, path: Path) -> None:
+def _check_atlas(database: sqlite3.Connection, path: Path) -> None:
     if "atlas" not in _columns(database, "annotations_version"):
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")

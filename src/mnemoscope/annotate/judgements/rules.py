@@ -1,7 +1,6 @@
-"""Validates one judgement: names, descriptions, classes, marks, keys and times, and whole rows of an exported file.
+"""Validates the values of one judgement, and rows of an exported file (paper, section 3.1).
 
-Each value is checked by itself; whether a row fits a database is checked in campaigns/import_export.py. Reads no atlas
-and no database. Paper, section 3.1.
+Whether a row agrees with a database is checked in campaigns/import_export.py.
 """
 
 import json
@@ -17,13 +16,13 @@ from mnemoscope.errors import AnnotationError
 Kind = Literal["shallow", "semantic", "both"]
 PATTERN_KINDS: tuple[Kind, ...] = ("shallow", "semantic", "both")
 JUDGED_KINDS = (*PATTERN_KINDS, "none")
-"""Kinds of a judged pattern; `none` means that there is no such pattern, or no longer."""
+"""`none`: there is no such pattern, or it was retracted."""
 VERDICTS = ("related", "distant", "none")
-"""Verdicts on a composition; `none` retracts one."""
+"""On a composition; `none` retracts one."""
 ITEM_KINDS = ("key", "control", "chosen", "case")
-"""A drawn key, a blind control, a memory that an annotator chose, a composition of the last layer."""
+"""A sampled key, a blind control, a memory that an annotator chose, a composition of the last layer."""
 AT_LEAST = 3
-"""Prefixes that a pattern must be in (paper, section 3.1)."""
+"""The fewest prefixes of a pattern (paper, section 3.1)."""
 LONGEST_DESCRIPTION = 500
 LONGEST_NAME = 80
 MOST_PATTERNS = 25
@@ -34,20 +33,20 @@ FIELDS = (
     "undoes", "code", "campaign", "atlas",
 )  # fmt: skip
 """Of an exported row. event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken
-up. A finish without an item means that all work was handed in. campaign: the facts that draw it again.
+up. A finish without an item means that all work was handed in. campaign: CAMPAIGN_FIELDS.
 """
 CAMPAIGN_FIELDS = {"uid": str, "seed": int, "keys_per_layer": int, "controls": int, "cases": int, "made_at": str}
 _EVENTS = {"judgement": JUDGED_KINDS, "verdict": VERDICTS, "finish": ("finished", "taken up")}
-_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that change the direction of their line."""
+_BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Characters that change the direction of text."""
 
 
 def current_time() -> str:
-    """The time as stored: UTC in a fixed width, so that text order is time order."""
     return format_time(datetime.now(UTC))
 
 
 def format_time(time: datetime) -> str:
+    """UTC in a fixed width, so that the order of texts is the order of times."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
@@ -58,8 +57,8 @@ def one_line(text: str, *, what: str, longest: int) -> str:
     if len(line) > longest:
         raise AnnotationError(f"the {what} has {len(line)} characters; at most {longest} fit")
     for char in line:
-        # Neither database stores a lone surrogate, and control or direction characters are invisible.
-        if unicodedata.category(char) in ("Cc", "Cs") or char in _TURNING:
+        # No database stores a lone surrogate; control and direction characters are invisible.
+        if unicodedata.category(char) in ("Cc", "Cs") or char in _BIDIRECTIONAL:
             raise AnnotationError(f"the {what} holds {char!r}, which cannot be read; leave it out")
     return line
 
@@ -72,7 +71,7 @@ def check_name(text: str) -> str:
 
 
 def judgement_key(given: str | None) -> str:
-    """The key under which a judgement is stored once, however often it is sent; a new one if None."""
+    """The key under which a judgement is stored once; a new one if None."""
     if given is None:
         return uuid.uuid4().hex
     if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_-]{8,64}", given):

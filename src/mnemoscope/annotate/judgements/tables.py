@@ -1,8 +1,7 @@
-"""The tables of a database of annotations; stored judgements are never changed or deleted.
+"""The tables of a database of annotations, on SQLite and PostgreSQL.
 
-The same tables on SQLite and PostgreSQL. Three of them are append-only (`judgements`, `verdicts`, `finishes`): triggers
-in the database refuse updates and deletions by any client. Opens no database. A file written by hand may hold less,
-which reading.py also reads (docs/patterns.md).
+`judgements`, `verdicts` and `finishes` are append-only: triggers in the database refuse updates and deletions by any
+client. reading.py also reads files with fewer tables, written by hand (docs/patterns.md).
 """
 
 from typing import Any
@@ -30,8 +29,7 @@ def _flag(name: str) -> Column[Any]:
     return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
 
 
-def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
-    """An append-only table of authors' rows on items; (author, key) is unique."""
+def _events(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
     return Table(
         name,
         metadata,
@@ -47,7 +45,7 @@ def _growing(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], 
 
 
 version = Table("annotations_version", metadata, _not_null("version", Integer), _not_null("atlas", String(64)))
-"""One row: the version, and the sha256 of the manifest of the atlas that all judgements are about."""
+"""One row; `atlas` is the sha256 of the manifest of the atlas that all judgements are about."""
 
 campaigns = Table(
     "campaigns",
@@ -57,7 +55,7 @@ campaigns = Table(
     *(_not_null(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
     _not_null("made_at", String(40)),
 )
-"""At most one row: a database holds one campaign. `uid` is secret: the items' codes are derived from it."""
+"""At most one row. `uid` is secret: the items' codes are derived from it."""
 
 annotators = Table(
     "annotators",
@@ -69,7 +67,7 @@ annotators = Table(
     Column("token_hash", String(64), unique=True),
     _not_null("made_at", String(40)),
 )
-"""People; `folded` is the case-folded name, `token_hash` the sha256 of the invitation's token, null once withdrawn."""
+"""`folded` is the case-folded name, `token_hash` the sha256 of the invitation's token, null after its withdrawal."""
 
 items = Table(
     "items",
@@ -82,11 +80,9 @@ items = Table(
     _not_null("content", Text),
     UniqueConstraint("kind", "layer", "memory"),
 )
-"""Items to judge. `memory` is a control's own number and a case's prefix; `content` is JSON (a control's prefixes, a
-case's texts).
-"""
+"""`memory` is a control's own number or a case's prefix; `content` is JSON (a control's prefixes, a case's texts)."""
 
-judgements = _growing(
+judgements = _events(
     "judgements",
     "judgements_of_item",
     _not_null("layer", Integer),
@@ -99,23 +95,23 @@ judgements = _growing(
     _not_null("item", Integer, ForeignKey("items.id")),
     last=(Column("undoes", String(80)),),
 )
-"""One row for every judgement of a pattern of a key; the latest of an author counts."""
+"""The latest row of an author on a pattern counts."""
 
-verdicts = _growing(
+verdicts = _events(
     "verdicts",
     "verdicts_on_item",
     _not_null("item", Integer, ForeignKey("items.id")),
     _one_of("verdict", VERDICTS),
 )
 
-finishes = _growing("finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished"))
-"""One row each time an author finishes an item or resumes it; without an item, all work was handed in."""
+finishes = _events("finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished"))
+"""One row each time an author finishes or resumes an item; without an item, all work was handed in."""
 
 GROWING = (judgements, verdicts, finishes)
 
 
 def create(connection: Connection) -> None:
-    """Creates every table and the triggers that make three of them append-only. Raises if one exists."""
+    """Creates all tables and triggers. Raises if one exists."""
     metadata.create_all(connection, checkfirst=False)
     statements = _sqlite() if connection.dialect.name == "sqlite" else _postgresql()
     for statement in statements:
@@ -128,7 +124,7 @@ def _sqlite() -> list[str]:
         refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} only grows: nothing in it is changed or deleted'); END"
         for what in ("UPDATE", "DELETE"):
             statements.append(f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name} {refuse}")
-        # INSERT OR REPLACE deletes the conflicting row without firing triggers on DELETE.
+        # INSERT OR REPLACE deletes the conflicting row without a trigger on DELETE.
         statements.append(
             f"CREATE TRIGGER {table.name}_no_replace BEFORE INSERT ON {table.name} WHEN EXISTS (SELECT 1 FROM"
             f" {table.name} WHERE id = NEW.id OR (author = NEW.author AND key = NEW.key)) {refuse}"

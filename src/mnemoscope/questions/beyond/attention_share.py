@@ -1,15 +1,12 @@
-"""B1: does attention or the feed-forward layer write the prediction.
+"""B1: what attention and the feed-forward layers contribute to the prediction.
 
-Shares of the final token's logit are ratios of sums over prefixes, with every norm's scale frozen. A constant added to
-all logits changes no prediction, so shares of the logit above the mean logit are computed too; their baseline is what
-the same vectors add to another prefix's final token. The final token has the greatest logit, so in any model, trained
-or not, each part adds more to it than to another token. Whether a part depends on the prefix is therefore tested on the
-text's next token, which no model has chosen. Events are those of Figure 11, for attention: the stream before it,
-attention alone, the stream after it.
+Shares of the final token's logit are ratios of sums over prefixes, with every norm's scale frozen. Shares of the logit
+above the mean logit ignore a constant added to all logits; their control is what the same vectors add to another
+prefix's final token. In any model each part adds more to the final token, which has the greatest logit, than to another
+one. So whether a part depends on the prefix is tested on the text's next token. The events are those of Figure 11.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +29,7 @@ from mnemoscope.questions.verdicts import UNTRAINED, above
 
 Numbers = NDArray[np.float64]
 EVENTS = ("residual", "agreement", "composition", "own")
-"""Events of Figure 11 for attention and feed-forward layer alike; `own` is the event that the paper calls ffn."""
-
+"""Events of Figure 11; `own` is the event that the paper calls ffn."""
 _BEYOND = "(not asked by the paper)"
 
 QUESTION = Question(
@@ -159,16 +155,17 @@ def _add_shares(builder: AnswerBuilder, rows: Predictions) -> None:
         builder.add(key, "ffn_above_attention", contrast((1, shares["ffn"][key]), (-1, shares["attention"][key])))
     for name in ("attention", "ffn"):
         builder.add_layers(f"{name}_next_above_control", _next_above_control(rows, name))
-    builder.add(None, "unaccounted", _measure_gap(rows, part))
+    blocks = np.nan_to_num(part("attention")) + part("ffn")
+    written = np.bincount(rows["prefix"], weights=blocks)[rows["prefix"]]
+    left = np.abs(logit - written - part("embedding") - part("bias") - part("rest"))
+    builder.add(None, "unaccounted", rows.ratio(left, np.abs(logit), once)[None])
 
 
 def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estimate]:
-    """Logits per prefix that a part adds to the text's next token minus those to another prefix's; none without the
-    columns.
+    """Logits per prefix that a part adds to the text's next token minus those to another prefix's.
 
-    Any part, even a random one, has a bias for each token, and tokens recur in the same contexts; resampling documents
-    does not cover how other tokens would have done. So the interval also holds the spread between tokens: for each, its
-    sum as the next token minus its sum as another prefix's.
+    Every part has a bias for each token, which resampling documents does not vary. So the interval includes the spread
+    between tokens: each one's sum as the next token minus its sum as another prefix's.
     """
     unknown = np.full(len(rows.place), np.nan)
     own, other = (np.asarray(rows.get(f"{name}_logit{kind}", unknown), np.float64) for kind in ("_next", "_other_next"))
@@ -184,14 +181,6 @@ def _next_above_control(rows: Predictions, name: str) -> dict[int | None, Estima
             one = replace(one, low=one.value - low, high=one.value + high)
         estimates[key] = one
     return estimates
-
-
-def _measure_gap(rows: Predictions, part: Callable[..., Numbers]) -> ResampledValue:
-    """The absolute remainder of each prefix's logit after all parts, over the absolute logit."""
-    layers = np.nan_to_num(part("attention")) + part("ffn")
-    whole = np.bincount(rows["prefix"], weights=layers)[rows["prefix"]]
-    left = np.abs(part("final") - whole - part("embedding") - part("bias") - part("rest"))
-    return rows.ratio(left, np.abs(part("final")), rows.once())[None]
 
 
 def _add_events(builder: AnswerBuilder, rows: Predictions) -> None:

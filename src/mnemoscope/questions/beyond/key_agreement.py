@@ -1,9 +1,8 @@
-"""B2: does a key detect the word that its triggers end with? The mirror of Figure 4 at the layer's input.
+"""B2: whether a key detects the last token of its memory's triggers: Figure 4 at the layer's input.
 
-A memory's read direction is compared with the embedding of every input word (centred cosine); the number is the rank of
-the last token of its best trigger. The control uses another memory's trigger. Keys agree with their own triggers in any
-model, so the effect of training is measured against the key with shuffled entries, each on the token that activates it
-most on the same little text. Where keys no longer agree with words, the stream no longer holds the input word.
+The key is compared with the embedding of every token (centred cosine), which gives the rank of the best trigger's last
+token. The control uses another memory's trigger. Keys agree with their own triggers in any model, so the effect of
+training is measured against the key with shuffled entries, each on the token of a short text that activates it most.
 """
 
 import polars as pl
@@ -52,11 +51,11 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     rows = read_layers(atlas, "roles").filter(pl.col("trigger_rank").is_not_null())
     builder, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
     for layer, here in by_layer(atlas, rows):
-        dealt = here.filter(pl.col("control_rank").is_not_null())
+        other = here.filter(pl.col("control_rank").is_not_null())
         builder.add_named(layer, estimate_keys(here))
         builder.add(layer, "chance", Estimate(chance, here.height))
         builder.add(layer, "cosine", mean(here["trigger_cosine"]))
-        builder.add(layer, "control_cosine", mean(dealt["control_cosine"]))
+        builder.add(layer, "control_cosine", mean(other["control_cosine"]))
     upper = pl.col("layer").is_in(list(atlas.upper_layers))
     builder.add(None, "agreement_lower_above_control", estimate_keys(rows.filter(~upper))["above_control"])
     builder.add(None, "agreement_upper_above_control", estimate_keys(rows.filter(upper))["above_control"])

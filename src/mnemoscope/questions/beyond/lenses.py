@@ -1,8 +1,7 @@
-"""B3: do lower layers hold nothing readable, or is the projection wrong? Figures 4-6 and 9-11 under other projections.
+"""B3: Figures 4-6 and 9-11 under other projections.
 
-Values and streams of lower layers may be written in another space than the head reads. A lens (`mnemoscope lens`) maps
-them there. The questions are answered again, each baseline through the same lens. `plain` is the projection of the
-paper's questions.
+Values and streams of lower layers may lie in another space than the head reads. A lens (`mnemoscope lens`) maps them
+into it; baselines go through the same lens. `plain` is the projection of the paper's questions.
 """
 
 from collections.abc import Mapping
@@ -21,8 +20,8 @@ from mnemoscope.questions.sources import by_layer, plan_seed, read_layers, refus
 RULERS = ("plain", "ridge", "tuned")
 RULERS_OF_KEYS = RULERS[:2]
 CONFIDENT = 0.1
-"""The share of a layer's memories, those with the largest probability, whose agreement is reported separately."""
-_OF_VALUES: dict[str, tuple[Form, str]] = {
+"""The share of a layer's memories, by largest probability, whose agreement is reported separately."""
+_VALUE_NUMBERS: dict[str, tuple[Form, str]] = {
     "agreement": ("share", "value's top token is the target"),
     "control": ("share", "another memory's target"),
     "above_control": ("share", "agreement minus the control"),
@@ -31,7 +30,7 @@ _OF_VALUES: dict[str, tuple[Form, str]] = {
     "probability": ("share", "largest probability of a value, mean"),
     "confident_agreement": ("share", "agreement of the tenth with the largest probability"),
 }
-_OF_KEYS: dict[str, tuple[Form, str]] = {
+_KEY_NUMBERS: dict[str, tuple[Form, str]] = {
     "key_agreement": ("share", "the key's first word is its best trigger's last"),
     "key_control": ("share", "another memory's trigger"),
     "key_on_text": ("share", "on a little text: the key ranks the word first that it points to most"),
@@ -42,7 +41,7 @@ _OF_KEYS: dict[str, tuple[Form, str]] = {
     "key_found": ("share", "of 25 triggers' last words, those among the key's first 25"),
     "key_control_found": ("share", "of another memory's"),
 }
-_OF_STREAMS: dict[str, tuple[Form, str]] = {
+_STREAM_NUMBERS: dict[str, tuple[Form, str]] = {
     "loss": ("nats", "cross-entropy of the residual's readout with the next token"),
     "match": ("share", "residual's top token is the final one"),
     "match_control": ("share", "another prefix's final token"),
@@ -50,7 +49,6 @@ _OF_STREAMS: dict[str, tuple[Form, str]] = {
     "changed": ("share", "the layer changes the top token"),
     "composition_of_changed": ("share", "composition, of the changed"),
 }
-
 
 QUESTION = Question(
     "lenses",
@@ -62,7 +60,7 @@ QUESTION = Question(
     numbers=(
         *(
             Number(f"{name}_{ruler}", form, f"{ruler}: {label}")
-            for names, rulers in ((_OF_VALUES | _OF_STREAMS, RULERS), (_OF_KEYS, RULERS_OF_KEYS))
+            for names, rulers in ((_VALUE_NUMBERS | _STREAM_NUMBERS, RULERS), (_KEY_NUMBERS, RULERS_OF_KEYS))
             for name, (form, label) in names.items()
             for ruler in rulers
         ),
@@ -96,7 +94,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         if own.is_empty() and streams.is_empty():
             continue
         for (layer, here), (_, there) in zip(by_layer(atlas, own), by_layer(atlas, streams), strict=True):
-            for name, estimate in (estimate_values(here) | _of_streams(there, plan_seed(atlas))).items():
+            for name, estimate in (estimate_values(here) | _estimate_streams(there, plan_seed(atlas))).items():
                 builder.add(layer, f"{name}_{ruler}", estimate)
         lower = own.filter(~pl.col("layer").is_in(list(atlas.upper_layers)))
         builder.add(None, f"lower_agreement_above_control_{ruler}", estimate_values(lower)["above_control"])
@@ -124,9 +122,9 @@ def estimate_values(rows: pl.DataFrame) -> dict[str, Estimate]:
     }
 
 
-def _of_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
+def _estimate_streams(rows: pl.DataFrame, seed: int) -> dict[str, Estimate]:
     if rows.is_empty():
-        return dict.fromkeys(_OF_STREAMS, NOTHING)
+        return dict.fromkeys(_STREAM_NUMBERS, NOTHING)
     changed = (rows["output_top"] != rows["residual_top"]).to_numpy()
     composed = changed & (rows["output_top"] != rows["ffn_top"]).to_numpy()
     every = np.ones(rows.height)

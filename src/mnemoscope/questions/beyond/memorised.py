@@ -1,8 +1,8 @@
 """B4: which mined documents the model continues word for word, and which memories fire on them.
 
-A document is extractable if the model, from its first tokens, writes the next ones word for word. Held-out documents
-are the comparison. A memory fires on such text if the documents of its triggers are extractable more often than those
-of its layer. The control permutes the verdicts among the documents.
+A document is extractable if the model continues its first tokens word for word; held-out documents are the baseline. A
+memory fires on such text if the documents of its triggers are extractable more often than those of its layer. The
+control permutes extractability among the documents.
 """
 
 import math
@@ -22,10 +22,10 @@ from mnemoscope.questions.sources import plan_seed, require_table
 from mnemoscope.questions.verdicts import above
 
 FEWEST = 3
-"""The fewest documents that a memory's triggers must lie in for its test."""
+"""The fewest documents of a memory's triggers for its test."""
 FALSE = 0.05
 """The false discovery rate among the memories found (Benjamini and Hochberg 1995)."""
-_ASKED = f"documents of at least {MEMORISED_TOKENS} tokens"
+_LONG_DOCUMENTS = f"documents of at least {MEMORISED_TOKENS} tokens"
 
 QUESTION = Question(
     "memorised",
@@ -41,8 +41,8 @@ QUESTION = Question(
         ),
     ),
     numbers=(
-        Number("extractable", "share", f"of the mined {_ASKED}, those known by heart"),
-        Number("held_out_extractable", "share", f"of the held-out {_ASKED}, those known by heart"),
+        Number("extractable", "share", f"of the mined {_LONG_DOCUMENTS}, those known by heart"),
+        Number("held_out_extractable", "share", f"of the held-out {_LONG_DOCUMENTS}, those known by heart"),
         Number("above_held_out", "share", "mined minus held-out"),
         Number("agreed", "number", f"of {MEMORISED_TOKENS - MEMORISED_GIVEN} tokens, those before the first wrong one"),
         Number("held_out_agreed", "number", "those, of held-out documents"),
@@ -66,7 +66,7 @@ QUESTION = Question(
 
 @dataclass(frozen=True)
 class TriggerPlaces:
-    """The triggers of one layer in tested documents: the row of each `document`, and its `memory`, from 0."""
+    """The triggers of one layer in tested documents: each one's memory and row of the document, from 0."""
 
     memory: NDArray[np.int64]
     document: NDArray[np.int64]
@@ -76,8 +76,8 @@ class TriggerPlaces:
         return clustered_share(triggers * extractable, triggers)
 
     def p_values(self, extractable: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """For every memory in enough documents, the probability of so many extractable ones if each is so with the
-        layer's rate. Several triggers of a memory in one document count once: they are not independent.
+        """Binomial p-values at the layer's rate, of memories in enough documents. A pair of memory and document counts
+        once.
         """
         pairs = np.unique(np.stack([self.memory, self.document], 1), axis=0)
         cases = np.bincount(pairs[:, 0])
@@ -94,30 +94,30 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     table = require_table(atlas, "memorised")
     builder = AnswerBuilder(QUESTION)
     mined, held_out = (table.filter(pl.col("held_out") == out) for out in (False, True))
-    found = [_of_documents(rows) for rows in (mined, held_out)]
+    found = [_estimate_documents(rows) for rows in (mined, held_out)]
     for prefix, estimates in zip(("", "held_out_"), found, strict=True):
         builder.add_named(None, estimates, prefix=prefix)
     builder.add(None, "above_held_out", difference(*(one["extractable"] for one in found)))
     extractable = mined["agreed"].to_numpy() == MEMORISED_TOKENS - MEMORISED_GIVEN
-    dealt = np.random.default_rng((plan_seed(atlas), 15)).permutation(extractable)
+    permuted = np.random.default_rng((plan_seed(atlas), 15)).permutation(extractable)
     own, control = [], []
     for layer in atlas.layers:
-        places = _places(atlas, layer, mined)
+        places = _locate_triggers(atlas, layer, mined)
         builder.add(layer, "base_rate", places.base_rate(extractable))
         builder.add(layer, "triggers_asked", Estimate(float(len(places.memory)), len(places.memory)))
         own.append(places.p_values(extractable))
-        control.append(places.p_values(dealt))
-    sits = shares_found(atlas.layers, own)
-    fooled = shares_found(atlas.layers, control)
-    for key, one in sits.items():
+        control.append(places.p_values(permuted))
+    above_rate = shares_found(atlas.layers, own)
+    above_in_control = shares_found(atlas.layers, control)
+    for key, one in above_rate.items():
         builder.add(key, "memories_asked", Estimate(float(one.count), one.count))
         builder.add(key, "memories_above", one)
-        builder.add(key, "control_above", fooled[key])
-        builder.add(key, "memories_above_control", difference(one, fooled[key]))
+        builder.add(key, "control_above", above_in_control[key])
+        builder.add(key, "memories_above_control", difference(one, above_in_control[key]))
     return builder.frame()
 
 
-def _of_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
+def _estimate_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
     every = MEMORISED_TOKENS - MEMORISED_GIVEN
     return {
         "extractable": share(int((rows["agreed"] == every).sum()), rows.height),
@@ -126,7 +126,7 @@ def _of_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
     }
 
 
-def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
+def _locate_triggers(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
     """The triggers of a layer in mined documents; a sentence of several documents counts in the first."""
     inside = (
         mined.with_row_index("row").select("row", "sentences", "inside").explode("sentences", "inside").drop_nulls()
@@ -141,14 +141,14 @@ def _places(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
 
 
 def shares_found(layers: Sequence[int], tails: Sequence[NDArray[np.float64]]) -> dict[int | None, Estimate]:
-    """The shares of memories found, by layer and over all; all layers are tested together."""
+    """The shares of significant memories by layer and over all; all layers are tested together."""
     chosen = find_true(np.concatenate(tails)) if len(tails) else np.empty(0, np.bool_)
     parts = np.split(chosen, np.cumsum([len(each) for each in tails])[:-1]) if len(tails) else []
     return {key: share(int(part.sum()), len(part)) for key, part in [*zip(layers, parts, strict=True), (None, chosen)]}
 
 
 def find_true(p_values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The findings that stand at the false discovery rate `FALSE` (Benjamini and Hochberg 1995)."""
+    """Whether each is significant at the false discovery rate `FALSE` (Benjamini and Hochberg 1995)."""
     count = len(p_values)
     order = np.argsort(p_values, kind="stable")
     below = np.flatnonzero(p_values[order] <= FALSE * np.arange(1, count + 1) / max(1, count))

@@ -1,8 +1,7 @@
-"""B5: how wide must each layer be, and how many tokens could stop there? For designers of the next model.
+"""B5: how many of its memories each layer needs, and how many tokens could stop there (early exit).
 
-Counts memories that never fire or are duplicates. The least useful memories are removed (mean ablation), one layer at a
-time, and the loss on held-out text is compared with that of the whole model and with random removals. Layers are
-narrowed one by one; what all of them together can spare is not measured.
+Counts memories that never fire or are duplicates. The least useful memories of one layer at a time are removed (mean
+ablation), and the loss on held-out text is compared with that of the whole model and with random removals.
 """
 
 import math
@@ -24,7 +23,7 @@ from mnemoscope.questions.sources import NUMBER_OF_DOCUMENTS, plan_seed, require
 from mnemoscope.questions.verdicts import UNTRAINED, above
 
 TOLERANCE = 0.01
-"""Nats per token that a narrower layer may cost."""
+"""Nats per token by which the loss may rise."""
 TOLERATED = 0.05
 """The share of stopped tokens that may differ from the model's own."""
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
@@ -83,7 +82,7 @@ QUESTION = Question(
 
 Floats = NDArray[np.float64]
 Curve = dict[int, Floats]
-"""Nats lost by the number of memories removed: `[document]` or, for random memories, `[document, draw]`."""
+"""Rise of the loss in nats by the number of memories removed: `[document]`, of random ones `[document, draw]`."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -91,21 +90,23 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     table = require_table(atlas, "width")
     builder, losses = AnswerBuilder(QUESTION), Losses.of(table, seed=plan_seed(atlas))
     above_least: dict[int, Spread] = {}
-    unused, twice, every = 0, 0, 0
+    unused, duplicates, total = 0, 0, 0
     for layer in atlas.layers:
         activity = require_table(atlas, "activity", layer=layer)
         # A memory that is never above zero but sometimes below is used: activations may be negative.
         silent = activity.filter((pl.col("positive") == 0) & (pl.col("min") == 0))
         copies = int(table.filter(pl.col("layer") == layer, pl.col("kind") == "duplicate")["memories"].sum())
         memories = activity.height
-        unused, twice, every = unused + silent.height, twice + copies, every + memories
+        unused, duplicates, total = unused + silent.height, duplicates + copies, total + memories
         builder.add(layer, "never_fires", share(silent.height, memories))
         builder.add(layer, "rate_bound", rate_bound(silent["prefixes"]))
         builder.add(layer, "duplicates", share(copies, memories))
         least, random = losses.curve(layer, "least"), losses.curve(layer, "random")
-        for name, curve in (("width_needed", least), ("width_needed_random", random)):
-            builder.add(layer, name, losses.width_needed(curve, memories))
-        builder.add(layer, "memories_needed", times(losses.width_needed(least, memories), memories))
+        needed = losses.width_needed(least, memories)
+        value, low, high = (None if end is None else end * memories for end in (needed.value, needed.low, needed.high))
+        builder.add(layer, "width_needed", needed)
+        builder.add(layer, "width_needed_random", losses.width_needed(random, memories))
+        builder.add(layer, "memories_needed", Estimate(value, needed.count, low, high))
         for kind, curve in (("least", least), ("random", random)):
             for percent, part in PARTS.items():
                 if int(part * memories) in curve:
@@ -114,8 +115,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
             above_least[layer] = losses.spread(least[half], random[half])
             builder.add(layer, "random_above_least", mean_spread([above_least[layer]]))
         builder.add_named(layer, exits(table.filter(pl.col("layer") == layer, pl.col("kind") == "exit")))
-    for name, count in (("never_fires", unused), ("duplicates", twice)):
-        builder.add(None, name, share(count, every))
+    for name, count in (("never_fires", unused), ("duplicates", duplicates)):
+        builder.add(None, name, share(count, total))
     builder.add(None, "random_above_least", mean_spread(list(above_least.values())))
     builder.add(None, "whole_loss", losses.increase(losses.whole))
     documents = len(losses.tokens)
@@ -131,14 +132,9 @@ def rate_bound(prefixes: pl.Series) -> Estimate:
     return Estimate(min(1.0, 3 / max(1, fewest)), len(prefixes))
 
 
-def times(estimate: Estimate, factor: int) -> Estimate:
-    value, low, high = (None if end is None else end * factor for end in (estimate.value, estimate.low, estimate.high))
-    return Estimate(value, estimate.count, low, high)
-
-
 def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
-    """The tokens of a layer that could stop above each threshold, and the share of these that are wrong. `could_stop`
-    belongs to the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
+    """The share of tokens that could stop above each threshold, and the share of these that are wrong. `could_stop` is
+    that of the lowest threshold whose error interval ends at `TOLERATED` or below; 0 if there is none.
     """
     estimates: dict[str, Estimate] = {}
     chosen = NOTHING
@@ -158,21 +154,21 @@ def exits(rows: pl.DataFrame) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class Spread:
-    """How much more random memories cost than the least useful: the value, its resamples, the standard deviation of
-    single random draws, and their number.
-    """
+    """How much more the loss rises without random memories than without the least useful ones."""
 
     value: float
     draws: Floats
+    """`value` in every resample of the documents."""
     deviation: float
+    """Standard deviation between the `count` sets of random memories."""
     count: int
     documents: int
 
 
 def mean_spread(layers: list[Spread]) -> Estimate:
-    """The mean over layers, with an interval for the uncertainty of both documents and draws. If usefulness had no
-    effect, the least useful memories would be one more random draw: their difference from the mean of R draws has the
-    variance s^2 (1 + 1 / R), with s estimated from R draws (Student's t).
+    """The mean over layers; the interval covers documents and random draws. If usefulness had no effect, the difference
+    of the least useful memories from the mean of R draws would have the variance s^2 (1 + 1 / R), with s estimated from
+    R draws (Student's t).
     """
     if not layers:
         return NOTHING
@@ -188,7 +184,7 @@ def mean_spread(layers: list[Spread]) -> Estimate:
 
 
 class Losses:
-    """Nats of each document, `[document]`: of the whole model, and of every run minus the whole model's."""
+    """Losses in nats `[document]`: `whole` of the whole model, `runs` minus those of the whole model."""
 
     def __init__(self, tokens: Floats, whole: Floats, runs: Mapping[tuple[int, str], Curve], *, seed: int) -> None:
         self.tokens, self.whole, self._runs = tokens, whole, runs
@@ -196,7 +192,7 @@ class Losses:
 
     @classmethod
     def of(cls, table: pl.DataFrame, *, seed: int) -> "Losses":
-        """Reads the table `width`. Raises AtlasDamaged if a run lacks a document."""
+        """Raises AtlasDamaged if a run lacks a document."""
         whole = table.filter(pl.col("kind") == "whole").sort("document")
         runs: dict[tuple[int, str], dict[int, list[Floats]]] = {}
         rows = table.filter(pl.col("kind").is_in(["least", "random"])).sort("layer", "kind", "memories", "draw")
@@ -217,39 +213,38 @@ class Losses:
         return self._runs.get((layer, kind), {})
 
     def increase(self, lost: Floats) -> Estimate:
-        """Nats per token, from nats `[document]` or `[document, draw]` (then the mean over draws)."""
+        """Nats per token; the mean over draws if `lost` is `[document, draw]`."""
         if not len(self.tokens):
             return NOTHING
-        value, draws = self._a_token(lost)
+        value, draws = self._per_token(lost)
         return Estimate(value, int(self.tokens.sum()), *ends(draws))
 
     def width_needed(self, curve: Curve, memories: int) -> Estimate:
-        """The share of a layer's memories left after removing as many as cost at most `TOLERANCE`, as every smaller
-        removal does. Only the counts that were tried are considered; the interval is that of the same number in the
-        resamples.
+        """The share of memories left after the largest removal that, like every smaller one, costs at most `TOLERANCE`.
+        Considers only the counts that were tried.
         """
         if not curve or not len(self.tokens):
             return NOTHING
         counts = sorted(curve)
-        costs = [self._a_token(curve[count]) for count in counts]
+        costs = [self._per_token(curve[count]) for count in counts]
         left = 1 - np.array([0, *counts]) / memories
-        value = left[_below(np.array([value for value, _ in costs]))]
-        low, high = ends(left[_below(np.stack([draws for _, draws in costs], -1))])
+        value = left[_count_tolerable(np.array([value for value, _ in costs]))]
+        low, high = ends(left[_count_tolerable(np.stack([draws for _, draws in costs], -1))])
         return Estimate(float(value), memories, low, high)
 
     def spread(self, least: Floats, random: Floats) -> Spread:
-        value, draws = self._a_token(random.mean(1) - least)
-        each = [self._a_token(one)[0] for one in random.T]
+        value, draws = self._per_token(random.mean(1) - least)
+        each = [self._per_token(one)[0] for one in random.T]
         deviation = float(np.std(each, ddof=1)) if len(each) > 1 else math.nan
         return Spread(value, draws, deviation, len(each), len(self.tokens))
 
-    def _a_token(self, lost: Floats) -> tuple[float, Floats]:
+    def _per_token(self, lost: Floats) -> tuple[float, Floats]:
         """Nats per token, and the same in each resample."""
         nats = lost if lost.ndim == 1 else lost.mean(1)
         draws = self._resamples.ratio_draws(nats[:, None], self.tokens[:, None])[:, 0]
         return float(nats.sum() / self.tokens.sum()), draws
 
 
-def _below(increases: Floats) -> NDArray[np.int64]:
-    """How many of the counts, from the least on, cost the tolerance or less, along the last axis."""
+def _count_tolerable(increases: Floats) -> NDArray[np.int64]:
+    """The number of counts, from the smallest on, that cost at most the tolerance, along the last axis."""
     return np.asarray(np.logical_and.accumulate(increases <= TOLERANCE, axis=-1).sum(-1), np.int64)

@@ -1,7 +1,6 @@
-"""Figure 2: what do keys detect? Shares of a memory's best prefixes that shallow or semantic patterns explain.
+"""Figure 2: shares of a memory's best prefixes that shallow or semantic patterns explain.
 
-From automatic patterns (patterns.parquet) and, with names that begin with `people_`, from people's judgements. Finds no
-pattern itself.
+From patterns.parquet and, with names that begin with `people_`, from people's judgements.
 """
 
 import polars as pl
@@ -27,16 +26,14 @@ _KINDS = (
     Number("patterns_per_key", "number", "patterns per key"),
 )
 ONE_KIND = "shallow_of_one_kind"
-
-
-_LEADS = (
+_LEADS_RULE = (
     "in at least two thirds of these layers more prefixes are under {} patterns alone than under {} ones alone; each"
     " layer's interval corrected for their number"
 )
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """On memories that a campaign drew, without controls; None without any. Raises what `read_judgements` does."""
+    """Of memories that a campaign sampled, without controls; None without any. Raises what `read_judgements` raises."""
     rows = read_judgements(atlas.path)
     rows = None if rows is None else rows.filter(~pl.col("control") & pl.col("sampled"))
     return None if rows is None or rows.is_empty() else rows
@@ -61,11 +58,11 @@ QUESTION = Question(
             ),
             Claim(
                 "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
-                _LEADS.format("shallow", "semantic"), at_least(2 / 3),
+                _LEADS_RULE.format("shallow", "semantic"), at_least(2 / 3),
             ),
             Claim(
                 "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
-                _LEADS.format("semantic", "shallow"), at_least(2 / 3),
+                _LEADS_RULE.format("semantic", "shallow"), at_least(2 / 3),
             ),
         ),
     ),
@@ -98,12 +95,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         own = patterns.filter(pl.col("layer") == layer)
         rows[layer] = coverage.count_per_memory(coverage.top_prefixes(atlas, layer), own)
         builder.add_named(layer, coverage.key_estimates(rows[layer]))
-        builder.add(layer, ONE_KIND, _of_one_kind(rows[layer]))
+        builder.add(layer, ONE_KIND, _shallow_share(rows[layer]))
     below, above = ([rows[layer] for layer in atlas.layers if (layer in upper) == half] for half in (False, True))
     builder.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
     for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
-        builder.add(None, ONE_KIND + name, _of_one_kind(pl.concat([rows[atlas.layers[0]].clear(), *part])))
-    leads = [[_of_one_kind(own) for own in half if own.height] for half in (below, above)]
+        builder.add(None, ONE_KIND + name, _shallow_share(pl.concat([rows[atlas.layers[0]].clear(), *part])))
+    leads = [[_shallow_share(own) for own in half if own.height] for half in (below, above)]
     builder.add(None, "shallow_leads_lower", share_above(leads[0], 0.5))
     builder.add(None, "semantic_leads_upper", share_above([complement(one) for one in leads[1]], 0.5))
     _add_people(builder, atlas)
@@ -122,8 +119,6 @@ def _add_people(builder: AnswerBuilder, atlas: Atlas) -> None:
     builder.add_named(None, coverage.mean_over_authors(pl.concat(rows)), prefix="people_")
 
 
-def _of_one_kind(rows: pl.DataFrame) -> Estimate:
-    """Of the prefixes that one kind of pattern alone explains, the share of the shallow ones; a memory is a cluster. It
-    is above a half exactly where shallow patterns explain more prefixes than semantic ones.
-    """
+def _shallow_share(rows: pl.DataFrame) -> Estimate:
+    """The share of the shallow ones among prefixes that a single kind of pattern explains; a memory is a cluster."""
     return clustered_share(rows["shallow_only"], rows["shallow_only"] + rows["semantic_only"])

@@ -1,8 +1,7 @@
-"""Figure 3: which token of a trigger matters? The change of its coefficient without the first, last or a random token.
+"""Figure 3: the change of a trigger's coefficient, (m' - m) / m, without its first, last or a random token.
 
-The change is (m' - m) / m, from the table `removals`. The split by kind of pattern covers the triggers searched for
-patterns, the top 25. In a model without a beginning token, a trigger of two tokens has m' at position 0, the attention
-sink: such rows, which older atlases hold, are left out. Runs no model.
+The split by kind of pattern covers the top 25 triggers. In a model without a beginning token, a trigger of two tokens
+has m' at position 0, the attention sink: such rows, which older atlases hold, are left out.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ TRIGGER_KINDS = {
     "both": ("both", "by layer, triggers under both kinds of pattern"),
     "none": ("none", "by layer, triggers under no pattern"),
 }
-"""For each part of the split, the kind of `coverage` it selects and the caption of its table."""
+"""The kind of `coverage` that each part of the split selects, and the caption of its table."""
 
 
 def _number(removed: str, statistic: str, kind: str) -> Number:
@@ -105,13 +104,17 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         _add_estimates(builder, layer, here, atlas)
-        margin = _last_margin(here, atlas)
+        parts = [here["removed"] == removed for removed in ("first", "random", "last")]
+        margin = _compare_medians(here, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
         builder.add(layer, "last_margin", margin)
         if margin.value is not None:
             margins.append(margin)
     _add_estimates(builder, None, rows, atlas)
     builder.add(None, "last_hurts_most", share_above(margins, 0))
-    builder.add(None, "last_median_upper_minus_lower", _upper_minus_lower(rows, atlas.upper_layers, atlas))
+    last = rows.filter(pl.col("removed") == "last")
+    upper = last["layer"].is_in(list(atlas.upper_layers))
+    change = _compare_medians(last, [upper, ~upper], lambda above, below: above - below, atlas)
+    builder.add(None, "last_median_upper_minus_lower", change)
     builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
     if atlas.reading.first:
         builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
@@ -158,20 +161,8 @@ def _memory_codes(rows: pl.DataFrame) -> tuple[NDArray[Any], int]:
     return codes, len(memories)
 
 
-def _last_margin(rows: pl.DataFrame, atlas: Atlas) -> Estimate:
-    """The smaller median without the first or a random token, minus that without the last."""
-    parts = [rows["removed"] == removed for removed in ("first", "random", "last")]
-    return _compare_medians(rows, parts, lambda first, random, last: np.minimum(first, random) - last, atlas)
-
-
-def _upper_minus_lower(rows: pl.DataFrame, upper: tuple[int, ...], atlas: Atlas) -> Estimate:
-    last = rows.filter(pl.col("removed") == "last")
-    above = last["layer"].is_in(list(upper))
-    return _compare_medians(last, [above, ~above], lambda upper, lower: upper - lower, atlas)
-
-
 def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[..., Any], atlas: Atlas) -> Estimate:
-    """`rule` applied to the medians of the parts; memories are resampled, the same for all parts."""
+    """`rule` of the medians of the parts; memories are resampled, the same ones for all parts."""
     codes, memories = _memory_codes(rows)
     changes, masks = rows["change"].to_numpy(), [part.to_numpy() for part in parts]
     if not all(mask.any() for mask in masks):
@@ -185,7 +176,7 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
 
 
 def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
-    """The prefixes of that length without a removal, from the manifest or the triggers of tested memories."""
+    """Prefixes of 1 or 2 tokens without a removal; older manifests do not count them."""
     name = {1: "length_one", 2: "length_two"}[tokens]
     count = atlas.manifest.questions.removals_excluded.get(name)
     if count is None:

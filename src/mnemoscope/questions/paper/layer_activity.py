@@ -1,7 +1,6 @@
-"""Figure 7: how many memories fire at once, by layer.
+"""Figure 7: how many memories fire at once, by layer, and the correlation with shallow and semantic patterns.
 
-Counts coefficients above zero, and the effective number of memories, which weighs their contributions: (sum c)^2 / sum
-c^2 with c = |m| norm(v). Correlates both curves with those of shallow and semantic patterns over layers.
+Two counts: coefficients above zero, and the effective number (sum c)^2 / sum c^2 with c = |m| norm(v).
 """
 
 from collections.abc import Mapping
@@ -98,7 +97,6 @@ QUESTION = Question(
 )
 
 FEWEST_LAYERS = 3
-"""The fewest layers for a correlation over layers."""
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
@@ -127,7 +125,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:
-    """The layer's relative depth; the interval spans all layers that may be the one."""
+    """The layer's relative depth; the interval spans the candidates."""
     if layer is None:
         return NOTHING
     depth = model_layers(atlas)
@@ -137,7 +135,7 @@ def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: At
 
 
 def _correlation(active: ByLayer, other: Mapping[int, Estimate]) -> Estimate:
-    """Pearson's correlation over the layers where both are defined; undefined for few, or without variance."""
+    """Pearson's correlation over layers; undefined for fewer than three, or without variance."""
     pairs = [(active[layer].value, estimate.value) for layer, estimate in other.items()]
     both = np.array([(a, b) for a, b in pairs if a is not None and b is not None], np.float64).reshape(-1, 2)
     away = both - both.mean(0) if len(both) else both

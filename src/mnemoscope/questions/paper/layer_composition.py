@@ -1,12 +1,10 @@
-"""Figure 8: how often a layer predicts a token that none of its memories predicts.
+"""Figure 8: how often a layer predicts a token that none of its memories votes for.
 
-A memory with a nonzero coefficient votes for the top token of its value (of the negated value, if negative). Counted
-over all memories, over the major ones, which hold 90 % of the contribution, and against the layer's output.
+Counted over all memories, over the major ones, which hold 90 % of the contribution, and for the layer's output.
 """
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.patterns.word_lists import is_stop_word
@@ -79,7 +77,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
     builder.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
-    stop_words = _stop_words(atlas)
+    texts = atlas.table("vocabulary")["text"]
+    stop_words = np.fromiter((is_stop_word(text) for text in texts), bool, len(texts))
     cases = {"stop_word": stop_words[rows["next_token"]], "short": rows["position"] + 1 < SHORT}
     shares = {name: rows.share(hits, agreeing) for name, hits in cases.items()}
     builder.add_layers("agreeing_stop_word", shares["stop_word"])
@@ -94,8 +93,3 @@ def answer(atlas: Atlas) -> pl.DataFrame:
         builder.add(None, f"agreeing_{name}_above_all", contrast((1, shares[name][None]), (-1, every)))
     builder.add(None, "documents", rows.documents())
     return builder.frame()
-
-
-def _stop_words(atlas: Atlas) -> NDArray[np.bool_]:
-    texts = atlas.table("vocabulary")["text"]
-    return np.fromiter((is_stop_word(text) for text in texts), bool, len(texts))

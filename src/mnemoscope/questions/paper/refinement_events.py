@@ -1,7 +1,6 @@
-"""Figure 11: how does a layer change the prediction? By one of four events: residual, agreement, composition or ffn.
+"""Figure 11: shares of the events residual, agreement, composition and ffn, by which a layer changes the prediction.
 
-r, u and o are the top tokens of the residual, of the feed-forward update and of the layer's output. Lists compositions
-of the last layer, which people judge as related or distant, and counts their judgements.
+Lists compositions of the last layer, which people judge as related or distant, and counts their verdicts.
 """
 
 from typing import Any
@@ -21,15 +20,14 @@ CASES = 100
 
 
 def judgements(atlas: Atlas) -> pl.DataFrame | None:
-    """The verdicts on compositions; None if there are none. Raises what `read_verdicts` raises."""
+    """None without verdicts. Raises what `read_verdicts` raises."""
     rows = read_verdicts(atlas.path)
     return None if rows is None or rows.is_empty() else rows
 
 
 def cases(atlas: Atlas) -> pl.DataFrame:
-    """Compositions of the model's last layer, all or 100 at random (seeded), by prefix; none if it was not mined.
-    Columns: prefix, layer, residual_top, ffn_top, output_top, next_token, their texts (residual_text, ffn_text,
-    output_text, next_text), and prefix_text.
+    """Compositions of the model's last layer, at most 100 (seeded), by prefix. Columns: prefix, layer, residual_top,
+    ffn_top, output_top, next_token, residual_text, ffn_text, output_text, next_text, prefix_text.
     """
     rows = Predictions(atlas)
     composition = (rows["output_top"] != rows["residual_top"]) & (rows["output_top"] != rows["ffn_top"])

@@ -1,4 +1,4 @@
-"""Figure 9: from which layer on the residual's top token is the model's final one."""
+"""Figure 9: the share of prefixes where the residual's top token is the model's final one, by layer."""
 
 from collections.abc import Mapping
 
@@ -89,8 +89,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def _growth(match: dict[int | None, ResampledValue], upper: tuple[int, ...]) -> Estimate:
-    """Growth of matches per layer, from the first upper layer to the last minus from the first layer to the first upper
-    one. NOTHING if there is no lower layer, or only one upper layer.
+    """Growth of matches per layer in the upper layers, minus that up to the first upper layer. NOTHING if there is no
+    lower layer, or only one upper layer.
     """
     known = [layer for layer in match if layer is not None]
     if len(upper) < 2 or known[0] >= upper[0]:

@@ -1,7 +1,6 @@
-"""Figure 4: does a value predict what follows its triggers? How often its top token is the memory's target.
+"""Figure 4: how often a value's top token is the memory's target, with baselines.
 
-The target is the next token of the best trigger that has one. Beside it: baselines, and a measure beyond the top token,
-the log probability that the value assigns to the next tokens of all triggers minus that of the unigram.
+Also the log probability that the value assigns to the next tokens of all triggers, minus that of the unigram.
 """
 
 import numpy as np
@@ -64,7 +63,7 @@ QUESTION = Question(
 def answer(atlas: Atlas) -> pl.DataFrame:
     """Own column: `best_layer`. Raises AtlasUnfinished if values, triggers or tokens are missing."""
     tokens = require_table(atlas, "tokens").sort("token")
-    frequent = int(tokens["next_count"].arg_max() or 0)  # the first of equal ones, the lower id
+    frequent = int(tokens["next_count"].arg_max() or 0)  # of equal counts the lowest id
     rows = values(atlas).join(_unigram(atlas, tokens), on=["layer", "memory"], how="left", maintain_order="left")
     builder = AnswerBuilder(QUESTION, {"best_layer": pl.Int16})
     chance = 1 / atlas.manifest.model.sizes.vocabulary
@@ -95,9 +94,8 @@ def _exact(agreement: Estimate, looks: int) -> Estimate:
 
 
 def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
-    """The agreement minus its layer's baseline: shuffled targets, or chance if that is greater. The baseline varies no
-    more than as many independent memories would, so it is taken as known; the interval is the exact one of the
-    agreement.
+    """The agreement minus shuffled targets, or minus chance if that is greater. This baseline is taken as known: the
+    interval is the exact one of the agreement.
     """
     shuffled, chance = estimates["shuffled_targets"].value, estimates["chance"].value
     if shuffled is None or chance is None:
@@ -108,8 +106,8 @@ def _above_baseline(estimates: dict[str, Estimate], *, looks: int) -> Estimate:
 
 
 def _greatest(estimates: dict[int, Estimate]) -> tuple[int | None, Estimate]:
-    """The layer with the greatest number, the lower one of a tie, and that number. Its interval covers the greatest of
-    the true numbers, whichever layer has it, since all intervals hold at once.
+    """The layer with the greatest estimate, of ties the lowest, and that estimate. Its interval covers the greatest of
+    all layers' true values, since the layers' intervals hold at once.
     """
     known = [(one.value, -layer, one) for layer, one in estimates.items() if one.value is not None]
     if not known:
@@ -120,7 +118,6 @@ def _greatest(estimates: dict[int, Estimate]) -> tuple[int | None, Estimate]:
 
 
 def _above_third(lower: Estimate, best: Estimate) -> Estimate:
-    """The agreement in the lower layers minus a third of the best layer's; both intervals hold at once."""
     if lower.value is None or lower.low is None or lower.high is None:
         return NOTHING
     if best.value is None or best.low is None or best.high is None:
@@ -149,7 +146,7 @@ def _agreement(rows: pl.DataFrame) -> Estimate:
 
 
 def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
-    """The expected agreement if targets were permuted among these memories, in closed form."""
+    """The expected agreement under a random permutation of the targets."""
     if rows.is_empty():
         return NOTHING
     tops, targets = (rows[name].value_counts(name="count").rename({name: "token"}) for name in ("top", "target"))
@@ -159,7 +156,7 @@ def _shuffled_agreement(rows: pl.DataFrame) -> Estimate:
 
 
 def _unigram(atlas: Atlas, tokens: pl.DataFrame) -> pl.DataFrame:
-    """layer, memory, unigram: the mean log probability of its triggers' next tokens by how often each token follows."""
+    """Columns: layer, memory, unigram (mean log probability of its triggers' next tokens by `next_count`)."""
     counts = tokens["next_count"].to_numpy().astype(np.float64)
     # A trigger's next token has a count of at least 1, so no logarithm of 0 is read.
     log_p = np.log(np.maximum(counts, 1.0)) - np.log(max(counts.sum(), 1.0))

@@ -1,7 +1,7 @@
-"""Figure 6, Table 2: are confident values right more often? Agreement by the value's largest probability.
+"""Figure 6, Table 2: agreement of values by their largest probability.
 
-That probability grows with the value's norm, so the norm is reported, and all numbers are repeated for the value at
-work: times its memory's usual coefficient, over the scale of the norms (definitions.md section 2).
+That probability grows with the value's norm. So the norm is reported, and all numbers are repeated for the value at
+work (definitions.md section 2).
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ CONFIDENT = 0.1
 """The largest probability from which a value at work counts as confident."""
 
 
-def _more_than_their_part(answer: Answer, row: Row) -> Verdict | None:
+def _above_share_of_memories(answer: Answer, row: Row) -> Verdict | None:
     memories = {found.layer: found.count for found in answer.rows("max_probability")}
     upper = sum(memories.get(layer, 0) for layer in answer.upper)
     whole = sum(memories.values())
@@ -54,7 +54,7 @@ QUESTION = Question(
         claims=(
             Claim(
                 "of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share",
-                "more than these layers' part of all memories", _more_than_their_part,
+                "more than these layers' part of all memories", _above_share_of_memories,
             ),
             Claim(
                 "of the 100 most confident values, right after at least one of their 50 triggers",
@@ -99,9 +99,8 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """All numbers are of the bare values, and again of those whose probability at work is known. Own columns of the
-    deciles: `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises AtlasUnfinished if values or
-    triggers are missing.
+    """Own columns of the deciles: `decile`, `lowest` and `highest` probability in it, mean `value_norm`. Raises
+    AtlasUnfinished if values or triggers are missing.
     """
     rows = values(atlas)
     own = {"decile": pl.Int16, "lowest": pl.Float64, "highest": pl.Float64, "value_norm": pl.Float64}
@@ -125,7 +124,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame) -> None:
-    """The confidence of each layer's values at work; a memory that never fires is not confident."""
+    """A memory that never fires is not confident."""
     for layer, here in by_layer(atlas, rows):
         probability = here["working_probability"].cast(pl.Float64)
         if layer is not None:
@@ -138,7 +137,7 @@ def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame
 
 
 def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
-    """Ten classes by rising probability: row i of n is in 10 i / n, rounded down; ties by layer and memory."""
+    """Row i of n, by rising probability, is in decile floor(10 i / n)."""
     ordered = rows.filter(pl.col("target").is_not_null()).sort(by, "layer", "memory")
     place = np.arange(ordered.height) * len(numbers) // max(1, ordered.height)
     for decile, number in enumerate(numbers):
@@ -158,7 +157,6 @@ def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Numb
 def _add_most_confident(
     builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
 ) -> None:
-    """Ties are ordered by layer and memory."""
     best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
     hits, triggers = [], []
     for layer in best["layer"].unique().sort().to_list():

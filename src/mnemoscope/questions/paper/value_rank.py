@@ -1,4 +1,4 @@
-"""Figure 5: how high does a value rank what follows its best trigger? The distribution of the target's rank."""
+"""Figure 5: the distribution of the target's rank under the value."""
 
 from collections.abc import Mapping
 
@@ -74,9 +74,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 
 def ranks_higher(ranks: ArrayLike, others: ArrayLike) -> Estimate:
-    """The share of pairs in which one of `ranks` is higher (a smaller number) than one of `others`; ties count half.
-    The interval is Wilson's, for as many independent cases as have the variance of that share (DeLong 1988); if all
-    pairs agree, for the size of the smaller set. Mann and Whitney: a half if the two are alike.
+    """The share of pairs in which one of `ranks` is smaller than one of `others`; ties count half (Mann and Whitney).
+    The interval is Wilson's for the number of cases that has the variance of DeLong (1988); for the smaller set's size
+    if all pairs agree.
     """
     one, two = np.sort(np.asarray(ranks, np.float64)), np.sort(np.asarray(others, np.float64))
     if not len(one) or not len(two):
