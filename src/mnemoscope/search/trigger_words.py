@@ -2,14 +2,12 @@
 
 import sqlite3
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
-from mnemoscope.search.counts_below import CountsBelow
 from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
 from mnemoscope.search.postings import unpack
 from mnemoscope.search.text import Query, split_words
@@ -61,14 +59,6 @@ class TriggerWords:
             )
         except KeyError as missing:
             raise sqlite3.DatabaseError(f"array {missing} is missing") from None
-
-    @cached_property
-    def _before_first(self) -> CountsBelow:
-        return CountsBelow.of(self.first)
-
-    @cached_property
-    def _before_last(self) -> CountsBelow:
-        return CountsBelow.of(self.last)
 
     def find(self, database: sqlite3.Connection, query: Query, within: Ranges) -> Matches:
         """The triggers that match the whole query, at most MOST_ROWS, by rank."""
@@ -122,8 +112,8 @@ class TriggerWords:
         """The rows of the prefixes that contain one of these occurrences whole. Both ends of prefixes ascend with the
         rows, so for each occurrence these are consecutive rows.
         """
-        low = self._before_last.below(starts + np.uint32(length - 1))
-        high = self._before_first.below(starts + np.uint32(1))
+        low = np.searchsorted(self.last, starts + np.uint32(length - 1))
+        high = np.searchsorted(self.first, starts + np.uint32(1))
         low[1:] = np.maximum(low[1:], high[:-1])  # rows of the previous position are already included
         counts = np.maximum(high - low, 0)
         return np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
