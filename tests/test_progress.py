@@ -61,8 +61,8 @@ def in_one_step(saves: Saves, *numbers: int) -> None:
     ("number", "error", "line"),
     [
         (signal.SIGINT, Interrupted, "stopped after saving; run"),
-        (signal.SIGTERM, Terminated, "SIGTERM came: stopped after saving; run"),
-        (signal.SIGUSR1, Terminated, "SIGUSR1 came: stopped after saving; run"),
+        (signal.SIGTERM, Terminated, "SIGTERM received: stopped after saving; run"),
+        (signal.SIGUSR1, Terminated, "SIGUSR1 received: stopped after saving; run"),
     ],
 )
 def test_the_step_in_hand_ends_and_is_saved(number: int, error: type[Interrupted], line: str) -> None:
