@@ -240,7 +240,7 @@ def test_an_adapter_saved_as_a_pickle_one_in_half_precision_and_one_of_attention
     assert (half.dtype, half.content) == (torch.bfloat16, whole.content)
     torch.testing.assert_close(half.values(0).float(), whole.values(0), atol=0.02, rtol=0.02)
     torch.save({"x": subprocess.Popen}, adapter / "adapter_model.bin")
-    assert "a pickle that wants to run code" in refused(ModelUnsupported, base, adapter=str(adapter))
+    assert "a pickle that would run code" in refused(ModelUnsupported, base, adapter=str(adapter))
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "attention")
     model = load_model(base, adapter=str(tmp_path / "attention"))

@@ -210,7 +210,7 @@ def test_a_model_that_the_user_has_spread(name: str, tmp_path: Path, tokenizer: 
     ("options", "message"),
     [
         ({"dtype": "bfloat16"}, "spread keeps its dtype"),
-        ({"device": "cpu"}, "spread stays where it lies"),
+        ({"device": "cpu"}, "spread stays where it is"),
         ({"max_memory": "1GiB"}, "max_memory goes with a model's name"),
     ],
 )

@@ -275,7 +275,7 @@ def norm_each(block: Any) -> None:
         (list_experts, r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"),
         (norm_each, r"its experts \(MixtralExperts\) have a norm of their own each"),
         (lambda block: stretch(block.mlp), "its experts, routed and shared, do not add up to their layer"),
-        (lambda block: stretch(block), "what its experts give does not add up to what its blocks give"),
+        (lambda block: stretch(block), "the outputs of its experts do not add up to the outputs of its blocks"),
     ],
 )
 def test_experts_in_an_unusual_layer_are_refused(change: Callable[[Any], None], said: str, tokenizer: Any) -> None:
