@@ -120,7 +120,7 @@ def find_memories(
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     if kind not in TOKEN_ROLES:
-        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(TOKEN_ROLES)}")
+        raise OptionError(f"{kind!r} cannot be counted; choose from {', '.join(TOKEN_ROLES)}")
     return len(np.unique(_rows(database, token, kind, within).found["memory"]))
 
 
