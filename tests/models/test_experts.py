@@ -274,7 +274,7 @@ def norm_each(block: Any) -> None:
     [
         (list_experts, r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"),
         (norm_each, r"its experts \(MixtralExperts\) have a norm of their own each"),
-        (lambda block: stretch(block.mlp), "its experts, routed and shared, do not add up to their layer"),
+        (lambda block: stretch(block.mlp), "its routed and shared experts do not add up to their layer"),
         (lambda block: stretch(block), "the outputs of its experts do not add up to the outputs of its blocks"),
     ],
 )

@@ -57,7 +57,7 @@ MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
 @pytest.mark.parametrize(
     ("scale", "config", "said"),
     [
-        ("weight_scale", {}, r"does not take \d+ of its weights that look like scales .* 'model.layers.0.mlp.down"),
+        ("weight_scale", {}, r"does not use \d+ of its weights that look like scales .* 'model.layers.0.mlp.down"),
         ("weight_scale", {"quantization_config": MODELOPT}, r"cannot read, modelopt \(FP8\): it would take them for"),
         ("weight_scale", {"quantization_config": {**MODELOPT, "quant_algo": "NVFP4"}}, r"modelopt \(NVFP4\)"),
         ("weight_scale", {"quantization_config": {"quant_method": "exl2", "bits": 4.0}}, "cannot read, exl2: "),
