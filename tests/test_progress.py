@@ -86,7 +86,7 @@ def test_the_second_one_stops_at_once(number: int, error: type[BaseException]) -
 def test_a_warning_never_stops_at_once() -> None:
     """A scheduler sends SIGUSR1 to a shell and to what it began, and SIGTERM when the time is up."""
     saves = Saves()
-    with pytest.raises(Terminated, match="SIGUSR1 came"):
+    with pytest.raises(Terminated, match="SIGUSR1 received"):
         in_one_step(saves, signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1)
     assert saves.count == 1
 

@@ -113,7 +113,7 @@ def edited(path: Path, script: str) -> Path:
     ("script", "said"),
     [
         ("UPDATE annotations_version SET version = 2", "holds annotations of version 2, this package reads version 1"),
-        ("DELETE FROM annotations_version", "has version none of the annotations"),
+        ("DELETE FROM annotations_version", "holds annotations of version none, this package"),
         ("DROP TABLE annotations_version", "but not their version; restore it"),
         ("DROP TABLE finishes", r"was not made by a campaign \(it lacks finishes\)"),
         ("ALTER TABLE annotations_version DROP COLUMN atlas", r"\(it lacks the atlas's hash\)"),

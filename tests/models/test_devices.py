@@ -247,7 +247,7 @@ NONSENSE = "does not say how much of which device; write 2GiB"
     [
         ("handmade:planted", {"max_memory": "1GiB"}, "made in memory, cannot be spread"),
         ("fairseq:model.pt", {"max_memory": "1GiB"}, "a fairseq checkpoint cannot be spread"),
-        ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "for CUDA cards and the CPU, not for meta; leave it out"),
+        ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "for CUDA cards and the CPU, not for meta"),
         ("builtin:pydocs", {"max_memory": "0=1GiB"}, "names card 0, but there are 0 cards here"),
         ("builtin:pydocs", {"max_memory": "0=1GiB", "device": "cpu"}, "names card 0, but cpu was asked for"),
         *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("", "2", "GiB", "-1GiB", "2iB", "much")),
