@@ -256,7 +256,7 @@ def test_where_an_adapter_does_not_go(tmp_path: Path, monkeypatch: pytest.Monkey
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "prompt")
     base = save_base(tmp_path / "base", "llama")
-    assert "a learned prompt is no part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
+    assert "a learned prompt is not part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
     # An adapter alone is no model, and names its option and what it was made for.
     adapter = save_adapter(tmp_path / "adapter", "llama")
     assert refused(ModelNotFound, adapter).endswith(f"(its base model) and adapter='{adapter}'")

@@ -156,7 +156,7 @@ def test_a_selection_that_cannot_be(tmp_path: Path, atlas: Path, memories: str, 
 
 def test_other_folders_are_left_alone(tmp_path: Path, atlas: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(AtlasExists, match="something else"):
+    with pytest.raises(AtlasExists, match="something other than"):
         write_pages(atlas, tmp_path)
     for inside in (atlas, atlas / "triggers", atlas.parent):
         with pytest.raises(OptionError, match="atlas"):
