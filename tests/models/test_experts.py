@@ -211,7 +211,7 @@ def test_the_proof_notices_that_a_shared_expert_or_its_gate_is_left_out(
                 load_model(build_mixture(name), tokenizer=tokenizer)
     if MIXTURES[name].behind:  # branches that do not add up are not even taken for a layer
         monkeypatch.setattr(mixture_structure, "find_keys", lambda *given: None)
-        refusal, told = ModelUnsupported, "does not add up"
+        refusal, told = ModelUnsupported, "do not add up"
     else:
         change_shared(monkeypatch, lambda shared: ())
         refusal, told = ProofFailed, "'ablation'"
