@@ -61,8 +61,8 @@ def in_one_step(saves: Saves, *numbers: int) -> None:
     ("number", "error", "line"),
     [
         (signal.SIGINT, Interrupted, "stopped after saving; run"),
-        (signal.SIGTERM, Terminated, "SIGTERM came: stopped after saving; run"),
-        (signal.SIGUSR1, Terminated, "SIGUSR1 came: stopped after saving; run"),
+        (signal.SIGTERM, Terminated, "SIGTERM received: stopped after saving; run"),
+        (signal.SIGUSR1, Terminated, "SIGUSR1 received: stopped after saving; run"),
     ],
 )
 def test_the_step_in_hand_ends_and_is_saved(number: int, error: type[Interrupted], line: str) -> None:
@@ -86,7 +86,7 @@ def test_the_second_one_stops_at_once(number: int, error: type[BaseException]) -
 def test_a_warning_never_stops_at_once() -> None:
     """A scheduler sends SIGUSR1 to a shell and to what it began, and SIGTERM when the time is up."""
     saves = Saves()
-    with pytest.raises(Terminated, match="SIGUSR1 came"):
+    with pytest.raises(Terminated, match="SIGUSR1 received"):
         in_one_step(saves, signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1)
     assert saves.count == 1
 

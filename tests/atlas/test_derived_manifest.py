@@ -77,7 +77,7 @@ def test_a_folder_is_replaced_if_it_is_empty_or_one_s_own(tmp_path: Path) -> Non
     check(tmp_path / "none")
     check(tmp_path)
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(AtlasExists, match=r"holds something else than pages; choose another folder$"):
+    with pytest.raises(AtlasExists, match=r"holds something other than pages; choose another folder$"):
         check(tmp_path)
     with pytest.raises(AtlasExists, match=r"thesis\.tex is not a folder; choose another$"):
         check(tmp_path / "thesis.tex")

@@ -11,8 +11,9 @@ from support.handbuilt_atlas import manifest
 
 COUNT, ROWS = "a whole number from 0 on", "a whole number from 1 to 16,777,216"
 SIZE, NAME = "a whole number from 0 on, or null", "text or null"
-LAYERS, EXPERTS = "a list of layers from 0 to 1, in order", "the experts of the layers whose memories it says"
-FORM_OF_EXPERTS = 'a list of null or such as {"routed": 8, "memories": 64, "shared": []} for each layer'
+LAYERS = "a list of layers from 0 to 1, in order"
+EXPERTS = "one entry per layer whose memories add up to model.sizes.memories"
+FORM_OF_EXPERTS = 'a list of null or an object such as {"routed": 8, "memories": 64, "shared": []} for each layer'
 IN_ALL = "a list of one number per layer, 268,435,456 in all at most"
 PART, OVERLAP = 'an object such as {"index": 1, "of": 2}', "an object of sentences, of and share"
 

@@ -62,8 +62,8 @@ def test_the_driver_of_postgresql_is_an_extra(
     ("at", "said"),
     [
         ("mysql://ada:secret@host/team", "annotations cannot be kept in mysql; give a path, or postgresql://"),
-        ("://ada:secret@host", "the address of the annotations is none"),
-        ("postgresql://ada:secret@host:port/team", "the address of the annotations is none"),
+        ("://ada:secret@host", "the address of the annotations cannot be read"),
+        ("postgresql://ada:secret@host:port/team", "the address of the annotations cannot be read"),
         ("sqlite://", "annotations cannot be kept in sqlite"),
     ],
 )
@@ -73,7 +73,7 @@ def test_addresses_that_are_none(shared_atlas: Atlas, at: str, said: str) -> Non
 
 def test_paths_that_are_none(shared_atlas: Atlas, tmp_path: Path) -> None:
     refused(shared_atlas, tmp_path, "is a folder; name a file")
-    refused(shared_atlas, tmp_path / "no" / "a.sqlite", "is no folder, so a.sqlite cannot be made there")
+    refused(shared_atlas, tmp_path / "no" / "a.sqlite", "is not a folder, so a.sqlite cannot be made there")
     (tmp_path / "letter").write_bytes(b"Dear reader, this is no database.\n" * 100)
     refused(shared_atlas, tmp_path / "letter", "file is not a database.*; restore it from a copy")
 
@@ -84,8 +84,8 @@ def test_a_database_that_is_refused_is_left_as_it_is(shared_atlas: Atlas, tmp_pa
     (tmp_path / "link").symlink_to(music)
     hand = edited(tmp_path / "hand", SCHEMA)
     before = music.read_bytes(), hand.read_bytes()
-    refused(shared_atlas, music, "is a database of something else")
-    refused(shared_atlas, tmp_path / "link", "is a database of something else")
+    refused(shared_atlas, music, "is not a database of annotations")
+    refused(shared_atlas, tmp_path / "link", "is not a database of annotations")
     refused(shared_atlas, hand, "was not made by a campaign")
     assert (music.read_bytes(), hand.read_bytes()) == before
     with closing(sqlite3.connect(music)) as database:
@@ -112,8 +112,8 @@ def edited(path: Path, script: str) -> Path:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("UPDATE annotations_version SET version = 2", "has version 2 of the annotations, this package knows 1"),
-        ("DELETE FROM annotations_version", "has version none of the annotations"),
+        ("UPDATE annotations_version SET version = 2", "holds annotations of version 2, this package reads version 1"),
+        ("DELETE FROM annotations_version", "holds annotations of version none, this package"),
         ("DROP TABLE annotations_version", "but not their version; restore it"),
         ("DROP TABLE finishes", r"was not made by a campaign \(it lacks finishes\)"),
         ("ALTER TABLE annotations_version DROP COLUMN atlas", r"\(it lacks the atlas's hash\)"),

@@ -168,13 +168,13 @@ def other_campaign(lines: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changed(2, kind="deep"), "line 3: kind is 'deep', none of shallow, semantic, both, none"),
-        (changed(2, triggers=[0, 1, 40]), "line 3: trigger 40 is none that this item shows"),
+        (changed(2, kind="deep"), "line 3: kind is 'deep', not one of shallow, semantic, both, none"),
+        (changed(2, triggers=[0, 1, 40]), "line 3: trigger 40 is not shown in this item"),
         (changed(2, memory=77), "line 3: the campaign has no [a-z]+ 77 in layer"),
         (changed(2, code="0" * 20), "line 3: .* was shown with other prefixes there"),
         (
             changed(2, description="other words"),
-            "line 3: .* is there with another description, and nothing is overwritten",
+            "line 3: .* is stored with another description, and nothing is overwritten",
         ),
         (changed(2, atlas="f" * 64), "line 3: it is about another atlas"),
         (other_campaign, "line 3: it belongs to another campaign"),

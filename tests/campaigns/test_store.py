@@ -170,7 +170,7 @@ def test_compositions_are_related_or_distant(store: Store) -> None:
         assert (view.verdict, view.finished) == (seen, seen is not None)
     with pytest.raises(AnnotationError, match="this item is a composition"):
         shallow(store, case, ada)
-    with pytest.raises(AnnotationError, match="this item is no composition"):
+    with pytest.raises(AnnotationError, match="this item is not a composition"):
         store.judge(codes(store, "key")[0], ada, verdict="distant")
     with pytest.raises(AnnotationError, match="the verdict is 'near'; choose one of related, distant"):
         store.judge(case, ada, verdict="near")

@@ -73,7 +73,7 @@ def test_mining_saves_and_goes_on_to_the_same_bytes(text: Path, tmp_path: Path) 
         said = process.communicate()[1].splitlines()
     assert process.returncode == 75, said
     advice = "stopped after saving; run the same command again to go on from here"
-    assert said[-1] == f"mnemoscope: SIGUSR1 came: {advice}"
+    assert said[-1] == f"mnemoscope: SIGUSR1 received: {advice}"
     assert (atlas / "work/state.safetensors").is_file()
     assert not (atlas / ".lock").exists()
 
@@ -97,7 +97,7 @@ def test_the_second_sigterm_stops_at_once(text: Path, tmp_path: Path) -> None:
         assert process.stderr is not None
         said = process.stderr.read().splitlines()
     assert process.returncode == 75
-    assert said[-1].endswith("SIGTERM came: stopped; what was saved stays, run the same command again to go on")
+    assert said[-1].endswith("SIGTERM received: stopped; what was saved stays, run the same command again to go on")
     assert not (tmp_path / "atlas/work/state.safetensors").exists()
 
 

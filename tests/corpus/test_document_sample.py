@@ -133,6 +133,6 @@ def test_a_stored_sentence_must_stand_in_its_document(split: str) -> None:
     if split == "sentence":
         stored[0] = (0, 0, "One two three.")
     assert len(draw(documents, stored, length=2, split=split)) == 2
-    said = r"the text is not the text that was mined: its document 1 lacks 'Four five six\.'; give back the text"
+    said = r"the text is not the text that was mined: its document 1 lacks 'Four five six\.'; restore the text"
     with pytest.raises(PlanDiffers, match=said):
         draw([documents[0], "Four five, six."], stored, length=2, split=split)

@@ -314,7 +314,7 @@ def test_a_copy_that_is_not_whole_is_not_opened(text: Path, tmp_path: Path, dama
             state.write_text(json.dumps(json.loads(state.read_text()) | {"finished": False}))
         else:
             (directory / "tokens.bin").write_bytes((directory / "tokens.bin").read_bytes()[:-4])
-    with pytest.raises(CorpusUnreadable, match=r"copy does not hold a text that was prepared to its end; prepare it"):
+    with pytest.raises(CorpusUnreadable, match=r"copy does not hold a completely prepared text; prepare it"):
         open_prepared(directory, validation=False)
 
 

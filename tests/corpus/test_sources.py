@@ -171,8 +171,8 @@ def test_the_built_in_corpus(monkeypatch: pytest.MonkeyPatch, spec: str) -> None
         ("", "no such text: ''"),
         ("nosuch*.txt", "no file matches 'nosuch*.txt'"),
         ("builtin:shakespeare", "no built-in corpus 'builtin:shakespeare'; there are builtin:pydocs and"),
-        ("hub:", "'hub:' names no data set; write hub:DATASET"),
-        ("hub:a:b:c:d", "names no data set"),
+        ("hub:", "'hub:' does not name a data set; write hub:DATASET"),
+        ("hub:a:b:c:d", "does not name a data set"),
     ],
 )
 def test_a_spec_that_names_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, message: str) -> None:
@@ -278,7 +278,7 @@ def test_zstandard_that_breaks_off_in_its_second_frame(tmp_path: Path) -> None:
         ('{"body": "x"}', "line 3 has no field 'text' (it has 'body'); name it with text_field"),
         ("{}", "line 3 has no field 'text' (it has no field at all)"),
         ('{"text": "x"', "line 3 is not JSON"),
-        ('["text"]', "line 3 is no JSON object but list"),
+        ('["text"]', "line 3 is not a JSON object but list"),
         ('{"text": 5}', "line 3: field 'text' holds int, not text"),
         ('{"text": "\\ud800"}', "line 3: field 'text' holds half a surrogate pair"),
         ("[" * 100_000, "line 3 is nested too deeply"),
@@ -304,7 +304,7 @@ def test_damaged_parquet(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [f"Row {i}" for i in range(999)]}), path)
     path.write_bytes(path.read_bytes()[:-20] if content is None else content)
-    assert "is no readable Parquet file" in complaint(tmp_path / "a.parquet")
+    assert "is not a readable Parquet file" in complaint(tmp_path / "a.parquet")
 
 
 def test_parquet_with_a_text_that_is_no_utf8(tmp_path: Path) -> None:
@@ -352,16 +352,16 @@ def test_an_array_of_rows_is_refused_with_the_way_out(tmp_path: Path, array: str
 @pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.csv.gz"])
 def test_a_table_is_refused_with_the_way_out(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("text\nA\n")
-    assert f"{name}: a table of text; make JSON lines of it, as polars does: pl.read_csv" in complaint(tmp_path / name)
+    assert f"{name}: a CSV or TSV table; make it JSON lines with polars: pl.read_csv" in complaint(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.parquet"])
 def test_a_pointer_in_place_of_a_text_is_refused_by_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
-    assert complaint(path) == f"{path} is a pointer, not the text itself; fetch that with `git lfs pull`"
+    assert complaint(path) == f"{path} is a pointer, not the text itself; fetch the text with `git lfs pull`"
     path.write_text("/annex/objects/SHA256E-s5--00.txt\n")
-    assert complaint(path).endswith("fetch that with `git annex get`")
+    assert complaint(path).endswith("fetch the text with `git annex get`")
     (tmp_path / "b.txt").write_text("A text about version https://git-lfs.github.com/spec/v1.")
     assert len(documents(tmp_path / "b.txt")) == 1
 
@@ -416,7 +416,7 @@ def test_bad_rows_are_passed_over_counted_and_listed_up_to_the_number_given(tmp_
         listed = [f"a.jsonl: line {number}" for number in (2, 4, 5, 6)]
         assert source.rows.bad.document() == {"count": 4, "rows": listed}
     said = complaint(path, skip_bad_rows=3)
-    assert said.endswith("is no JSON object but NoneType (after 3 bad rows that were passed over)")
+    assert said.endswith("is not a JSON object but NoneType (after 3 skipped bad rows)")
     assert complaint(path).startswith(f"{path}: line 2 is not JSON (")
 
 
@@ -444,8 +444,8 @@ def test_what_the_mask_beside_token_ids_hides_is_no_text(tmp_path: Path, kind: s
     assert documents(path, ids_field="x.input_ids") == ["7 8", "7", "", "", "0 5"]
     for ids, mask, said in (
         ([1, 2, 3, 4], [1, 0, 0, 1], "has a 0 at place 1 between ones; padding stands at the ends of a row"),
-        ([1, 2, 3], [1, 1], "is no mask of 3 zeros and ones, one for each id of 'x.input_ids'"),
-        ([1, 2, 3], [1, 1, 2], "is no mask of 3 zeros and ones"),
+        ([1, 2, 3], [1, 1], "is not a mask of 3 zeros and ones, one for each id of 'x.input_ids'"),
+        ([1, 2, 3], [1, 1, 2], "is not a mask of 3 zeros and ones"),
     ):
         write([([5], [1]), (ids, mask)])
         assert f"2: field 'x.attention_mask' {said}" in complaint(path, ids_field="x.input_ids")

@@ -4,7 +4,7 @@
 set -euo pipefail
 mkdir -p -- /data/me/atlas.slurm
 
-# 1. prepare: reads the text and settles the plan.
+# 1. prepare: reads the text and writes the plan.
 prepare=$(sbatch --parsable --output=/data/me/atlas.slurm/prepare-%j.log <<'END_OF_JOB'
 #!/bin/bash
 #SBATCH --job-name=mnemoscope-prepare

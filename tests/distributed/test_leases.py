@@ -102,5 +102,5 @@ def test_a_file_system_that_does_not(broken: str, tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(
             leases_file.os, "open", lambda path, flags, mode=0o644: real_open(path, flags & ~os.O_EXCL, mode)
         )
-    with pytest.raises(StoreFailed, match="does not make files exclusively or does not rename"):
+    with pytest.raises(StoreFailed, match="does not create files exclusively or does not rename"):
         check_file_system(tmp_path)

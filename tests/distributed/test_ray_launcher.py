@@ -151,7 +151,7 @@ def test_what_is_missing_of_a_token_is_told(
     with pytest.raises(OptionError, match="asks for a token, and there is none here; set RAY_AUTH_TOKEN_PATH"):
         check_answer(ray_here)
     monkeypatch.delenv("RAY_AUTH_MODE")
-    with pytest.raises(OptionError, match=r"asks for a token, which Ray sends only .* set RAY_AUTH_MODE=token, and"):
+    with pytest.raises(OptionError, match="asks for a token, which Ray does not send by default; set RAY_AUTH_MODE"):
         check_answer(ray_here)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
@@ -186,9 +186,9 @@ def test_a_cluster_of_another_version_is_refused(ray_here: str) -> None:
     [
         ("127.0.0.1:1", "no Ray cluster answers at '127.0.0.1:1' (Connection refused); start one with `ray start"),
         ("nobody.invalid:6379", "no Ray cluster answers at 'nobody.invalid:6379' ("),
-        ("here", "ray='here' is no address; write auto, HOST:PORT or ray://HOST:PORT"),
-        ("127.0.0.1:99999", "is no address"),
-        ("http://127.0.0.1:80", "is no address"),
+        ("here", "ray='here' is not an address; write auto, HOST:PORT or ray://HOST:PORT"),
+        ("127.0.0.1:99999", "is not an address"),
+        ("http://127.0.0.1:80", "is not an address"),
     ],
 )
 def test_an_address_where_nothing_answers_is_refused(address: str, said: str) -> None:

@@ -95,7 +95,7 @@ def test_cards_threads_and_options_of_workers() -> None:
         assert "export OMP_NUM_THREADS=6 MKL_NUM_THREADS=6" in job.script
     assert run_command(jobs[1].script) == ["mnemoscope", "worker", "atlas", "--text-only", "--max-memory", "2GiB"]
     assert (cards_wanted("auto", None), cards_wanted("cuda:1", None), cards_wanted("cuda", 2)) == (0, 1, 2)
-    with pytest.raises(OptionError, match="ask for one or more"):
+    with pytest.raises(OptionError, match="ask for 1 or more"):
         made(workers=0)
 
 
@@ -167,23 +167,23 @@ def refusal(jobs: list[SlurmJob]) -> str:
 def test_what_sbatch_says_is_passed_on(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "Batch job submission failed: Invalid account or account/partition combination"
     monkeypatch.setenv("REFUSED", "100")
-    did_not_take = "sbatch did not take the job mnemoscope"
+    did_not_take = "sbatch did not accept the job mnemoscope"
     assert refusal(made()) == f"{did_not_take}-prepare: {why}"
     assert not (cluster / "scancel.txt").exists()
     monkeypatch.setenv("REFUSED", "103")
     said = refusal(made())
-    assert said == f"{did_not_take}-finish: {why}; what was submitted before it (101, 102) is cancelled"
+    assert said == f"{did_not_take}-finish: {why}; the jobs submitted before it (101, 102) are cancelled"
     assert (cluster / "scancel.txt").read_text() == "101 102\n"
     (cluster / "scancel").unlink()
     monkeypatch.setenv("REFUSED", "105")
-    assert refusal(made()).endswith("; what was submitted before it still waits: scancel 104 takes that back")
+    assert refusal(made()).endswith("; the jobs submitted before it still wait; cancel them with scancel 104")
 
 
 def test_sbatch_that_says_no_number(cluster: Path) -> None:
     (cluster / "sbatch").write_text("#!/bin/bash\necho queued\n")
-    assert refusal(made()) == "sbatch did not take the job mnemoscope-prepare: it said 'queued', not a number"
+    assert refusal(made()) == "sbatch did not accept the job mnemoscope-prepare: it gave 'queued', not a number"
     (cluster / "sbatch").write_text("#!/bin/bash\nexit 3\n")
-    assert refusal(made()) == "sbatch did not take the job mnemoscope-prepare: it ended with code 3"
+    assert refusal(made()) == "sbatch did not accept the job mnemoscope-prepare: it ended with code 3"
 
 
 def test_where_there_is_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

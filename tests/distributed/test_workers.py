@@ -259,7 +259,7 @@ def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Pa
         work(out, "w-1")
     with pytest.raises(AtlasNotFound, match="holds no run for workers"):
         work(tmp_path / "nothing", "w-1")
-    with pytest.raises(OptionError, match="is no name for a worker"):
+    with pytest.raises(OptionError, match="is not a name for a worker"):
         work(out, "../w-1")
     assert list((out / "work/states").glob("*")) == []
 

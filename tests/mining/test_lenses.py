@@ -287,7 +287,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
 
 def test_what_cannot_be_fitted_or_read_is_said(tmp_path: Path) -> None:
     hf, model, out = mined("gpt2-relu", tmp_path)
-    with pytest.raises(OptionError, match="'glass' is no kind of lens"):
+    with pytest.raises(OptionError, match="'glass' is not a kind of lens"):
         fit_lenses(out, model, ["glass"])
     with pytest.raises(AtlasUnfinished, match=r"no table readings; make it with `mnemoscope lens \S+ --model"):
         answer(open_atlas(out), "lenses")
@@ -407,12 +407,12 @@ def test_of_one_document_no_lens_is_stored_and_the_question_is_undecided(
     (tmp_path / "held.txt").write_text("\n\n".join(lines))
     options: dict[str, Any] = {"triggers": 5, "prefixes": 8, "removals": 0, "validation": tmp_path / "held.txt"}
     out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", **options)
-    with pytest.raises(AtlasUnfinished, match="of one document, which cannot judge it, too: undecided, nothing is"):
+    with pytest.raises(AtlasUnfinished, match="from one document, which cannot also judge it, so nothing is"):
         fit_lenses(out, model)
     assert not (tmp_path / "atlas/lenses").exists()
     assert verify(tmp_path / "atlas") == []
     assert main(["analyze", str(out), "lenses"]) == 2
-    assert "one document alone, which cannot both make a lens and judge it: undecided" in capsys.readouterr().err
+    assert "one document only, which cannot both fit a lens and judge it; mine more" in capsys.readouterr().err
 
 
 def test_an_entry_that_is_large_everywhere_leaves_its_covariance() -> None:

@@ -115,7 +115,7 @@ def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
         plan.check_same(begun, Path("atlas"))
     assert str(told.value) == (
         f"atlas was begun with another plan (triggers was 7, now 50; batch tokens was 9, now {plan.batch_tokens}); "
-        "use the old options, another folder, or force=True to begin anew"
+        "use the old options, another folder, or force=True to start again"
     )
     with pytest.raises(PlanDiffers, match=r"removals was 3, now 4"):
         replace(plan, removals=4).check_same(replace(plan, removals=3).document(), Path("atlas"))

@@ -153,7 +153,7 @@ def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
 ) -> None:
     run.act[stage] = lambda: os.kill(os.getpid(), number)
     pressed, before = number == signal.SIGINT, signal.getsignal(signal.SIGINT)
-    line = rf"{'' if pressed else f'{number.name} came: '}stopped.*run the same command again"
+    line = rf"{'' if pressed else f'{number.name} received: '}stopped.*run the same command again"
     with (
         pytest.raises(Interrupted if pressed else Terminated, match=line) as stopped,
         nullcontext() if pressed else as_command(),

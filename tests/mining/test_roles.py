@@ -255,7 +255,7 @@ def test_a_stop_between_two_layers_costs_one_layer(
 
 
 def test_what_cannot_be_added_is_said_before_anything_is_loaded(mined: Path, model: LanguageModel) -> None:
-    with pytest.raises(OptionError, match="'nonsense' is no table that can be added; these can: roles"):
+    with pytest.raises(OptionError, match="'nonsense' is not a table that can be added; these can: roles"):
         extend(mined, "no/such-model", ["nonsense"])
     assert extend(mined, "no/such-model", ["roles"]).kept == ("roles",)
     other = build("gpt2-relu")

@@ -190,7 +190,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     kept.pop(old.empty.name)
     for name, path in kept.items():
         shutil.copyfile(path, new.folder / WORK / ("other.safetensors" if name == new.state.name else name))
-    with pytest.raises(MiningError, match=r"what the stage scales noted is missing, .*scales\.json"):
+    with pytest.raises(MiningError, match=r"the record of the stage scales is missing, .*scales\.json"):
         read_note(new.folder / WORK, "scales", new.plan)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         run_unit(new.worker(2), STAGES["predictions"], 0)
@@ -218,7 +218,7 @@ def test_what_is_not_made_yet_is_an_error(run: Run) -> None:
         run_unit(run.worker(1), STAGES["tables"], 2)
     with pytest.raises(MiningError, match="the tokenized text, which was not given"):
         run_unit(MiningRun(RunContext(run.folder), run.model, run.plan, [run.state]), STAGES["text tables"], 0)
-    with pytest.raises(MiningError, match=r"what the stage text noted is missing.*text\.json"):
+    with pytest.raises(MiningError, match=r"the record of the stage text is missing.*text\.json"):
         run.seal()
     run.do(NAMES[:-2], 2)
     with pytest.raises(AtlasUnfinished, match=r"pattern-words\.json is missing, or is of another run"):

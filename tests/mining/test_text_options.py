@@ -106,8 +106,8 @@ def test_a_chosen_beginning_stands_before_every_prompt(asked: str, token: int | 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("no such", "'no such' is no token of the vocabulary; name one token as it is shown, or none"),
-        ("", "'' is no token of the vocabulary"),
+        ("no such", "'no such' is not a token of the vocabulary; name one token as it is shown, or none"),
+        ("", "'' is not a token of the vocabulary"),
     ],
 )
 def test_a_beginning_that_is_no_token_is_refused(asked: str, said: str, folder: Path) -> None:
@@ -190,8 +190,8 @@ def test_a_chat_is_read_through_the_model_s_template(folder: Path, tmp_path: Pat
 def test_chats_that_cannot_be_read_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     good = {"messages": [{"role": "user", "content": "the cat sat"}]}
     for wrong, said in (
-        ({"messages": "text"}, "line 2: field 'messages' is no list of messages, each with a role and its content"),
-        ({"messages": [{"from": "user"}]}, "is no list of messages"),
+        ({"messages": "text"}, "line 2: field 'messages' is not a list of messages, each with a role and its content"),
+        ({"messages": [{"from": "user"}]}, "is not a list of messages"),
         ({"messages": [{"role": "robot", "content": ""}]}, "the chat template refuses these messages .no robots"),
     ):
         text = rows(tmp_path / "a.jsonl", [good, wrong])
@@ -212,8 +212,8 @@ def test_bad_rows_are_said_at_the_end_and_kept_in_the_manifest(
     assert "line 2 is not JSON" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "two"), "--skip-bad-rows", "2"]) == 0
     said = capsys.readouterr().out
-    assert "passed over 2 bad rows: a.jsonl: line 2, a.jsonl: line 5\n" in said
-    assert "passed over 2 bad rows of the validation text: a.jsonl: line 2, a.jsonl: line 5\n" in said
+    assert "skipped 2 bad rows: a.jsonl: line 2, a.jsonl: line 5\n" in said
+    assert "skipped 2 bad rows of the validation text: a.jsonl: line 2, a.jsonl: line 5\n" in said
     counts = open_atlas(tmp_path / "two").manifest.corpus.counts
     assert counts["bad_rows"] == {"count": 2, "rows": ["a.jsonl: line 2", "a.jsonl: line 5"]}
     assert counts["documents"] == 2
@@ -228,7 +228,7 @@ def test_lines_that_differ_in_indentation_count_once_and_that_is_said(
     assert main([*words, "--out", str(tmp_path / "a"), "--split", "line"]) == 0
     said = capsys.readouterr().out
     assert "2 sentences, 1 duplicates" in said
-    assert "(what differs only in white space at its ends, such as indentation, is one text)" in said
+    assert "(texts that differ only in white space at their ends, such as indentation, count as one)" in said
 
 
 @pytest.mark.fast(2)

@@ -240,7 +240,7 @@ def test_an_adapter_saved_as_a_pickle_one_in_half_precision_and_one_of_attention
     assert (half.dtype, half.content) == (torch.bfloat16, whole.content)
     torch.testing.assert_close(half.values(0).float(), whole.values(0), atol=0.02, rtol=0.02)
     torch.save({"x": subprocess.Popen}, adapter / "adapter_model.bin")
-    assert "a pickle that wants to run code" in refused(ModelUnsupported, base, adapter=str(adapter))
+    assert "a pickle that would run code" in refused(ModelUnsupported, base, adapter=str(adapter))
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "attention")
     model = load_model(base, adapter=str(tmp_path / "attention"))
@@ -256,7 +256,7 @@ def test_where_an_adapter_does_not_go(tmp_path: Path, monkeypatch: pytest.Monkey
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     peft.get_peft_model(network_of("llama"), config).save_pretrained(tmp_path / "prompt")
     base = save_base(tmp_path / "base", "llama")
-    assert "a learned prompt is no part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
+    assert "a learned prompt is not part" in refused(ModelUnsupported, base, adapter=str(tmp_path / "prompt"))
     # An adapter alone is no model, and names its option and what it was made for.
     adapter = save_adapter(tmp_path / "adapter", "llama")
     assert refused(ModelNotFound, adapter).endswith(f"(its base model) and adapter='{adapter}'")

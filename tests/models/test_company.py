@@ -82,7 +82,7 @@ def test_a_network_whose_numbers_depend_on_neighbours_is_refused(fault: Any) -> 
     network = build("llama")
     load(network)
     network.model.embed_tokens.register_forward_hook(lambda _, inputs, given: fault(given))
-    with pytest.raises(ModelUnsupported, match="other numbers beside other rows than alone; only") as caught:
+    with pytest.raises(ModelUnsupported, match="different numbers in a batch than alone; only") as caught:
         load(network)
     assert "\n" not in str(caught.value)
 

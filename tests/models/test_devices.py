@@ -210,7 +210,7 @@ def test_a_model_that_the_user_has_spread(name: str, tmp_path: Path, tokenizer: 
     ("options", "message"),
     [
         ({"dtype": "bfloat16"}, "spread keeps its dtype"),
-        ({"device": "cpu"}, "spread stays where it lies"),
+        ({"device": "cpu"}, "spread stays where it is"),
         ({"max_memory": "1GiB"}, "max_memory goes with a model's name"),
     ],
 )
@@ -247,7 +247,7 @@ NONSENSE = "does not say how much of which device; write 2GiB"
     [
         ("handmade:planted", {"max_memory": "1GiB"}, "made in memory, cannot be spread"),
         ("fairseq:model.pt", {"max_memory": "1GiB"}, "a fairseq checkpoint cannot be spread"),
-        ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "of CUDA and of the CPU, not of meta"),
+        ("builtin:pydocs", {"max_memory": "1GiB", "device": "meta"}, "for CUDA cards and the CPU, not for meta"),
         ("builtin:pydocs", {"max_memory": "0=1GiB"}, "names card 0, but there are 0 cards here"),
         ("builtin:pydocs", {"max_memory": "0=1GiB", "device": "cpu"}, "names card 0, but cpu was asked for"),
         *(("builtin:pydocs", {"max_memory": text}, NONSENSE) for text in ("", "2", "GiB", "-1GiB", "2iB", "much")),

@@ -69,5 +69,5 @@ def test_a_function_of_both_is_used_as_it_is() -> None:
 
 
 def test_another_way_is_refused() -> None:
-    with pytest.raises(ModelUnsupported, match=r"^how its experts \(Experts\) join gate and up is not known$"):
+    with pytest.raises(ModelUnsupported, match=r"^how its experts \(Experts\) combine gate and up is unknown$"):
         gating_of(Experts(lambda gate, up: gate + up, "halves"))

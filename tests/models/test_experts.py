@@ -211,7 +211,7 @@ def test_the_proof_notices_that_a_shared_expert_or_its_gate_is_left_out(
                 load_model(build_mixture(name), tokenizer=tokenizer)
     if MIXTURES[name].behind:  # branches that do not add up are not even taken for a layer
         monkeypatch.setattr(mixture_structure, "find_keys", lambda *given: None)
-        refusal, told = ModelUnsupported, "does not add up"
+        refusal, told = ModelUnsupported, "do not add up"
     else:
         change_shared(monkeypatch, lambda shared: ())
         refusal, told = ProofFailed, "'ablation'"
@@ -274,8 +274,8 @@ def norm_each(block: Any) -> None:
     [
         (list_experts, r"its experts \(ModuleList at 'mlp.experts'\) cannot be read yet"),
         (norm_each, r"its experts \(MixtralExperts\) have a norm of their own each"),
-        (lambda block: stretch(block.mlp), "its experts, routed and shared, do not add up to their layer"),
-        (lambda block: stretch(block), "what its experts give does not add up to what its blocks give"),
+        (lambda block: stretch(block.mlp), "its routed and shared experts do not add up to their layer"),
+        (lambda block: stretch(block), "the outputs of its experts do not add up to the outputs of its blocks"),
     ],
 )
 def test_experts_in_an_unusual_layer_are_refused(change: Callable[[Any], None], said: str, tokenizer: Any) -> None:

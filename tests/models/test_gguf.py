@@ -153,7 +153,7 @@ def test_what_lies_beside_the_file_is_not_read(tmp_path: Path, capfd: pytest.Cap
 
 def test_a_file_without_a_tokenizer_takes_one_that_is_named(tmp_path: Path) -> None:
     bare = write(tmp_path / "bare.gguf", network(), "f16", words=False)
-    assert "holds no tokenizer; name a folder or hub id that does as tokenizer" in refused(TokenizerNotFound, bare)
+    assert "holds no tokenizer; name a folder or hub id with one as tokenizer" in refused(TokenizerNotFound, bare)
     byte_tokenizer(rows=280).save_pretrained(tmp_path / "words")
     model = load_model(bare, tokenizer=str(tmp_path / "words"))
     same_numbers(model, load_model(rounded("f16"), tokenizer=byte_tokenizer(rows=280)))

@@ -67,7 +67,7 @@ def test_the_tokenizer_may_lie_elsewhere(saved, tmp_path, tiny, tokenizer):
     bare = tmp_path / "bare"
     tiny("gpt2").save_pretrained(bare)
     message = refused(TokenizerNotFound, str(bare))
-    assert message.startswith(f"folder {str(bare)!r} holds no tokenizer; name a folder or hub id that does as token")
+    assert message.startswith(f"folder {str(bare)!r} holds no tokenizer; name a folder or hub id with one as token")
     named = load_model(str(bare), tokenizer=str(saved))
     assert (named.fingerprint, named.source) == (load_model(str(saved)).fingerprint, str(bare))
     assert named.opening.tokenizer == str(saved)
@@ -264,7 +264,7 @@ def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved
     (saved / "model.safetensors").unlink()
     torch.save({f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()},
                saved / "pytorch_model.bin")  # fmt: skip
-    assert "such as 'module.lm_head.weight'; download the repository, since wrappers' names are known in folders" in (
+    assert "such as 'module.lm_head.weight'; download the repository, since names of wrappers are recognised" in (
         refused(ModelDamaged, hub_of("wrapped", saved))
     )
     assert load_model(str(saved)).fingerprint == whole.fingerprint

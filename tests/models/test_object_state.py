@@ -300,7 +300,7 @@ def test_the_network_of_a_model_by_name_or_a_copy_must_stay_as_it_is(network: An
         with torch.no_grad():
             next(inside.parameters()).add_(1)
         with pytest.raises(
-            ModelChanged, match=r"^the weights of .* were changed after it was loaded, and its name tells"
+            ModelChanged, match=r"^the weights of .* were changed after it was loaded, and its name means"
         ):
             model.values(0)
     assert load(network).fingerprint == load(build("gpt2-relu")).fingerprint  # a copy is no part of it

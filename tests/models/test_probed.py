@@ -103,7 +103,7 @@ def test_the_proof_notices_an_adapter_that_is_left_out(monkeypatch: pytest.Monke
 
 def test_a_learned_prompt_is_refused() -> None:
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with pytest.raises(ModelUnsupported, match="a learned prompt is no part of the layers"):
+    with pytest.raises(ModelUnsupported, match="a learned prompt is not part of the layers"):
         load(peft.get_peft_model(network_of("llama"), config))
 
 
@@ -247,5 +247,5 @@ def test_what_is_no_linear_map_is_refused() -> None:
         LinearMap.whole(nn.LayerNorm(4))
     wrong = Rounding(nn.Linear(4, 4))
     wrong.out_features = 9
-    with pytest.raises(ModelUnsupported, match="gives 4 numbers where it says 9"):
+    with pytest.raises(ModelUnsupported, match="returns 4 numbers, but states 9"):
         probe(wrong)

@@ -57,7 +57,7 @@ MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
 @pytest.mark.parametrize(
     ("scale", "config", "said"),
     [
-        ("weight_scale", {}, r"does not take \d+ of its weights that look like scales .* 'model.layers.0.mlp.down"),
+        ("weight_scale", {}, r"does not use \d+ of its weights that look like scales .* 'model.layers.0.mlp.down"),
         ("weight_scale", {"quantization_config": MODELOPT}, r"cannot read, modelopt \(FP8\): it would take them for"),
         ("weight_scale", {"quantization_config": {**MODELOPT, "quant_algo": "NVFP4"}}, r"modelopt \(NVFP4\)"),
         ("weight_scale", {"quantization_config": {"quant_method": "exl2", "bits": 4.0}}, "cannot read, exl2: "),
@@ -73,7 +73,7 @@ def test_packed_weights_that_nobody_unpacks_are_refused(
     folder = write(tmp_path / "model", packed(scale), **config)
     with pytest.raises(ModelUnsupported, match=said) as caught:
         load_model(str(folder))
-    assert "take the model that was quantised" in str(caught.value)
+    assert "use the original model, before it was quantised" in str(caught.value)
 
 
 def test_a_format_that_is_told_beside_the_configuration(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num
     ("kind", "settings", "said"),
     [
         ("Blip", {"text_config": {**TEXT, "encoder_hidden_size": 32}, "vision_config": VISION},
-         "cannot be run by text alone: its forward wants 'pixel_values' beside the tokens"),
+         "cannot be run by text alone: its forward needs 'pixel_values' beside the tokens"),
         ("Kosmos2", {"text_config": {"vocab_size": 280, "max_position_embeddings": 64, "embed_dim": 32, "layers": 1,
                                      "ffn_dim": 48, "attention_heads": 4}, "vision_config": VISION},
          "cannot be run by text alone: You have to specify either `pixel_values`"),

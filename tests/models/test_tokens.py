@@ -106,7 +106,7 @@ def test_the_users_tokenizer_is_left_as_it_was():
 
 
 def test_what_is_no_tokenizer_is_refused():
-    with pytest.raises(ModelUnsupported, match=r"a SimpleNamespace is no tokenizer of transformers or tokenizers"):
+    with pytest.raises(ModelUnsupported, match=r"a SimpleNamespace is not a tokenizer of transformers or tokenizers"):
         reader_of(SimpleNamespace(bos_token_id=0))
 
 

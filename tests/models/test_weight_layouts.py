@@ -182,7 +182,7 @@ def test_what_no_name_fits_says_what_is_missing_and_what_is_there(folder: Callab
 def test_a_checkpoint_with_objects_of_its_training_is_not_unpickled(folder: Callable[..., Path]) -> None:
     hf = build("gpt2")
     place = folder(hf, {"model": state_of(hf), "args": argparse.Namespace(lr=0.1)}, file="model.pt")
-    assert "a pickle that wants to run code; save them as safetensors" in refused(ModelUnsupported, place)
+    assert "a pickle that would run code; save them as safetensors" in refused(ModelUnsupported, place)
 
 
 def test_the_names_that_fit_are_found_without_a_model() -> None:
@@ -274,8 +274,8 @@ CONFIGS = [
     ('{"model_type": "vit"}', ModelUnsupported, "no class that makes a causal language model of type 'vit'; only deco"),
     ('{"model_type": "clip"}', ModelUnsupported, "causal language model of type 'clip'"),
     ('{"model_type": 3}', ModelUnsupported, "does not know"),
-    ("[]", ModelDamaged, "its config.json is no object; take a complete copy"),
-    ("null", ModelDamaged, "its config.json is no object"),
+    ("[]", ModelDamaged, "its config.json is not an object; take a complete copy"),
+    ("null", ModelDamaged, "its config.json is not an object"),
     ("", ModelDamaged, r"its config.json is not JSON \(Expecting value: line 1 column 1 \(char 0\)\); take a complete"),
     ("\0garbage", ModelDamaged, "its config.json is not JSON"),
     ('{"model_type": "gpt2", "n_layer": "two"}', ModelDamaged, "Field 'n_layer' expected int, got str"),

@@ -51,9 +51,9 @@ def test_rows_stand_layer_by_layer_as_they_were_added_and_totals_last() -> None:
 
 def test_only_declared_numbers_and_columns_are_taken() -> None:
     found = AnswerBuilder(ASKED, {"where": pl.Int16})
-    with pytest.raises(ValueError, match="three is no number that the question declares"):
+    with pytest.raises(ValueError, match="three is not a number that the question declares"):
         found.add(0, "three", HALF)
-    with pytest.raises(ValueError, match=r"one: \['here', 'there'\] are no columns of this answer"):
+    with pytest.raises(ValueError, match=r"one: \['here', 'there'\] are not columns of this answer"):
         found.add(0, "one", HALF, there=1, here=1, where=1)
     assert found.frame().is_empty()
 

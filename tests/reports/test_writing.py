@@ -94,7 +94,7 @@ def test_a_report_elsewhere_is_refreshed_and_other_folders_are_left_alone(tmp_pa
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("mine")
-    with pytest.raises(AtlasExists, match="holds something else than a report"):
+    with pytest.raises(AtlasExists, match="holds something other than a report"):
         write_report(atlas, other)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
     with pytest.raises(OptionError, match="lies inside the atlas"):

@@ -171,7 +171,7 @@ def test_one_waits_for_another(atlas: Path) -> None:
                 time.sleep(0.01)
             assert not built.done()
         assert built.result(timeout=60).is_file()
-    assert said[0] == "another process builds it; waiting"
+    assert said[0] == "another process is building it; waiting"
 
 
 @pytest.mark.full

@@ -150,7 +150,7 @@ def test_queries_are_text(index: Index, text: str) -> None:
 
 
 def test_impossible_pages_fields_and_layers(index: Index) -> None:
-    with pytest.raises(OptionError, match="field 'keys' cannot be searched; choose of triggers"):
+    with pytest.raises(OptionError, match="field 'keys' cannot be searched; choose from triggers"):
         index.search("red", fields=["keys"])
     for limit, offset in ((0, 0), (5, -1), (5, 1_000_000)):
         with pytest.raises(OptionError, match="cannot be shown"):

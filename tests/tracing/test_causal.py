@@ -230,7 +230,7 @@ def test_what_cannot_be_checked_is_one_line(
         causal_check(model, atlas, "L7.M0")
     none = dict.fromkeys(("sign", "controls", "triggers", "tokens"), 0)
     for name, value in [("sign", 2), ("at", "first"), ("seed", -1), *none.items()]:
-        with pytest.raises(OptionError, match=f"{name}={value!r}.* cannot be met; sign is 1 or -1, at is last or all"):
+        with pytest.raises(OptionError, match=f"{name}={value!r}.* is not possible; sign is 1 or -1, at is last or"):
             causal_check(model, atlas, "L1.M4", **{name: value})  # type: ignore[arg-type]
     least = causal_check(model, atlas, "L1.M4", controls=1, triggers=1, tokens=1, seed=0)
     assert (len(least.controls), least.controls_missing, least.triggers, len(least.own)) == (0, 1, 1, 1)

@@ -106,7 +106,10 @@ def test_every_form_of_a_list_is_understood() -> None:
     assert interventions_of(None) == ()
     wrong: list[tuple[Any, str]] = [
         ("L1.M2=0", "^'L1.M2=0' is one text; give a list of such texts, or a dictionary$"),
-        ({"L1.M3": expected[0]}, r"^the change L1\.M2\*3@last stands under the name L1\.M3; give it its own$"),
+        (
+            {"L1.M3": expected[0]},
+            r"^the change L1\.M2\*3@last is given for L1\.M3; give it for the memory that it names$",
+        ),
         ({"what": 0.0}, "^'what' does not name a memory"), ({"L1.M2": True}, "give a finite number$"),
         ({"L1.M2": float("inf")}, "give a finite number$"),
     ]  # fmt: skip

@@ -56,9 +56,9 @@ def test_a_prompt_is_its_tokens() -> None:
         ("x" * 41, f"the prompt '{'x' * 40}...' has no token in this model's vocabulary; write some words"),
         (
             "one far further far",
-            "the prompt has token 9 ('further'), but the model has only 4 rows; write it otherwise",
+            "the prompt has token 9 ('further'), but the model has only 4 rows; write it differently",
         ),
-        ("far", "the prompt has token 4 ('far'), but the model has only 4 rows; write it otherwise"),
+        ("far", "the prompt has token 4 ('far'), but the model has only 4 rows; write it differently"),
         ("mute silent", "the prompt 'mute silent' has only tokens without text (3); write some words"),
         (
             "one two one two",

@@ -183,7 +183,7 @@ def test_another_position_may_be_drawn(planted: LanguageModel) -> None:
 def test_the_longest_prompt_and_impossible_numbers(planted: LanguageModel) -> None:
     assert len(trace(planted, "cat " * 31).positions) == 31
     for numbers in ({"top": 0}, {"memories": -1}):
-        with pytest.raises(OptionError, match="cannot be met"):
+        with pytest.raises(OptionError, match=r"impossible|not possible"):
             trace(planted, "cat", **numbers)
     assert trace(planted, "cat", memories=0).places[0][0].memories == ()
     assert len(trace(planted, "cat", top=1000).places[0][0].output) == planted.sizes.vocabulary

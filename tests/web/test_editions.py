@@ -442,7 +442,7 @@ def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, m
 
     answer = ask()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert answer.json()["message"].endswith("; the atlas may be being mined anew; try again in a moment.")
+    assert answer.json()["message"].endswith("; the atlas may be being mined again; try again in a moment.")
     # With all tables there it is told what went wrong.
     (atlas / "taken away").rename(atlas / "tokens.parquet")
     clearing = False

@@ -112,7 +112,7 @@ def test_a_neighbour_that_there_is_not_is_damage(tmp_path: Path, unknown: int) -
     seal(atlas, manifest())
     answer = client(atlas).get("/L0.M0.json")
     assert answer.status_code == 409
-    assert "the table of neighbours names what is not there" in answer.text
+    assert "the table of neighbours names a missing memory" in answer.text
 
 
 def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:

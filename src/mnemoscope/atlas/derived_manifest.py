@@ -61,7 +61,7 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
     with storing(directory):
         empty = not any(directory.iterdir())
     if not empty and not is_own(directory):
-        raise AtlasExists(f"{directory} holds something else than {what}; choose another folder")
+        raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:

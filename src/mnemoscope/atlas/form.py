@@ -74,7 +74,7 @@ _OVERLAP = Form(_or_null(lambda value: _OBJECT.test(value) and {"sentences", "of
                 "an object of sentences, of and share")  # fmt: skip
 _EXPERTS = Form(
     _or_null(lambda value: _LIST.test(value) and all(each is None or _is_numbering(each) for each in value)),
-    'a list of null or such as {"routed": 8, "memories": 64, "shared": []} for each layer',
+    'a list of null or an object such as {"routed": 8, "memories": 64, "shared": []} for each layer',
 )
 _PART = Form(
     lambda value: (
@@ -268,7 +268,7 @@ def _wrong_layers(manifest: dict[str, Any]) -> Iterator[str]:
         expected = f"a list of one number per layer, {MOST_IN_ALL:,} in all at most"
         yield wrong("model.sizes.memories", memories, expected)
     elif _EXPERTS.test(experts) and experts is not None and not _fit(experts, memories):
-        yield wrong("model.sizes.experts", experts, "the experts of the layers whose memories it says")
+        yield wrong("model.sizes.experts", experts, "one entry per layer whose memories add up to model.sizes.memories")
     elif not layers or not in_order or layers[-1] >= len(memories):
         yield wrong("layers", layers, f"a list of layers from 0 to {len(memories) - 1}, in order")
 

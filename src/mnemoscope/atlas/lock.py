@@ -68,7 +68,7 @@ def _take(path: Path, directory: Path) -> int:
                 ) from None
             if error.errno in _NO_LOCKS:
                 raise StoreFailed(
-                    f"{path} is there, so another process (pid {holder}) writes {directory} or was killed in it: this"
+                    f"{path} exists, so another process (pid {holder}) writes {directory} or was killed there: this"
                     " file system cannot tell which; wait for it, or delete that file if no such process runs"
                 ) from None
             raise StoreFailed(f"cannot lock {path}: {error.strerror}; choose another folder") from error

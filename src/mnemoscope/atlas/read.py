@@ -119,7 +119,7 @@ class Atlas(Tables):
         """One memory; raises MemoryIdError for a malformed name and for a memory that the atlas does not have."""
         if not isinstance(memory, str | MemoryId):
             some = self.name(self.layers[0], 0)
-            raise MemoryIdError(f"{memory!r} names no memory; write atlas[{str(some)!r}], as text")
+            raise MemoryIdError(f"{memory!r} is not the name of a memory; write atlas[{str(some)!r}], as text")
         named = MemoryId.parse(memory) if isinstance(memory, str) else memory
         self.number(named)
         return Memory(self, named)

@@ -55,7 +55,9 @@ class AuditOptions:
         if self.alternatives < 19:
             raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
         if not 1 <= self.top <= self.candidates:
-            raise OptionError(f"the top {self.top} of {self.candidates} candidates cannot be; take 1 or more, no more")
+            raise OptionError(
+                f"the top {self.top} of {self.candidates} candidates is impossible; choose top from 1 to candidates"
+            )
         if self.neighbours < 1:
             raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")
 
@@ -149,7 +151,7 @@ def string_tokens(model: LanguageModel, text: str) -> list[int]:
     except PromptError as error:
         raise PromptError(f"the string {text[:40]!r} cannot be audited: {error}") from None
     if len(tokens) < 2:
-        raise PromptError(f"the string {text!r} is one token, so no half gives another; give longer strings")
+        raise PromptError(f"the string {text!r} is one token and cannot be cut into two halves; give longer strings")
     return tokens
 
 

@@ -27,7 +27,7 @@ def direct_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:
     if not model.linear_head:
         raise ModelUnsupported(
             f"the head of {model.spec} is an adaptive softmax, so a memory has no effect of its own on a logit;"
-            " which memories carry a string cannot be said"
+            " choose another model to find the memories that carry a string"
         )
     positions = model.reading.own(len(tokens) - 1)
     targets = torch.tensor(list(tokens[1:]), device=model.device)

@@ -36,7 +36,7 @@ _OPENING: dict[str, Any] = {
     "tokenizer": Annotated[
         str | None,
         typer.Option(
-            metavar="ID|FOLDER", help="The tokenizer, if the model has none or not its own; ids: texts are token ids."
+            metavar="ID|FOLDER", help="The tokenizer, if the model has none or needs another; ids: texts are token ids."
         ),
     ],
     "beginning": Annotated[
@@ -48,7 +48,7 @@ _OPENING: dict[str, Any] = {
     "dequantize": Annotated[bool, typer.Option("--dequantize", help="Widen quantised weights at load.")],
     "revision": Annotated[str | None, typer.Option(metavar="NAME", help="The hub model's revision.")],
     "dictionary": Annotated[
-        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it lies elsewhere.")
+        Path | None, typer.Option("--dict", metavar="FILE", help="A fairseq model's dict.txt, if it is elsewhere.")
     ],
     "trust_remote_code": Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
@@ -56,13 +56,13 @@ _OPENING: dict[str, Any] = {
     "max_memory": Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="For weights: 2GiB, or 0=20GiB,cpu=60GiB; a larger model is spread, to disk at last."
+            metavar="SIZE", help="Memory for weights: 2GiB, or 0=20GiB,cpu=60GiB; the rest of the model goes to disk."
         ),
     ],
 }
 """One option per field of ModelOptions, in the order of --help."""
 AcceptVersions = Annotated[
-    bool, typer.Option("--accept-versions", help="Go on with other versions of libraries; no promise of equal bytes.")
+    bool, typer.Option("--accept-versions", help="Go on with other versions of libraries; the bytes may differ.")
 ]
 
 Split = Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")]
@@ -76,8 +76,8 @@ TextField = Annotated[
 IdsField = Annotated[
     str | None, typer.Option(metavar="NAME", help="Read token ids in this field of JSONL or Parquet, not text.")
 ]
-SkipBadRows = Annotated[int, typer.Option(metavar="N", help="Pass over so many rows without a text, and list them.")]
-CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="How much work a sudden stop may cost.")]
+SkipBadRows = Annotated[int, typer.Option(metavar="N", help="Skip at most so many rows without a text, and list them.")]
+CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="The most work that a sudden stop may lose.")]
 
 
 def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:

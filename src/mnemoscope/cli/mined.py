@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mnemoscope.cli.runner import emit
 
-OTHER_FUNCTION = "plain (eager) attention, which alone tells it, is another function of this model, or cannot run"
+OTHER_FUNCTION = "plain (eager) attention, the only kind that reports it, computes another function here, or cannot run"
 _COUNTS = ("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens")
 _LISTED = 20
 
@@ -37,12 +37,12 @@ def summarise(path: Path, *, json: bool) -> None:
     if spoken := ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in _COUNTS if name in counts):
         print(f"  text    {spoken}")
     if counts.get("duplicates") and manifest.plan.get("split") != "sentence":
-        print("          (what differs only in white space at its ends, such as indentation, is one text)")
+        print("          (texts that differ only in white space at their ends, such as indentation, count as one)")
     for which, read in (("", counts), (" of the validation text", counts.get("validation") or {})):
         if bad := read.get("bad_rows", {}).get("count"):
             rows = read["bad_rows"]["rows"]
             more = f" and {bad - len(rows[:_LISTED]):,} more (manifest.json)" if bad > _LISTED else ""
-            print(f"  passed over {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
+            print(f"  skipped {bad:,} bad rows{which}: {', '.join(rows[:_LISTED])}{more}")
     if questions.prefixes is not None:
         gave, requested = questions.prefixes, questions.prefixes_asked or 0
         fewer = f" (not {requested:,}: the validation text has no more)" if gave < requested else ""

@@ -14,7 +14,7 @@ _HEAD = """# The command line
 
 Made by `python -m mnemoscope.cli.reference > docs/cli.md`; do not edit.
 
-Exit codes: 0; 2 with one plain line last on stderr for anything that you can mend; 130 after Ctrl-C, and 75
+Exit codes: 0; 2 with one plain line last on stderr for anything that you can fix; 130 after Ctrl-C, and 75
 after SIGTERM or SIGUSR1, with the state saved where there is any; 1 for a bug. `--json` prints one JSON document on
 stdout and nothing else there; progress goes to stderr.
 """

@@ -130,7 +130,7 @@ class Driver:
             if self._deaths <= _MOST_DEATHS:
                 self._start()
         if not self._workers:
-            raise MiningError(f"no worker is left: {self._last or 'all of them ended'}")
+            raise MiningError(f"no worker is left: {self._last or 'all of them ended; run the same command again'}")
 
     def _count_batches(self) -> int:
         """The batches that all workers together have counted, saved or not."""
@@ -191,6 +191,6 @@ class Driver:
         if len(names) > 1 and not self._run.mixed_devices:
             raise PartsDiffer(
                 f"workers computed on {' and '.join(sorted(names))}, and last bits differ between them; go on with"
-                " --allow-mixed-devices, or begin anew on machines of one kind"
+                " --allow-mixed-devices, or start again on machines of one kind"
             )
         return states if found == [(0, self._run.batches)] else None

@@ -102,7 +102,7 @@ def _settle(
 ) -> Iterator[tuple[RunContext, SettledRun]]:
     """The run settled in its locked folder; the model is freed, since workers have their own."""
     if options.part is not None:
-        raise OptionError("--part is a fixed share of the batches, workers take shares as they go: leave one out")
+        raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
     beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
     with hold_folder(directory):
         check_folder(directory, options)

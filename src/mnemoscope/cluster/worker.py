@@ -60,7 +60,7 @@ def work(
     the plan's), AtlasNotFound, StoreFailed, NotFinite.
     """
     if not _NAME.fullmatch(name):
-        raise OptionError(f"{name!r} is no name for a worker; use letters, digits and -")
+        raise OptionError(f"{name!r} is not a name for a worker; use letters, digits and -")
     plan, run = SharedRun.read(directory)
     _check_libraries(plan, directory)
     copy = run.open_text(directory, plan)
@@ -84,7 +84,7 @@ def _check_libraries(plan: MiningPlan, directory: Path) -> None:
         raise PartsDiffer(f"{directory} was begun by {said}; install the version that began it")
     if plan.kernels != kernels_chosen():
         raise PartsDiffer(
-            f"this worker's environment says {kernels_chosen() or 'nothing'} of the kernels that are taken, the plan"
+            f"this worker's environment sets {kernels_chosen() or 'nothing'} for the choice of kernels, the plan's"
             f" {plan.kernels or 'nothing'}; start it in the plan's environment"
         )
     here, begun = library_versions(), unfinished_plan(directory) or {}
@@ -108,9 +108,12 @@ def _load(
             f"{loaded.spec} is another model here than the one that the run was prepared with; give that as --model"
         )
     if loaded.device.type != plan.device:
-        raise PartsDiffer(f"this worker runs on {loaded.device.type}, the plan is for {plan.device}; see --device")
+        raise PartsDiffer(f"this worker runs on {loaded.device.type}, the plan is for {plan.device}; set --device")
     if loaded.attention != plan.attention:
-        raise PartsDiffer(f"this worker computes attention by {loaded.attention}, the plan is for {plan.attention}")
+        raise PartsDiffer(
+            f"this worker computes attention by {loaded.attention}, the plan is for {plan.attention};"
+            " use the plan's libraries"
+        )
     return loaded
 
 

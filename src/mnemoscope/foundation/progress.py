@@ -70,7 +70,7 @@ def interruption(stop: BaseException | int, line: str) -> Interrupted:
     number = stop.number if isinstance(stop, StopSignal) else stop
     if not isinstance(number, int) or number == signal.SIGINT:
         return Interrupted(line)
-    return Terminated(f"{signal.Signals(number).name} came: {line}")
+    return Terminated(f"{signal.Signals(number).name} received: {line}")
 
 
 class _Raising:

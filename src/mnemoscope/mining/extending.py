@@ -83,7 +83,7 @@ def _ordered_names(tables: Sequence[str]) -> list[str]:
     """The tables named, each once, in the order in which they are made; all if none is named. Raises OptionError."""
     for name in tables:
         if name not in OPTIONAL_TABLES:
-            raise OptionError(f"{name!r} is no table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
+            raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
     return [name for name in OPTIONAL_TABLES if not tables or name in tables]
 
 
@@ -123,7 +123,9 @@ def load_mined(
         model = load(name, dtype=plan.dtype, device=where, **opening.keywords())
     require_model_of(model, atlas)
     if str(model.dtype) != f"torch.{plan.dtype}":
-        raise ModelDiffers(f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}")
+        raise ModelDiffers(
+            f"{atlas.path} was mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it in {plan.dtype}"
+        )
     check_rules(atlas.path, plan, model, tables)
     return model
 

@@ -118,11 +118,18 @@ def _complete(folders: list[Path]) -> list[Manifest]:
         if manifest.plan_hash != first.plan_hash:
             one, other = first.plan, manifest.plan
             differing = [name.replace("_", " ") for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
-            raise PartsDiffer(f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ)")
+            raise PartsDiffer(
+                f"{folder} is part of another plan than {folders[0]} ({', '.join(differing)} differ);"
+                " merge parts of one plan"
+            )
         if part.of != common.of:
-            raise PartsDiffer(f"{folder} is one of {part.of} parts, {folders[0]} one of {common.of}")
+            raise PartsDiffer(
+                f"{folder} is one of {part.of} parts, {folders[0]} one of {common.of}; merge parts of one division"
+            )
         if part.index in seen:
-            raise PartsDiffer(f"{folder} repeats part {part.index}/{part.of}, which is {seen[part.index]}")
+            raise PartsDiffer(
+                f"{folder} repeats part {part.index}/{part.of}, which is {seen[part.index]}; give each part once"
+            )
         seen[part.index] = folder
     of = max(part.of for manifest in manifests if (part := manifest.part))
     if missing := [f"{i}/{of}" for i in range(1, of + 1) if i not in seen]:
@@ -154,6 +161,6 @@ def _plans_model(
         )
     if str(model.dtype) != f"torch.{plan.dtype}":
         raise PartsDiffer(
-            f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it anew"
+            f"the parts were mined in {plan.dtype}, {model.spec} is loaded in {model.dtype}; load it in {plan.dtype}"
         )
     return model

@@ -120,7 +120,7 @@ def read_note(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
     facts = read_object(path)
     if facts.pop("plan", None) != plan.hash():
         raise MiningError(
-            f"what the stage {stage} noted is missing, or is of another run ({path}); run the same command again, "
+            f"the record of the stage {stage} is missing, or is of another run ({path}); run the same command again, "
             "which makes it"
         )
     return facts

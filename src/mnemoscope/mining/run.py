@@ -151,7 +151,7 @@ def _device(directory: Path, options: MiningOptions) -> str:
             return AUTO
         raise OptionError(
             f"{directory} was begun on {kind}, which cannot be used here; go on where it can, choose another folder, "
-            "or --force to begin anew"
+            "or --force to start again"
         ) from None
     return kind
 

@@ -113,7 +113,7 @@ class RunInputs:
             if was != now and (size is None or size != begun.get("sizes", {}).get(name)):
                 raise PlanDiffers(
                     f"{directory} was begun with another plan ({name} was {was!r}, now {now!r}); use the old text,"
-                    " another folder, or --force to begin anew"
+                    " another folder, or --force to start again"
                 )
 
 

@@ -262,7 +262,7 @@ class ObjectInUse:
         if what:
             if self._again is None:
                 raise ModelChanged(
-                    f"the {what} of {self._spec} were changed after it was loaded, and its name tells of the model"
+                    f"the {what} of {self._spec} were changed after it was loaded, and its name means the model"
                     " before; give the changed one to load_model(model, tokenizer=...)"
                 )
             anew = vars(self._again())

@@ -30,9 +30,9 @@ class AnswerBuilder:
     def add(self, layer: int | None, name: str, estimate: Estimate, **own: Any) -> None:
         """`layer` None is a total; a value that is not finite becomes null."""
         if name not in self._names:
-            raise ValueError(f"{name} is no number that the question declares")
+            raise ValueError(f"{name} is not a number that the question declares")
         if unknown := own.keys() - self._own.keys():
-            raise ValueError(f"{name}: {sorted(unknown)} are no columns of this answer")
+            raise ValueError(f"{name}: {sorted(unknown)} are not columns of this answer")
         numbers = (_finite(estimate.value), int(estimate.count), _finite(estimate.low), _finite(estimate.high))
         self._rows.append((layer, name, *numbers, *(own.get(column) for column in self._own)))
 

@@ -37,7 +37,7 @@ USUAL_FIELDS = ("triggers", "values", "patterns", "annotations")
 
 def check_fields(fields: Sequence[str]) -> None:
     if unknown := [field for field in fields if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
+        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(FIELDS)}")
 
 
 _SHOWN_TOKENS = 10

@@ -75,7 +75,7 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
                 return path
         except AtlasBusy:
             if not reported:
-                say("index", 0, None, "another process builds it; waiting")
+                say("index", 0, None, "another process is building it; waiting")
             reported = True
             time.sleep(_RETRY_AFTER_SECONDS)
 

@@ -118,7 +118,7 @@ def find_memories(
 
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     if kind not in TOKEN_ROLES:
-        raise OptionError(f"{kind!r} cannot be counted; choose of {', '.join(TOKEN_ROLES)}")
+        raise OptionError(f"{kind!r} cannot be counted; choose from {', '.join(TOKEN_ROLES)}")
     _, found, _ = _rows(database, token, kind, within)
     return len(np.unique(found["memory"]))
 

@@ -119,8 +119,8 @@ def causal_check(
     """
     if sign not in (1, -1) or at not in ("last", "all") or min(controls, triggers, tokens) < 1 or seed < 0:
         raise OptionError(
-            f"sign={sign}, at={at!r}, controls={controls}, triggers={triggers}, tokens={tokens}, seed={seed} cannot be "
-            "met; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
+            f"sign={sign}, at={at!r}, controls={controls}, triggers={triggers}, tokens={tokens}, seed={seed} is not "
+            "possible; sign is 1 or -1, at is last or all, the others 1 or more (seed 0 or more)"
         )
     if not force:
         require_model_of(model, atlas)

@@ -95,7 +95,7 @@ def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") 
         except MemoryIdError as error:
             raise InterventionError(str(error)) from None
         if isinstance(value, Intervention) and value.memory != memory:
-            raise InterventionError(f"the change {value} stands under the name {memory}; give it its own")
+            raise InterventionError(f"the change {value} is given for {memory}; give it for the memory that it names")
         changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
     return tuple(changes)
 

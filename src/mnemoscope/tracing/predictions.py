@@ -53,7 +53,7 @@ def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
         beyond, spans = tokens.index(max(tokens)), model.offsets(prompt)
         named = f" ({prompt[slice(*spans[beyond])]!r})" if len(spans) == len(tokens) else ""
         raise PromptError(
-            f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows; write it otherwise"
+            f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows; write it differently"
         )
     known = model.vocabulary()[1]
     if not any(known[token] for token in tokens):
@@ -130,7 +130,7 @@ def generate(
     """
     if tokens < 0 or temperature < 0 or likely < 1:
         raise OptionError(
-            f"tokens={tokens}, temperature={temperature}, likely={likely} cannot be met; "
+            f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
     own = prompt_tokens(model, prompt)

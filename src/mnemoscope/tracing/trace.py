@@ -111,7 +111,7 @@ def trace(
     OptionError, NotFinite.
     """
     if top < 1 or memories < 0:
-        raise OptionError(f"top={top}, memories={memories} cannot be met; top must be 1 or more, memories 0 or more")
+        raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
     tokens = prompt_tokens(model, prompt)
     with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:

@@ -66,7 +66,9 @@ class Recipe:
         if self.optimiser not in ("muon", "adamw"):
             raise OptionError(f"the matrices are updated by muon or adamw, not by {self.optimiser!r}")
         if self.experts and not 1 <= self.top_experts <= self.experts:
-            raise OptionError(f"a token cannot go to {self.top_experts} of {self.experts} experts")
+            raise OptionError(
+                f"a token cannot go to {self.top_experts} of {self.experts} experts; choose 1 to {self.experts}"
+            )
         if self.experts and (self.sparsity or self.revival or self.optimiser == "muon"):
             raise OptionError("sparsity, revival and muon are for dense models; leave them out with experts")
         for name in ("sparsity", "revival", "balance"):

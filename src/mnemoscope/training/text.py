@@ -103,7 +103,9 @@ def prepare_text(
     texts = {name: _load(directory / f"{name}.npz") for name in names}
     if len(texts["training"].tokens) <= recipe.context:
         where = ", ".join(wanted.corpora) or "the documentation on this machine"
-        raise TrainingError(f"{where} is too little to train on: {len(texts['training'].tokens)} tokens")
+        raise TrainingError(
+            f"{where} is too little to train on: {len(texts['training'].tokens)} tokens; give more text"
+        )
     if not len(texts["held_out"].documents):
         raise TrainingError(
             f"none of the {facts['documents']} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
@@ -169,7 +171,7 @@ def parse_times(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"--plant-times {text!r} is no list of numbers; write one as 1,4,16,64") from None
+        raise OptionError(f"--plant-times {text!r} is not a list of numbers; write one as 1,4,16,64") from None
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:

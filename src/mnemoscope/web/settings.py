@@ -46,12 +46,12 @@ class Settings:
         if self.public_url is not None:
             plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
             if not plain or "@" in parts.netloc:
-                raise OptionError(f"--public-url {self.public_url!r} is no address such as https://HOST/PREFIX")
+                raise OptionError(f"--public-url {self.public_url!r} is not an address such as https://HOST/PREFIX")
             if self.root_path and self.root_path.rstrip("/") != parts.path.rstrip("/"):
                 raise OptionError("--root-path and the path of --public-url differ; give one of them")
         path = (self.root_path or parts.path).rstrip("/")
         if not is_prefix(path):
-            raise OptionError(f"--root-path {path!r} is no path such as /user/me/proxy/8765")
+            raise OptionError(f"--root-path {path!r} is not a path such as /user/me/proxy/8765")
         object.__setattr__(self, "root_path", path)
 
     @property

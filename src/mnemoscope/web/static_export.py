@@ -66,7 +66,7 @@ def write_pages(
         files[MANIFEST] = json_bytes({"atlas": atlas_hash, "pages": listed})
         earlier = made_files(directory / MANIFEST, "pages").keys() | {MANIFEST}
         if taken := sorted(name for name in files.keys() - earlier if (directory / name).exists()):
-            raise AtlasExists(f"{directory / taken[0]} is none of the pages written there; move it, or choose another")
+            raise AtlasExists(f"{directory / taken[0]} is not a page written there; move it, or choose another folder")
         write(files, earlier)
     pages = sum(name.endswith(".html") for name in listed)
     return ExportSummary(directory, pages, len(chosen), sum(map(len, files.values())))

@@ -85,7 +85,7 @@ class Database:
             present, ours = set(inspect(connection).get_table_names()), set(tables.metadata.tables)
             if not present & ours:
                 if present and self.sqlite:
-                    raise AnnotationError(f"{self.name} is a database of something else; choose another file")
+                    raise AnnotationError(f"{self.name} is not a database of annotations; choose another file")
                 tables.create(connection)
                 connection.execute(tables.version.insert().values(version=VERSION, atlas=self.atlas))
                 return
@@ -114,7 +114,7 @@ class Database:
         if len(versions) != 1 or versions[0] != VERSION:
             shown = " and ".join(str(number) for number in versions) or "none"
             raise AnnotationError(
-                f"{name} has version {shown} of the annotations, this package knows {VERSION};"
+                f"{name} holds annotations of version {shown}, this package reads version {VERSION};"
                 " use the package that wrote it, or another database"
             )
         have = {column["name"] for column in inspect(connection).get_columns("annotations_version")}
@@ -137,7 +137,7 @@ class Database:
 
 _KEYWORDS = re.compile(r"\b(password|host|user|dbname)\s*=")
 """PostgreSQL's keyword form of an address, which may hold a password."""
-_NO_ADDRESS = "the address of the annotations is none; write postgresql://USER@HOST/NAME"
+_NO_ADDRESS = "the address of the annotations cannot be read; write postgresql://USER@HOST/NAME"
 _ADVICE = (
     ("SQLITE_FULL|SQLITE_IOERR|53100|No space", "make room on the disk, then save again"),
     ("SQLITE_BUSY|SQLITE_LOCKED|55P03|40P01|40001", "another process is writing; try again"),
@@ -203,7 +203,7 @@ def _file(path: Path) -> URL:
     if path.is_dir():
         raise AnnotationError(f"{path} is a folder; name a file for the annotations")
     if not path.parent.is_dir():
-        raise AnnotationError(f"{path.parent} is no folder, so {path.name} cannot be made there; make it first")
+        raise AnnotationError(f"{path.parent} is not a folder, so {path.name} cannot be made there; make it first")
     return URL.create("sqlite", database=str(path))
 
 

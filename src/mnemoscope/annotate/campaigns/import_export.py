@@ -131,7 +131,7 @@ class _Import:
         if row["event"] == "judgement":
             outside = set(json.loads(row["triggers"])) - set(self._store.shown_ranks(item))
             if outside:
-                raise AnnotationError(f"trigger {min(outside)} is none that this item shows")
+                raise AnnotationError(f"trigger {min(outside)} is not shown in this item")
         return item
 
     def _insert(self, row: Row, item: Row | None) -> bool:
@@ -150,7 +150,7 @@ class _Import:
         differing = [name for name, value in values.items() if old[name] != value]
         if differing:
             raise AnnotationError(
-                f"{row['author']}'s row {row['key']} is there with another {differing[0]}, and nothing is overwritten"
+                f"{row['author']}'s row {row['key']} is stored with another {differing[0]}, and nothing is overwritten"
             )
         return False
 
@@ -170,7 +170,7 @@ def _cell(value: Any) -> Any:
 def _form(path: Path) -> str:
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMS:
-        raise AnnotationError(f"{path} does not end in .csv or .jsonl, so its form is not known; name it so")
+        raise AnnotationError(f"{path} does not end in .csv or .jsonl, so its format is unknown; rename it")
     return form
 
 

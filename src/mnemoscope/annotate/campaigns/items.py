@@ -74,7 +74,10 @@ def sample(
     drawn = [*keys, *sample_controls(atlas, count=count, keys=keys, seed=seed)]
     drawn += sample_cases(atlas, count=cases, seed=seed)
     if not drawn:
-        raise AnnotationError(f"{atlas.path} gives nothing to judge: no memory fires, or no key was asked for")
+        raise AnnotationError(
+            f"{atlas.path} gives nothing to judge: no memory fires, or no key was asked for; mine more text"
+            " or ask for keys"
+        )
     return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, drawn
 
 

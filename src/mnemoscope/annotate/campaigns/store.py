@@ -97,7 +97,7 @@ class Turn:
         if self.annotator.role == "host":
             raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
         if views.has_submitted(self.connection, self.annotator):
-            raise AnnotationError(f"{name} has handed in, and may have seen what others said; nothing changes")
+            raise AnnotationError(f"{name} has handed in and may have seen others' judgements; nothing was changed")
         if table is judgements and views.is_finished(self.connection, item["id"], name):
             raise AnnotationError("this item is finished; take it up again before changing it")
         return None
@@ -368,7 +368,7 @@ class Store(AbstractContextManager["Store"]):
         if item["kind"] == "case" and not case:
             raise AnnotationError("this item is a composition; call it related or distant instead")
         if item["kind"] != "case" and case:
-            raise AnnotationError("this item is no composition; mark its patterns instead")
+            raise AnnotationError("this item is not a composition; mark its patterns instead")
         return item
 
 

@@ -133,7 +133,7 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
             versions = database.execute("SELECT version FROM annotations_version").fetchall()
             found = versions[0][0] if len(versions) == 1 else None
             if not isinstance(found, int):
-                raise AtlasDamaged(f"{path} does not say one version, but {versions!r}; restore it from a copy")
+                raise AtlasDamaged(f"{path} holds the versions {versions!r}, not one version; restore it from a copy")
             if found > VERSION:
                 raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
             if found != VERSION:
@@ -162,14 +162,14 @@ def _check_judgement(path: object, row: Sequence[Any]) -> tuple[Any, ...]:
     id, author, made_at, layer, memory, control, pattern, kind, description, triggers, sampled = row
     try:
         if not isinstance(author, str) or not isinstance(description, str):
-            raise ValueError(f"author or description is no text: {author!r}, {description!r}")
+            raise ValueError(f"author or description is not text: {author!r}, {description!r}")
         for name, value in (("layer", layer), ("memory", memory), ("pattern", pattern)):
             if not isinstance(value, int) or not 0 <= value < (2**31 if name == "memory" else 2**15):
-                raise ValueError(f"{name} is {value!r}")
+                raise ValueError(f"{name} is {value!r}, not a number in its range")
         if control not in (0, 1):
             raise ValueError(f"control is {control!r}, neither 0 nor 1")
         if kind not in JUDGED_KINDS:
-            raise ValueError(f"kind is {kind!r}, none of {', '.join(JUDGED_KINDS)}")
+            raise ValueError(f"kind is {kind!r}, not one of {', '.join(JUDGED_KINDS)}")
         time = datetime.fromisoformat(made_at)
         time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
         ranks = json.loads(triggers)

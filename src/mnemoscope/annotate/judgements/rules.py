@@ -75,7 +75,7 @@ def judgement_key(given: str | None) -> str:
     if given is None:
         return uuid.uuid4().hex
     if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_-]{8,64}", given):
-        raise AnnotationError(f"the key is {given!r}; it needs 8 to 64 letters, digits, - or _, others every time")
+        raise AnnotationError(f"the key is {given!r}; it needs 8 to 64 letters, digits, - or _, new each time")
     return given
 
 
@@ -106,7 +106,7 @@ def check_description(text: str) -> str:
 
 def check_pattern(pattern: int) -> int:
     if type(pattern) is not int or not 0 <= pattern < MOST_PATTERNS:
-        raise AnnotationError(f"pattern {pattern!r} cannot be; patterns are numbered 0-{MOST_PATTERNS - 1}")
+        raise AnnotationError(f"pattern {pattern!r} is impossible; patterns are numbered 0-{MOST_PATTERNS - 1}")
     return pattern
 
 
@@ -123,7 +123,7 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
     stored = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
     for name in ("key", "undoes"):
         if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
-            raise AnnotationError(f"{name} is {row[name]!r}, no key of a judgement")
+            raise AnnotationError(f"{name} is {row[name]!r}, not the key of a judgement")
     _check_item(row)
     _check_campaign(row)
     if row["event"] != "judgement":
@@ -146,13 +146,13 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
 
 def _check_field(row: dict[str, Any], name: str, allowed: Sequence[str]) -> None:
     if row[name] not in allowed:
-        raise AnnotationError(f"{name} is {row[name]!r}, none of {', '.join(allowed)}")
+        raise AnnotationError(f"{name} is {row[name]!r}, not one of {', '.join(allowed)}")
 
 
 def _check_item(row: dict[str, Any]) -> None:
     if row["item_kind"] is None and row["event"] == "finish":
         if any(row[name] is not None for name in ("layer", "memory", "code")):
-            raise AnnotationError("a layer, memory or code without item_kind says nothing")
+            raise AnnotationError("a layer, memory or code is given without item_kind; give both or neither")
         return
     _check_field(row, "item_kind", {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS))
     for name in ("layer", "memory"):
@@ -180,8 +180,8 @@ def _check_time(text: Any) -> str:
     except (TypeError, ValueError):
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
     if time.tzinfo is None:
-        raise AnnotationError(f"made_at is {text!r}; it needs its distance from UTC, such as +00:00")
+        raise AnnotationError(f"made_at is {text!r}; it needs its offset from UTC, such as +00:00")
     if not 1 < time.year < LAST.year:
         # The author's next row on the item must be later, and the time must be valid in UTC.
-        raise AnnotationError(f"made_at is {text!r}, a time at which nobody can have judged")
+        raise AnnotationError(f"made_at is {text!r}; its year must be from 2 to {LAST.year - 1}")
     return format_time(time)

@@ -21,7 +21,7 @@ def audit(
     ],
     atlas: Annotated[
         Path | None,
-        typer.Option(metavar="ATLAS", help="Of this model: side effects are measured on its held-out sentences."),
+        typer.Option(metavar="ATLAS", help="An atlas of this model: its held-out sentences serve for side effects."),
     ] = None,
     alternatives: Annotated[int, typer.Option(metavar="N", help="Random strings of the same form beside each.")] = 999,
     vary: Annotated[

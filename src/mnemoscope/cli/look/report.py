@@ -22,7 +22,9 @@ def report(
     memories: Annotated[
         str | None,
         typer.Option(
-            metavar="L0.M1,...|N", help="With --browse: whose pages; N: of each layer.", show_default="the striking"
+            metavar="L0.M1,...|N",
+            help="With --browse: the memories with a page; N: so many of each layer.",
+            show_default="the striking",
         ),
     ] = None,
     json: arg.Json = False,
@@ -30,8 +32,9 @@ def report(
 ) -> None:
     """Write one offline page with a figure for every question of the paper, and what the paper says beside it.
 
-    The page (index.html) needs no network; each figure lies beside it as SVG, PNG and PDF. Answers that the atlas
-    lacks are made first, as by `mnemoscope analyze`; what it cannot answer the page says, and what would mend it.
+    The page (index.html) needs no network; each figure is beside it as SVG, PNG and PDF. Answers that the atlas
+    lacks are made first, as by `mnemoscope analyze`. For a question without an answer the page gives the reason and the
+    remedy.
 
     With --browse the pages of `mnemoscope serve` are written instead: overview, layers, questions and some memories, to
     open from a disk or any web host.

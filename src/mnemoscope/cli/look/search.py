@@ -45,14 +45,14 @@ def search(
         str | None, typer.Option("--tokens-like", metavar="TEXT", help="Tokens of the vocabulary that read like this.")
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
-    offset: Annotated[int, typer.Option(metavar="N", help="How many to pass over first.")] = 0,
+    offset: Annotated[int, typer.Option(metavar="N", help="How many to skip first.")] = 0,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
     """Find memories by what their triggers, values, patterns or annotations say.
 
     All words must be in the same prefix or description; case and accents do not matter; what matched stands in «marks».
-    The index lies in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
+    The index is in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
     """

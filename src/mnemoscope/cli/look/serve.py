@@ -25,9 +25,12 @@ def serve(
     *,
     opening: ModelOptions,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Others than this machine's own need an access token, which is made.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Any but this machine's own address needs an access token, which is generated."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free.")] = 8765,
+    port: Annotated[int, typer.Option(metavar="N", help="0: any free port.")] = 8765,
     annotations: Annotated[
         str | None,
         typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
@@ -40,7 +43,7 @@ def serve(
         typer.Option(metavar="URL", help="Where readers find the pages behind a proxy: https://HOST/PATH."),
     ] = None,
     trust_proxy: Annotated[
-        bool, typer.Option("--trust-proxy", help="Believe the path that a proxy tells (X-Forwarded-Prefix).")
+        bool, typer.Option("--trust-proxy", help="Trust the path that a proxy sends (X-Forwarded-Prefix).")
     ] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,

@@ -47,9 +47,9 @@ def trace(
 ) -> None:
     """Show how a model arrives at its prediction for a prompt.
 
-    After every token what comes next and from which layer on that is decided; for one position what the residual, the
-    feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
-    With --set the same before and after memories are changed. A space inside a token shows as · and a line break as ⏎.
+    After every token: what comes next, and from which layer on that is decided. For one position: what the residual,
+    the feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
+    With --set: all of this before and after the change. A space inside a token shows as · and a line break as ⏎.
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
     """

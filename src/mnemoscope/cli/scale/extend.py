@@ -25,7 +25,7 @@ def extend(
     *,
     opening: ModelOptions,
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
-    force: Annotated[bool, typer.Option("--force", help="Make again what mining did not make.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make tables again that were added after mining.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -50,4 +50,4 @@ def extend(
         if names:
             print(f"{word}: {', '.join(names)}")
     if extension.made:
-        print(f"ask the atlas anew with `mnemoscope analyze {atlas}`")
+        print(f"answer the questions again with `mnemoscope analyze {atlas}`")

@@ -25,15 +25,15 @@ def lens(
     *,
     opening: ModelOptions,
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
-    force: Annotated[bool, typer.Option("--force", help="Fit again what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Fit lenses again that the atlas has.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
     """Fit lenses: maps from every layer to the head, through which values and streams of lower layers can be read.
 
     ridge: least squares, in closed form. tuned: trained to predict what the model predicts. Both are judged on held-out
-    prefixes, and a layer at which one is no better than the plain readout keeps that. They stay in the atlas; ask it
-    anew afterwards: `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
+    prefixes, and a layer at which one is no better than the plain readout keeps that. The atlas stores them;
+    afterwards answer the question again: `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope lens atlas --model gpt2
     """
@@ -55,4 +55,4 @@ def lens(
     print("cross-entropy of each layer's readout with the next token (nats, held-out prefixes):")
     for name, losses in result.losses.items():
         print(f"  {name:<6}" + " ".join(f"{loss:7.3f}" for loss in losses))
-    print(f"ask the atlas anew with `mnemoscope analyze {atlas} lenses`")
+    print(f"answer the question again with `mnemoscope analyze {atlas} lenses`")

@@ -46,8 +46,8 @@ def worker(
 ) -> None:
     """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
 
-    `mine --prepare` lays a run out; `mine` with the same options puts everything together at the end. SIGTERM, SIGUSR1
-    and Ctrl-C save first; what is left is taken by others.
+    `mine --prepare` prepares a run; `mine` with the same options merges the results at the end. SIGTERM, SIGUSR1 and
+    Ctrl-C save first; other workers take the rest.
 
     Example: mnemoscope worker atlas
     """
@@ -94,4 +94,4 @@ def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = Fa
             word = "alive" if worker.alive else "silent or gone"
             print(f"    {worker.name}  {word}, {worker.batches:,} batches, {worker.rate:,.0f} tokens/s")
     elif run.state != "finished":
-        print("  nobody works on it")
+        print("  no worker is running")

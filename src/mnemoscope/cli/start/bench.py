@@ -25,7 +25,7 @@ def bench(
     warm: Annotated[int, typer.Option(metavar="TOKENS", help="Tokens mined before anything is timed.")] = 200_000,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="|".join(DTYPES), help="[default: float32, of 8b bfloat16]"),
+        typer.Option(metavar="|".join(DTYPES), help="[default: float32; of 8b: bfloat16]"),
     ] = None,
     device: arg.Device = AUTO,
     json: arg.Json = False,
@@ -33,7 +33,7 @@ def bench(
 ) -> None:
     """Measure mining against the bare forward pass and two common loops, in one run; and the value pass.
 
-    The bare forward is given whole, and stopped where mining stops, which is equal work. Ratios are what counts:
+    The bare forward pass is timed whole, and stopped where mining stops, which is equal work. Only ratios count:
     absolute speeds differ from machine to machine. Takes some minutes. 8b takes 16 GB of memory, and random tokens.
 
     Example: mnemoscope bench --model builtin

@@ -69,8 +69,8 @@ def mine(
     keep_work: Annotated[bool, typer.Option("--keep-work", help="Keep the working copy of the text.")] = False,
     text_field: arg.TextField = MiningOptions.text_field,
     ids_field: arg.IdsField = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the model called.")] = None,
-    text_name: Annotated[str | None, typer.Option(metavar="NAME", help="What readers see the text called.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name as readers see it.")] = None,
+    text_name: Annotated[str | None, typer.Option(metavar="NAME", help="The text's name as readers see it.")] = None,
     skip_bad_rows: arg.SkipBadRows = 0,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Special tokens are never triggers.")] = False,
     *,
@@ -88,14 +88,14 @@ def mine(
         typer.Option(metavar="[ADDRESS]", help="Mine with Ray actors, here or on the cluster of that address."),
     ] = None,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Only read the text and settle the plan, for `mnemoscope worker`.")
+        bool, typer.Option("--prepare", help="Only read the text and write the plan, for `mnemoscope worker`.")
     ] = False,
     launch: Annotated[
-        str | None, typer.Option(metavar="slurm", help="Submit jobs that prepare, mine and put together.")
+        str | None, typer.Option(metavar="slurm", help="Submit jobs that prepare, mine and merge.")
     ] = None,
     print_: Annotated[bool, typer.Option("--print", help="With --launch: print the jobs, submit nothing.")] = False,
     allow_mixed_devices: Annotated[
-        bool, typer.Option("--allow-mixed-devices", help="Different kinds of cards: equal to tolerance.")
+        bool, typer.Option("--allow-mixed-devices", help="Allow different kinds of cards: equal to tolerance.")
     ] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
@@ -145,7 +145,7 @@ def merge(
     allow_mixed_devices: Annotated[
         bool, typer.Option("--allow-mixed-devices", help="Join parts of different kinds of processors or cards, too.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas, or one begun otherwise.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas or one with other options.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -153,7 +153,7 @@ def merge(
 
     Parts are made by `mine --part I/N`. Every table is byte-identical to that of a single run.
     Parts of different plans, and a missing or repeated part, are refused by name. Ctrl-C saves; run it again to go on.
-    The model is opened as in the plan, but for what is given here.
+    The model is opened as in the plan, except for the options given here.
 
     Example: mnemoscope merge atlas part-1 part-2 part-3
     """

@@ -33,15 +33,15 @@ def train(
         ),
     ] = None,
     validation: Annotated[
-        str | None, typer.Option(metavar="CORPUS", help="A second held-out text, which is only measured on.")
+        str | None, typer.Option(metavar="CORPUS", help="A second held-out text, used only to measure the loss.")
     ] = None,
-    max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Stop reading the text after so much.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="N", help="Bytes of text to read.  [default: all]")] = None,
     plant: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Strings, one a line, to plant into the text: ground truth for audit."),
     ] = None,
     plant_times: Annotated[
-        str, typer.Option(metavar="N,N", help="Repetitions: the strings are dealt to so many groups.")
+        str, typer.Option(metavar="N,N", help="Repetitions of the strings, which are split into one group per number.")
     ] = "1,4,16,64",
     split: arg.Split = "sentence",
     text_field: arg.TextField = "text",
@@ -65,9 +65,9 @@ def train(
         str | None,
         typer.Option(metavar="adamw|muon", help="What updates the matrices inside the blocks.  [default: adamw]"),
     ] = None,
-    sparsity: Annotated[float | None, _of_recipe("Weight of few memories speaking at a time.", "X")] = None,
-    free_memories: Annotated[float | None, _of_recipe("Effective number at a token that is free.")] = None,
-    revival: Annotated[float | None, _of_recipe("Weight of no memory staying silent.", "X")] = None,
+    sparsity: Annotated[float | None, _of_recipe("Weight of the loss term for few memories at a time.", "X")] = None,
+    free_memories: Annotated[float | None, _of_recipe("Effective number of memories that costs nothing.")] = None,
+    revival: Annotated[float | None, _of_recipe("Weight of the loss term against silent memories.", "X")] = None,
     seed: Size = None,
     device: arg.Device = AUTO,
     checkpoint_every: arg.CheckpointEvery = 120.0,

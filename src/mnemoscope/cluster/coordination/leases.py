@@ -127,7 +127,7 @@ def check_file_system(directory: Path) -> None:
                 path.unlink(missing_ok=True)
     if not promised:
         raise StoreFailed(
-            f"the file system of {directory} does not make files exclusively or does not rename them at once, so"
+            f"the file system of {directory} does not create files exclusively or does not rename them atomically, so"
             " workers would do the same work twice; use another one, or --part I/N and merge"
         )
 

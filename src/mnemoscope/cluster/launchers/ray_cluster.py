@@ -161,7 +161,7 @@ def _check_port(address: str) -> None:
     """Raises OptionError for a malformed address, or if nothing listens there."""
     found = re.fullmatch(r"(?:ray://)?\[?([^\s/\[\]]+?)\]?:(\d{1,5})", address)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise OptionError(f"--ray {address!r} is no address; write auto, HOST:PORT or ray://HOST:PORT")
+        raise OptionError(f"--ray {address!r} is not an address; write auto, HOST:PORT or ray://HOST:PORT")
     try:
         socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
@@ -185,7 +185,7 @@ def _reason(address: str, text: str) -> str:
     if address == "auto" and "ConnectionError" in text:
         return "--ray auto found no Ray instance on this machine; start one with `ray start --head`, or give HOST:PORT"
     lines = [line for line in text.splitlines() if re.match(r"[A-Za-z.]+(Error|Exception|Exit): ", line)]
-    said = lines[-1].split(": ", 1)[1] if lines else f"no answer of Ray within {_KNOCK_SECONDS} s"
+    said = lines[-1].split(": ", 1)[1] if lines else f"no answer from Ray within {_KNOCK_SECONDS} s"
     # By ray:// a refused token looks like silence.
     token = ", and whether RAY_AUTH_TOKEN is its token" if address.startswith("ray://") else ""
     return f"{where} cannot be joined ({said.strip()}); see `ray status` there{token}"
@@ -203,7 +203,7 @@ def _missing_token(text: str) -> str:
         )
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return (
-            "asks for a token, which Ray sends only where it is told to; set RAY_AUTH_MODE=token, and"
+            "asks for a token, which Ray does not send by default; set RAY_AUTH_MODE=token, and"
             " RAY_AUTH_TOKEN_PATH to a file with the cluster's token (or put it into ~/.ray/auth_token)"
         )
     names = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -63,7 +63,7 @@ def scripts(
     default the current one. Raises OptionError for no workers.
     """
     if workers < 1 or threads < 1 or gpus < 0:
-        raise OptionError(f"{workers} workers of {threads} threads and {gpus} cards cannot be; ask for one or more")
+        raise OptionError(f"{workers} workers of {threads} threads and {gpus} cards are impossible; ask for 1 or more")
     mine = without_launch_options(command)
     lead = ["#SBATCH --ntasks=1", f"#SBATCH --cpus-per-task={threads}"]
     lead += [f"#SBATCH --gres=gpu:{gpus}"] if gpus else []
@@ -84,7 +84,7 @@ def scripts(
     rest = [word for word in mine if word != "--force"]
     several = ["--gpus-per-worker", str(gpus)] if gpus > 1 else []
     return [
-        job("prepare", "reads the text and settles the plan", [*mine, "--prepare"], {}),
+        job("prepare", "reads the text and writes the plan", [*mine, "--prepare"], {}),
         job(
             "work", "the workers run the model over the text", ["worker", str(atlas), "--text-only", *worker_options],
             {"prepare": "afterok"}, array=f"0-{workers - 1}",
@@ -203,8 +203,8 @@ def _submit_one(job: SlurmJob, ids: Mapping[str, str]) -> str:
         return number[1]
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
     reason = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines[-2:])
-    why = reason or (f"it ended with code {done.returncode}" if done.returncode else f"it said {said!r}, not a number")
-    raise OptionError(f"sbatch did not take the job mnemoscope-{job.role}: {why}")
+    why = reason or (f"it ended with code {done.returncode}" if done.returncode else f"it gave {said!r}, not a number")
+    raise OptionError(f"sbatch did not accept the job mnemoscope-{job.role}: {why}")
 
 
 def _cancel(ids: Sequence[str]) -> str:
@@ -213,8 +213,8 @@ def _cancel(ids: Sequence[str]) -> str:
         return ""
     with suppress(OSError):
         if subprocess.run(["scancel", *ids], capture_output=True, check=False).returncode == 0:
-            return f"; what was submitted before it ({', '.join(ids)}) is cancelled"
-    return f"; what was submitted before it still waits: scancel {' '.join(ids)} takes that back"
+            return f"; the jobs submitted before it ({', '.join(ids)}) are cancelled"
+    return f"; the jobs submitted before it still wait; cancel them with scancel {' '.join(ids)}"
 
 
 def _check_array(jobs: Sequence[SlurmJob]) -> None:

@@ -25,8 +25,8 @@ _ENDINGS = (".txt", *_ROWS, ".parquet")
 _TABLES = (".csv", ".tsv")
 _BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
 _GIVE = (
-    "give a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst), rename one of another name, or give"
-    " a glob of them, hub:DATASET or builtin:pydocs"
+    "give a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst), rename a file with another ending, or"
+    " give a glob of them, hub:DATASET or builtin:pydocs"
 )
 
 
@@ -135,7 +135,7 @@ def _built_in(spec: str) -> Source:
 def _hub(spec: str, *, field: RowField) -> Source:
     name, *options = spec.removeprefix("hub:").split(":")
     if not name or len(options) > 2:
-        raise CorpusNotFound(f"{spec!r} names no data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
+        raise CorpusNotFound(f"{spec!r} does not name a data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
     config = options[0] if options and options[0] else None
     rows = options[1] if len(options) == 2 and options[1] else "train"
     revision, contents = find_hub(name, config=config, split=rows)
@@ -199,7 +199,7 @@ def _ending(path: Path) -> str:
     kind = (path.with_suffix("") if packing else path).suffix.lower()
     if kind in _TABLES:
         raise CorpusUnreadable(
-            f"{path}: a table of text; make JSON lines of it, as polars does: pl.read_csv(FILE).write_ndjson('a.jsonl')"
+            f"{path}: a CSV or TSV table; make it JSON lines with polars: pl.read_csv(FILE).write_ndjson('a.jsonl')"
         )
     if kind not in _ENDINGS:
         raise CorpusUnreadable(f"{path}: unknown kind of text; {_GIVE}")

@@ -122,7 +122,7 @@ def read_parquet(path: Path, meter: Meter, *, field: RowField) -> Iterator[Piece
         raise CorpusNotFound(f"no such file: {path}") from None
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error)[:120]
-        raise CorpusUnreadable(f"{path} is no readable Parquet file ({reason}); get it again") from None
+        raise CorpusUnreadable(f"{path} is not a readable Parquet file ({reason}); get it again") from None
 
 
 def _check_column(path: Path, schema: Any, field: RowField) -> None:

@@ -37,7 +37,7 @@ class BadRows:
     def pass_over(self, place: str, wrong: BadRow) -> None:
         """Counts a bad row; raises CorpusUnreadable if it is one too many."""
         if len(self.places) - (place in self.places) >= self.most:
-            passed = f" (after {self.most:,} bad rows that were passed over)" if self.most else ""
+            passed = f" (after {self.most:,} skipped bad rows)" if self.most else ""
             raise CorpusUnreadable(f"{wrong}{passed}") from None
         self.places.setdefault(place, len(self.places))
 
@@ -81,7 +81,7 @@ class RowField:
 
     def _text_of(self, row: object, place: str) -> str:
         if not isinstance(row, dict):
-            raise BadRow(f"{place} is no JSON object but {type(row).__name__}")
+            raise BadRow(f"{place} is not a JSON object but {type(row).__name__}")
         values = _look_up(row, self.name)
         if values is None:
             fields = ", ".join(map(repr, list(row)[:8])) or "no field at all"
@@ -100,7 +100,7 @@ class RowField:
     def _chat(self, messages: Any, place: str) -> str:
         where = f"{place}: field {self.name!r}"
         if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
-            raise BadRow(f"{where} is no list of messages, each with a role and its content")
+            raise BadRow(f"{where} is not a list of messages, each with a role and its content")
         if self.render is None:
             raise BadRow(f"{where} holds messages, which need a model's chat template")
         try:
@@ -119,7 +119,7 @@ class RowField:
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise BadRow(f"{place}: field {self.name!r} holds half a surrogate pair, no text") from None
+                raise BadRow(f"{place}: field {self.name!r} holds half a surrogate pair, which is not text") from None
         return text
 
     def _text_of_ids(self, ids: Any, place: str) -> str:
@@ -131,7 +131,7 @@ class RowField:
         # Python counts a truth value as an integer.
         if kinds := set(map(type, ids)) - {int}:
             place_of = next(number for number, one in enumerate(ids) if type(one) in kinds)
-            raise BadRow(f"{where} holds {str(ids[place_of])[:40]!r} at place {place_of}, no token id")
+            raise BadRow(f"{where} holds {str(ids[place_of])[:40]!r} at place {place_of}, not a token id")
         if ids and min(ids) < 0:
             wrong = next(number for number, one in enumerate(ids) if one < 0)
             raise BadRow(f"{where} holds {_decimal(ids[wrong])} at place {wrong}; token ids are 0 or more")
@@ -148,7 +148,7 @@ class RowField:
         """The ids that the mask keeps, which must be contiguous; raises BadRow."""
         ids, where = text.split(), f"{place}: field {self.mask!r}"
         if not isinstance(mask, list) or len(mask) != len(ids) or any(one not in (0, 1) for one in mask):
-            raise BadRow(f"{where} is no mask of {len(ids):,} zeros and ones, one for each id of {self.name!r}")
+            raise BadRow(f"{where} is not a mask of {len(ids):,} zeros and ones, one for each id of {self.name!r}")
         if 1 not in mask:
             return ""
         first, kept = mask.index(1), sum(map(int, mask))

@@ -44,7 +44,7 @@ def text_blocks(path: Path, meter: Meter) -> Iterator[str]:
     for block in chain(_bytes(path, meter), [b""]):
         if b"\0" in block:
             where = line + _line_ends(block[: block.index(b"\0")])
-            raise CorpusUnreadable(f"{path}: NUL byte in line {where}, so this is no UTF-8 text; give a text file")
+            raise CorpusUnreadable(f"{path}: NUL byte in line {where}, so this is not UTF-8 text; give a text file")
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ def too_long(place: str) -> CorpusUnreadable:
 def check_fetched(path: Path, beginning: bytes) -> None:
     for mark, command in _POINTERS.items():
         if beginning.startswith(mark):
-            raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch that with `{command}`")
+            raise CorpusUnreadable(f"{path} is a pointer, not the text itself; fetch the text with `{command}`")
 
 
 def _line_ends(block: bytes) -> int:

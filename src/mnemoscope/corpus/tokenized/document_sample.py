@@ -107,7 +107,7 @@ class DocumentSample:
             if sentence not in whole:
                 raise PlanDiffers(
                     f"{source.spec} is not the text that was mined: its document {number} lacks {sentence[:60]!r};"
-                    " give back the text as it was"
+                    " restore the text as it was"
                 )
 
     def _head(self, number: int, held_out: bool, text: str) -> _DocumentBeginning | None:

@@ -92,7 +92,7 @@ def open_prepared(directory: Path, *, validation: bool) -> TokenizedCorpus:
     """Opens the corpus that `prepare` finished in `directory`, without writing; raises CorpusUnreadable."""
     stored = read_object(directory / _STATE)
     if not stored.get("finished") or stored.get("sizes") != _sizes(directory):
-        raise CorpusUnreadable(f"{directory} does not hold a text that was prepared to its end; prepare it again")
+        raise CorpusUnreadable(f"{directory} does not hold a completely prepared text; prepare it again")
     second = open_prepared(directory / "validation", validation=False) if validation else None
     return TokenizedCorpus(directory, counts=stored["counts"], fingerprint=stored["fingerprint"], second=second)
 

@@ -86,7 +86,7 @@ def fit_lenses(
     AtlasUnfinished for a part or an atlas without validation prefixes, AtlasBusy, Interrupted.
     """
     if unknown := [kind for kind in kinds if kind not in LENSES]:
-        raise OptionError(f"{unknown[0]!r} is no kind of lens; the kinds are {', '.join(LENSES)}")
+        raise OptionError(f"{unknown[0]!r} is not a kind of lens; the kinds are {', '.join(LENSES)}")
     if max_tokens < 1:
         raise OptionError(f"--max-tokens must be at least 1, not {max_tokens}")
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))

@@ -41,7 +41,9 @@ class LensText:
         table = pl.read_parquet(paths, columns=["document", "tokens", "held_out"], glob=False)
         table = table.filter(~pl.col("held_out"), pl.col("tokens").list.len() > 1)
         if table.is_empty():
-            raise AtlasUnfinished(f"{directory} stores no mined sentence of two tokens that a lens could be fitted on")
+            raise AtlasUnfinished(
+                f"{directory} stores no mined sentence of two tokens that a lens could be fitted on; mine more text"
+            )
         order = np.random.default_rng((seed, 10)).permutation(table.height)
         lengths = table["tokens"].list.len().to_numpy().astype(np.int64)
         within = int(np.searchsorted(np.cumsum(lengths[order]), most, side="right"))
@@ -56,8 +58,8 @@ class LensText:
             judged = lot == lot.min()
         if judged.all():
             raise AtlasUnfinished(
-                f"the mined sentences of {directory} that a lens would be made of are of one document, which cannot "
-                "judge it, too: undecided, nothing is stored; mine more documents, or raise --max-tokens"
+                f"the mined sentences of {directory} for fitting a lens come from one document, which cannot also "
+                "judge it, so nothing is stored; mine more documents, or raise --max-tokens"
             )
         by_length = np.lexsort((sizes, judged))
         apart = judged * (1 + len(boundaries)) + np.searchsorted(boundaries, sizes)

@@ -188,7 +188,7 @@ class MiningPlan:
             advice = "the version of mnemoscope that began it" if "rules" in changed else advice
             raise PlanDiffers(
                 f"{directory} was begun with another plan ({said}); "
-                f"use {advice}, another folder, or --force to begin anew"
+                f"use {advice}, another folder, or --force to start again"
             )
 
 

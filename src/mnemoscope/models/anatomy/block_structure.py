@@ -42,7 +42,7 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     name, latest = "", Cache(1)
     running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
     if any(call.path == f"{path}.{number}" for call in seen.again for number in running):
-        raise Unclear("its blocks run more than once in a forward, where one call cannot be told from another yet")
+        raise Unclear("its blocks run more than once in a forward, and their calls cannot be told apart yet")
     for number, block in enumerate(blocks):
         if number not in running:  # such as cross-attention to an image
             without[number] = f"{type(block).__name__}, which text alone does not run"

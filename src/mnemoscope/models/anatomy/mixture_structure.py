@@ -41,7 +41,7 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
         if found is not None:
             break
     else:
-        raise Unclear("what its experts give does not add up to what its blocks give")
+        raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
     places = tuple(f"{call.path}." for call in exits)
     shared = _find_shared([c for c in inside if f"{c.path}.".startswith(places)], place, block)
     own, *each = _factors(of, leaving.given, experts, shared, whole.given)
@@ -73,7 +73,7 @@ def _layer_of_branches(
     biased = any(each.dense.down.bias() is not None for _, each in shared) or experts.second_map(0)[1] is not None
     found = with_norms(no_row(outer.path), outer, inside, whole, stream)
     if found is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
-        raise Unclear("what its experts give does not add up to what its blocks give")
+        raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
     ended = sorted((behind.path for _, behind in pairs), key=[call.path for call in inside].index, reverse=True)
     ffn = MixtureFeedForward(
         pairs[0][0].module, tuple(map(block.get_submodule, ended)), experts, tuple(expert for _, expert in shared),
@@ -90,7 +90,7 @@ def _narrowing(
     into = [call for call in linear if same(call.given, experts.taken) and same(call.taken, entry.taken)]
     out = [call for call in linear if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
     if not into or not out:
-        raise Unclear("its experts work in a narrower stream, and more than a linear map stands between it and theirs")
+        raise Unclear("its experts work in a narrower stream, which is not joined to the model's by linear maps alone")
     maps = (LinearMap.whole(block.get_submodule(call.path), transposed=linear[call]) for call in (into[0], out[0]))
     return out[0], Narrowing(*maps)
 
@@ -112,7 +112,7 @@ def _factors(
     table = torch.stack([part.flatten() for part in parts], dim=1).double()
     factors = torch.linalg.lstsq(table, whole.flatten().double()).solution
     if experts.weighs_input or not same((table @ factors).view_as(whole).to(whole.dtype), whole):
-        raise Unclear("its experts, routed and shared, do not add up to their layer, which does something else, too")
+        raise Unclear("its routed and shared experts do not add up to their layer, which also does something else")
     solved: list[float] = factors.to(whole.dtype).tolist()
     return solved
 

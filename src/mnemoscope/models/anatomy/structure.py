@@ -108,12 +108,12 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
             return lists[0], towers[lists[0]]
         if lists:
             said = "" if count is None else f" of num_hidden_layers = {count} modules"
-            raise Unclear(f"its blocks cannot be told: {len(lists)} lists{said}, where there must be one")
+            raise Unclear(f"its blocks cannot be identified: {len(lists)} lists{said}, where there must be one")
         ran = ran or bool(towers)
     if ran:
         raise Unclear("its blocks do not pass on one stream of hidden states")
     of = "" if count is None else f" of num_hidden_layers = {count} modules"
-    raise Unclear(f"its blocks cannot be told: there is no list{of}")
+    raise Unclear(f"its blocks cannot be identified: there is no list{of}")
 
 
 def _head(model: Any, seen: Observation) -> ModuleCall:

@@ -44,7 +44,7 @@ def gating_of(module: Any) -> tuple[Layout, Gating]:
             for layout, (gate, up) in (("halves", halves), ("interleaved", interleaved)):
                 if same(gating(gate, up), expected):
                     return layout, gating  # type: ignore[return-value]
-    raise ModelUnsupported(f"how its experts ({type(module).__name__}) join gate and up is not known")
+    raise ModelUnsupported(f"how its experts ({type(module).__name__}) combine gate and up is unknown")
 
 
 def _bounded_ways(activation: Activation, limit: float, alpha: float) -> tuple[Gating, ...]:

@@ -137,8 +137,8 @@ def probe(module: nn.Module) -> Tensor:
     """
     if any(weight.is_meta for weight in module.parameters()):
         raise ModelUnsupported(
-            f"a {type(module).__name__}, whose matrix is packed or adapted, lies on the CPU or on disk while it is not"
-            " used, where it cannot be read; give the model a device that holds it"
+            f"a {type(module).__name__}, whose matrix is packed or adapted, is kept on the CPU or on disk while it is"
+            " not used, where it cannot be read; give the model a device that holds it"
         )
     keep_freed_memory(64 << 20)  # a layer's temporaries then reuse those of the last one
     outside, inside = _sizes(module, False)
@@ -157,7 +157,7 @@ def probe(module: nn.Module) -> Tensor:
             rows.append(_ask(module, inputs))
     made = rows[0] if len(rows) == 1 else torch.cat(rows)
     if made.shape != (len(checked) + inside, outside):
-        raise ModelUnsupported(f"a {type(module).__name__} gives {made.shape[-1]} numbers where it says {outside}")
+        raise ModelUnsupported(f"a {type(module).__name__} returns {made.shape[-1]} numbers, but states {outside}")
     given, matrix = made[: len(checked)], made[len(checked) :].T
     _check_linear(module, matrix, checked, given)
     return matrix
@@ -196,7 +196,7 @@ def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     with silence(_TALKATIVE), run_uncompiled():
         given = module.forward(inputs)
     if not isinstance(given, Tensor):
-        raise ModelUnsupported(f"a {type(module).__name__} does not give one tensor, so it is no linear map")
+        raise ModelUnsupported(f"a {type(module).__name__} does not return one tensor, so it is not a linear map")
     return given
 
 
@@ -231,7 +231,7 @@ def _sizes(module: nn.Module, transposed: bool) -> tuple[int, int]:
             dtype, device = _asked_in(module, inside[1])
             if _ask(module, torch.zeros(1, inside[1], dtype=dtype, device=device)).shape == (1, inside[0]):
                 return inside
-    raise ModelUnsupported(f"a {type(module).__name__} is neither a matrix nor a linear map that could be asked")
+    raise ModelUnsupported(f"a {type(module).__name__} is neither a matrix nor a linear map that can be evaluated")
 
 
 def stated_sizes(module: nn.Module) -> tuple[int, int] | None:

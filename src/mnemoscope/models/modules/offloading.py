@@ -135,7 +135,7 @@ def check_reachable(model: nn.Module) -> None:
             if not stored or name in module._buffers:
                 where = f"{path}.{name}" if path else name
                 raise ModelUnsupported(
-                    f"weight {where!r} has no numbers (it is on 'meta', and no hook of accelerate's brings it); "
+                    f"weight {where!r} has no numbers (it is on 'meta', and no hook of accelerate loads it); "
                     "give it a device or the disk in the device map"
                 )
 

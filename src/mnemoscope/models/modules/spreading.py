@@ -46,7 +46,7 @@ class Room:
         """Bytes for weights by device: the usable cards, and `cpu`; raises OptionError."""
         limits = {} if self.max_memory is None else parse_max_memory(self.max_memory)
         if self.is_bounded and self.device is not None and self.device.type not in ("cpu", "cuda"):
-            raise OptionError(f"--max-memory is of graphics cards of CUDA and of the CPU, not of {self.device}")
+            raise OptionError(f"--max-memory is for CUDA cards and the CPU, not for {self.device}; leave it out")
         cards = self._cards()
         named = [device for device in limits if isinstance(device, int)]
         if wrong := [device for device in named if device not in cards]:

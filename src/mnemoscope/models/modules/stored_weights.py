@@ -31,7 +31,7 @@ _WHOLE = {
     *("F4", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
     *("I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"),
 }
-_SOURCE = "take the model that was quantised"
+_SOURCE = "use the original model, before it was quantised"
 
 
 def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
@@ -74,8 +74,8 @@ def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *,
     """Raises ModelUnsupported if the model computes with packed numbers, or left scales among the `unread`."""
     if scales := sorted(name for name in unread if _SCALES.search(name)):
         raise ModelUnsupported(
-            f"model {source!r} does not take {len(scales)} of its weights that look like scales of packed ones, such as"
-            f" {scales[0]!r}, so the others are not what they stand for; {_SOURCE}"
+            f"model {source!r} does not use {len(scales)} of its weights that look like scales of packed ones, such as"
+            f" {scales[0]!r}, so the numbers of the others are not its weights; {_SOURCE}"
         )
     for path, module in network.named_modules():
         weight = getattr(module, "weight", None)

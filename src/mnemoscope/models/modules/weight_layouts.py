@@ -103,7 +103,7 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
     if others:
-        known = "download the repository, since wrappers' names are known in folders alone" if of_hub else (
+        known = "download the repository, since names of wrappers are recognised only in folders" if of_hub else (
             "give them the names that transformers has for this model"
         )  # fmt: skip
         raise ModelDamaged(

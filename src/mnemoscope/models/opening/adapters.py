@@ -115,7 +115,7 @@ def _is_stored_twice(name: str, stored: dict[str, Any], unexpected: list[str]) -
 
 def _check_in_layers(config: Any) -> None:
     if bool(getattr(config, "is_prompt_learning", False)):
-        raise ModelUnsupported("a learned prompt is no part of the layers, so it cannot be read; give the model alone")
+        raise ModelUnsupported("a learned prompt is not part of the layers, so it cannot be read; give the model alone")
 
 
 def _folder_of(adapter: str) -> Path:

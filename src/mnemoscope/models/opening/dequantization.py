@@ -68,8 +68,8 @@ def dequantize(model: Any, name: str) -> Any:
     left = _first_packed(model)
     if left is not None:
         raise ModelUnsupported(
-            f"the weights of {name!r} cannot be widened: nothing here knows how to unpack a {type(left).__name__}; take"
-            " the model that was quantised"
+            f"the weights of {name!r} cannot be widened: nothing here knows how to unpack a {type(left).__name__}; use"
+            " the original model, before it was quantised"
         )
     return model
 

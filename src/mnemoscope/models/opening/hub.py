@@ -23,7 +23,7 @@ from mnemoscope.models.modules.weight_layouts import damaged_file
 
 _FAILURES = (
     ("Weights only load failed", ModelUnsupported,
-     ": its weights are a pickle that wants to run code; save them as safetensors"),
+     ": its weights are a pickle that would run code; save them as safetensors"),
     ("Couldn't instantiate the backend tokenizer", ModelUnsupported,
      ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer"),
     ("`vocab` and `merges` must be", ModelUnsupported,

@@ -76,7 +76,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     elif own:
         if tokenizer is None:
             raise OptionError(
-                "a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer); tokenizer='ids' is none"
+                "a model in memory needs its tokenizer: load_model(model, tokenizer=tokenizer), or 'ids' for none"
             )
         if opening.adapter is not None:
             raise OptionError("an adapter (adapter) goes with a model's name; put it on a model in memory with peft")
@@ -194,7 +194,9 @@ def _check_folder(folder: Path) -> None:
             " copy"
         ) from None
     if not isinstance(stated, dict):
-        raise ModelDamaged(f"model {str(folder)!r} cannot be read: its config.json is no object; take a complete copy")
+        raise ModelDamaged(
+            f"model {str(folder)!r} cannot be read: its config.json is not an object; take a complete copy"
+        )
     if not is_usual(folder) and not weight_files(folder):
         raise no_weights(folder)
 

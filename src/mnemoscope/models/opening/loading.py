@@ -96,7 +96,7 @@ def _read(
     elif place is None:
         place = device_of(AUTO)
     elif opened.own and is_spread(opened.network):
-        raise OptionError("a model that accelerate has spread stays where it lies; leave out device")
+        raise OptionError("a model that accelerate has spread stays where it is; leave out device")
     kind = torch.float32 if kind is None and not opened.own else kind
     check_finite(opened.network)
     content = content_fingerprint(opened.network, opened.config, opened.tokens.description)
@@ -119,7 +119,7 @@ def _read(
         if raised_by_package(error):
             raise
         missing = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
-        wants = f"its forward wants {missing[1]} beside the tokens" if missing else first_line(error)
+        wants = f"its forward needs {missing[1]} beside the tokens" if missing else first_line(error)
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run by text alone: {wants}") from error
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head
         if raised_by_package(error) and re.search("size|shape|dimension", str(error)):  # not the model's arithmetic

@@ -28,7 +28,7 @@ _FILES = (
 )
 _PROBE = ("the cat sat on the mat", "A 12-line text, (one) of two.", "caf\u00e9 \u65e5\u672c")
 _TIMES = 8
-_WHAT_TO_DO = "name a folder or hub id that does as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
+_WHAT_TO_DO = "name a folder or hub id with one as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
 
 
 def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
@@ -64,7 +64,7 @@ def _has_files(place: str, arguments: dict[str, Any]) -> bool:
 
 
 def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
-    """Raises ModelUnsupported if transformers splits a text otherwise than SentencePiece, whose file this is: it may
+    """Raises ModelUnsupported if transformers splits a text differently from SentencePiece, whose file this is: it may
     guess the class by the model's family.
     """
     if find_spec("sentencepiece") is None:
@@ -80,7 +80,7 @@ def _check_pieces(tokenizer: Any, path: Path, name: str) -> None:
         its = processor.encode_as_ids(text)
         if own != [None if processor.is_unknown(token) else processor.id_to_piece(token) for token in its]:
             raise ModelUnsupported(
-                f"transformers reads the tokenizer.model of {name} otherwise than SentencePiece; state its class in"
+                f"transformers reads the tokenizer.model of {name} differently from SentencePiece; state its class in"
                 ' tokenizer_config.json, such as "tokenizer_class": "LlamaTokenizer", or name another as --tokenizer'
             )
 
@@ -111,6 +111,6 @@ def reader_of(tokenizer: Any) -> SpecialReader:
     if isinstance(tokenizer, PreTrainedTokenizer):
         return _steady(PythonTokens(tokenizer))
     raise ModelUnsupported(
-        f"a {type(tokenizer).__name__} is no tokenizer of transformers or tokenizers; save it as a"
+        f"a {type(tokenizer).__name__} is not a tokenizer of transformers or tokenizers; save it as a"
         " PreTrainedTokenizerFast, or mine token ids (--ids-field)"
     )

@@ -97,7 +97,7 @@ def prove_long_rows(model: LanguageModel, longest: int) -> None:
 def _refuse(model: LanguageModel, wrong: bool, where: str) -> None:
     if wrong:
         raise ModelUnsupported(
-            f"the {model.anatomy.family!r} model gives a row other numbers beside other rows than alone{where}; "
+            f"the {model.anatomy.family!r} model gives a row different numbers in a batch than alone{where}; "
             "only models whose rows do not depend on one another can be read"
         )
 

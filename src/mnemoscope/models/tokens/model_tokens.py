@@ -168,7 +168,7 @@ def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int)
     matches = [token for token, text in enumerate(texts) if text == asked]
     matches = matches or [token for token, text in enumerate(texts) if text.strip() == asked]
     if len(matches) != 1 or not asked:
-        what = f"is the text of {len(matches)} tokens" if matches and asked else "is no token of the vocabulary"
+        what = f"is the text of {len(matches)} tokens" if matches and asked else "is not a token of the vocabulary"
         raise OptionError(f"--beginning {asked!r} {what}; name one token as it is shown, or none")
     return usual if matches[0] == usual.token else Beginning(matches[0], "chosen")
 

@@ -40,8 +40,8 @@ class PythonTokens:
         plain = {one.content: one for token, one in self._added.items() if special or token not in self._special}
         if greedy := [name for name, one in plain.items() if one.lstrip or one.rstrip or one.single_word]:
             raise ModelUnsupported(
-                f"a {type(tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is one only"
-                " as a whole word, cannot be read exactly; save it as a PreTrainedTokenizerFast, and give that as"
+                f"a {type(tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is matched"
+                " only as a whole word, cannot be read exactly; save it as a PreTrainedTokenizerFast, and give that as"
                 " --tokenizer"
             )
         self._plain = plain.keys()

@@ -81,8 +81,8 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     sentences = atlas.table("sentences", columns=["document", "held_out"])
     if sentences.filter(~pl.col("held_out"))["document"].n_unique() == 1:
         raise AtlasUnfinished(
-            f"{atlas.path} stores mined sentences of one document alone, which cannot both make a lens and judge it:"
-            " undecided; mine more documents"
+            f"{atlas.path} stores mined sentences of one document only, which cannot both fit a lens and judge it;"
+            " mine more documents"
         )
     builder = AnswerBuilder(QUESTION)
     readings, keys = (read_layers(atlas, name) for name in ("readings", "key_readings"))

@@ -61,5 +61,5 @@ def is_beside(directory: Path, home: Path, side: str) -> bool:
     place, home = directory.resolve(), home.resolve()
     if place == home or place in home.parents or (home in place.parents and place != home / side):
         where = f"{directory} holds the atlas or lies inside the atlas"
-        raise OptionError(f"{where}; leave --out away, or choose another folder")
+        raise OptionError(f"{where}; leave out --out, or choose another folder")
     return place == home / side

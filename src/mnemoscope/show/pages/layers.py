@@ -52,7 +52,7 @@ class Choice(Address, frozen=True):
     agreement: Literal["any", "yes", "no", "none"] = "any"
     kind: Literal["any", "shallow", "semantic", "both", "none"] = "any"
     token: Annotated[str, Field(max_length=200, description="Part of the value's top token")] = ""
-    memories: Annotated[str, Field(max_length=8_000, description="Numbers of memories, apart by commas")] = ""
+    memories: Annotated[str, Field(max_length=8_000, description="Numbers of memories, separated by commas")] = ""
     rate_from: Bound = None
     rate_to: Bound = None
     confidence_from: Bound = None

@@ -186,7 +186,7 @@ def _by_value(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]]:
             for row in rows.sort("rank").to_dicts()
         ]
     except MemoryIdError as error:
-        raise AtlasDamaged(f"{atlas.path}: the table of neighbours names what is not there ({error})") from error
+        raise AtlasDamaged(f"{atlas.path}: the table of neighbours names a missing memory ({error})") from error
 
 
 def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

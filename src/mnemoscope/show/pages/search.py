@@ -32,7 +32,7 @@ def search_page(
     among = read_layers(edition, layers)
     names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
     if unknown := [field for field in names if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose of {', '.join(FIELDS)}")
+        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(FIELDS)}")
     data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(FIELDS), "layers": layers, "page": page}
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
@@ -123,7 +123,7 @@ def read_layers(edition: Edition, text: str) -> list[int] | None:
             raise OptionError(f"layers {text!r} cannot be read; write them as 0-3,7")
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first or last > atlas.layers[-1]:
-            raise OptionError(f"layers {text!r} are not all there; the atlas has {atlas.range_text()}")
+            raise OptionError(f"layers {text!r} are not all in the atlas, which has {atlas.range_text()}")
         layers |= set(range(first, last + 1))
     if missing := sorted(layers - set(atlas.layers)):
         raise OptionError(f"layer {missing[0]} was not mined; the atlas has {atlas.range_text()}")

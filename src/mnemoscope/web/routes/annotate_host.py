@@ -131,7 +131,7 @@ def _find_invited(site: Site, invitation: str) -> "Annotator":
     store = site.judgements.existing_store()
     annotator = None if store is None else store.annotator(invitation)
     if annotator is None:
-        raise HTTPException(401, "This invitation is not valid, or no longer; ask whoever sent it for another.")
+        raise HTTPException(401, "This invitation is not valid, or no longer; ask the sender for another.")
     return annotator
 
 

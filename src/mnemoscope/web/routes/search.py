@@ -70,7 +70,7 @@ class BackgroundIndex:
             atlas = opening.atlas
             if all((atlas.path / file).exists() for file in atlas.hashes):
                 raise
-            raise _try_again("The search index needs files that are gone; the atlas may be being mined anew") from None
+            raise _try_again("The search index needs files that are gone; the atlas may be being mined again") from None
 
     def close(self) -> None:
         if self._now is not None:

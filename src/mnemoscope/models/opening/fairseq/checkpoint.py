@@ -76,7 +76,7 @@ def _unpickle(path: Path, where: str) -> Any:
                 "and only plain fairseq checkpoints can be read"
             ) from None
         if "Weights only load failed" in text and "Trying to" in text:
-            raise ModelUnsupported(f"{where} is a pickle that wants to run something; nothing was run") from None
+            raise ModelUnsupported(f"{where} is a pickle that would run code; nothing was run") from None
         # PyTorch's own advice, to load it unsafely, is left out.
         lines = [line.strip() for line in text.splitlines() if line.strip() and "weights_only" not in line]
         reason = f"{type(error).__name__}: {lines[0][:160].split('. ')[0]}" if lines else type(error).__name__
