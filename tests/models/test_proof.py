@@ -113,10 +113,11 @@ def test_one_huge_entry_of_the_stream_is_no_fault_and_hides_none(dtype, tiny, to
         load_model(hf, tokenizer=tokenizer, dtype=dtype)
 
 
-def test_rounding_is_left_out_only_above_the_limit():
+def test_rounding_of_the_terms_is_left_out():
     scale = proof.ErrorScale(torch.ones(1, 2, dtype=torch.bool), torch.float32)
     b = torch.tensor([[[1.0], [1.0]]])
-    assert scale.error(b * (1 + 5e-5), b) == pytest.approx(5e-5, rel=1e-2)  # under the limit: as it is
+    assert scale.error(b * (1 + 5e-5), b) == pytest.approx(5e-5, rel=1e-2)
+    assert scale.error(b * (1 + 2e-7), b) == 0.0  # two units in the last place
     assert scale.error(b + 1e-3, b) == pytest.approx(1e-3, rel=1e-2)  # rounding explains 5e-7 of it
     assert scale.error(b + 1e-3, b, terms=(b * 1e5,)) == 0.0  # rounding of a sum of 1e5 explains it all
     assert scale.error(b, b[:, :1]) == float("inf")

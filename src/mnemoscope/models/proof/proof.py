@@ -7,7 +7,6 @@ layer: (a) `residual` and `ffn_update` combine to the block's output; (b) zeroin
 equal the model's own logits; (e) a row's logits are those of the row alone (company.py).
 """
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ LENGTHS = (11, 3, 7, 2)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-4}
 HALF_LIMIT = 2e-2
 # Two sums of the same terms may round differently, by a few units in the last place of the terms, however large these
-# are. Streams of real models hold single entries a thousand times the rest (GPT-2's first position), where one such
-# unit exceeds the limit for the update; a fault is larger.
+# are. Streams of real models hold single entries a thousand times the rest (GPT-2's first position; SmolLM2), where one
+# such unit exceeds the limit for the update; a fault is larger.
 ROUNDINGS = 4.0
 
 _CLAIMS = {
@@ -207,17 +206,14 @@ class ErrorScale:
         return LIMITS.get(self.dtype, HALF_LIMIT)
 
     def error(self, a: Tensor, b: Tensor, *, terms: tuple[Tensor, ...] = ()) -> float:
-        """max|a - b| / max(rms(b), 1e-6); if over the limit, without the part that rounding of the `terms`, whose sums
-        `a` and `b` are, explains.
+        """max|a - b| / max(rms(b), 1e-6), without the part of each difference that the rounding of the `terms`, whose
+        sums `a` and `b` are, explains.
         """
         if a.shape != b.shape:
             return float("inf")
         own = self.own.to(a.device)
         difference = (a.float() - b.float()).abs()[own]
         reference = b.float()[own].square().mean().sqrt().clamp_min(1e-6)
-        error = float(difference.max() / reference)
-        if error <= self.limit or not math.isfinite(error):
-            return error
         size = torch.stack([term.float().abs() for term in (a, b, *terms)]).amax(dim=0)[own]
         rounding = ROUNDINGS * torch.finfo(self.dtype).eps / 2 * size
-        return float((difference - rounding).max().clamp_min(0.0) / reference)
+        return float(((difference - rounding).clamp_min(0.0) / reference).max())
