@@ -202,7 +202,7 @@ def test_a_memory_s_name_opens_it(reader: TestClient) -> None:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("/search?q=x&layers=5", "atlas has layers 0-1"),
+        ("/search?q=x&layers=5", "which has layers 0-1"),
         ("/search?q=x&layers=one", "write them as 0-3,7"),
         ("/search?q=x&in=nowhere", "cannot be searched"),
         ("/search?q=x&page=0", "greater than or equal to 1"),
