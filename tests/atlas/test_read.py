@@ -305,8 +305,8 @@ def test_not_an_atlas(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     directory = build_atlas(tmp_path / "a")
     said = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps({**said, "schema": 3}))
-    with pytest.raises(AtlasTooNew, match="schema 3, this package reads up to 2"):
+    (directory / "manifest.json").write_text(json.dumps({**said, "schema": 4}))
+    with pytest.raises(AtlasTooNew, match="schema 4, this package reads up to 3"):
         open_atlas(directory)
 
 

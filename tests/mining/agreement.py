@@ -137,6 +137,8 @@ def assert_values(atlas: Path, reference: Reference, layer: int, *, every: int =
             "max_probability": p.max(),
             "entropy": -(p * log_p).sum(),
         }
+        for name, sided in (("top_z", own), ("bottom_z", other)):
+            expected[name] = (sided.max() - sided.mean()) / sided.std()
         followed = rows_of.get(row["memory"], [])
         if followed:
             expected["trigger_log_probability"] = np.mean([log_p[r["next_token"]] for r in followed])

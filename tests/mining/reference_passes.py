@@ -7,6 +7,7 @@ reference's own rows, to ask the questions of; only where rounding allows severa
 """
 
 import hashlib
+import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import polars as pl
+import torch
 from torch import Tensor
 
 from mining.reference import Sentence, documents_of, sentences_of
@@ -202,7 +205,7 @@ def check_predictions(
 def check_values_at_work(
     atlas: Path, slow: Slow, text: Text, prefixes: Sequence[Row], *, factor: float | Sequence[float] = 1.0
 ) -> int:
-    """Asserts `working_logit` and `working_probability` of every value; returns how many are not null.
+    """Asserts the columns of values at work, and `clear_z`; returns how many values have a `working_logit`.
 
     `factor`: the model's multipliers on the way from a value to the scores, or those of each layer.
     """
@@ -212,24 +215,43 @@ def check_values_at_work(
         memories = range(len(slow.values(layer)))
         scale = {b: median(slow.scale(layer, tokens, b) for tokens in places) for b in set(map(slow.branch, memories))}
         times = factor if isinstance(factor, float) else factor[layer]
-        coefficients: dict[int, list[float]] = {}
+        coefficients: dict[tuple[int, int], list[float]] = {}
         for row in pl.read_parquet(atlas / f"triggers/layer-{layer:03d}.parquet").rows(named=True):
-            if row["sign"] == 1:
-                coefficients.setdefault(row["memory"], []).append(row["coefficient"])
+            coefficients.setdefault((row["memory"], row["sign"]), []).append(row["coefficient"])
         values = pl.read_parquet(atlas / f"values/layer-{layer:03d}.parquet")
-        for row, value in zip(values.rows(named=True), slow.values(layer), strict=True):
-            found = row["working_logit"], row["working_probability"]
-            own = coefficients.get(row["memory"])
-            if own is None:
-                assert found == (None, None)
-                continue
-            way = slow.branch(row["memory"])
-            scores = slow.value_scores(layer, value * (median(own) * times / scale[way]), way)
-            expected = float(scores.max() - scores.mean()), probability(scores, int(scores.argmax()))
-            for one, other in zip(found, expected, strict=True):
-                assert abs(one - other) <= 1e-5 + 1e-4 * abs(other), f"L{layer}.M{row['memory']}: {found}, {expected}"
-            there += 1
+        for sign, ending in ((1, ""), (-1, "_negative")):
+            for row, value in zip(values.rows(named=True), slow.values(layer), strict=True):
+                found = row[f"working_logit{ending}"], row[f"working_probability{ending}"]
+                own = coefficients.get((row["memory"], sign))
+                if own is None:
+                    assert found == (None, None)
+                    continue
+                way = slow.branch(row["memory"])
+                scores = slow.value_scores(layer, value * (median(own) * times / scale[way]), way)
+                expected = float(scores.max() - scores.mean()), probability(scores, int(scores.argmax()))
+                for one, other in zip(found, expected, strict=True):
+                    off = abs(one - other)
+                    assert off <= 1e-5 + 1e-4 * abs(other), f"L{layer}.M{row['memory']}: {found}, {expected}"
+                there += sign == 1
+        seed = json.loads((atlas / "manifest.json").read_text())["plan"]["seed"]
+        _check_clear(slow, layer, values, seed=seed)
     return there
+
+
+def _check_clear(slow: Slow, layer: int, values: pl.DataFrame, *, seed: int) -> None:
+    """`clear_z` by one random direction after the other."""
+    own = slow.values(layer)
+    draws = np.random.default_rng((seed, 17)).standard_normal((1000, own.shape[1]), np.float32)
+    length = float(torch.linalg.vector_norm(own.float(), dim=1).median())
+    for way in set(map(slow.branch, range(len(own)))):
+        distances = []
+        for draw in draws:
+            scores = slow.value_scores(layer, torch.from_numpy(draw / np.linalg.norm(draw) * length).to(own), way)
+            distances.append(float((scores.max() - scores.mean()) / scores.std(correction=0)))
+        found = [z for memory, z in enumerate(values["clear_z"].to_list()) if slow.branch(memory) == way]
+        assert set(found) == {found[0]}
+        expected = float(np.quantile(distances, 0.99))
+        assert abs(found[0] - expected) <= 1e-3 * expected, f"clear_z of layer {layer}: {found[0]}, {expected}"
 
 
 def check_removals(

@@ -193,6 +193,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "trigger_log_probability": log_p,
         "working_logit": [row[6] if len(row) > 6 else None for row in rows],
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
+        **{name: [None] * count for name, rules in TABLES["values"].rules.items() if rules.since == 3},
     }
 
 

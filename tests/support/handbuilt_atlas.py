@@ -148,6 +148,11 @@ def value_columns() -> dict[str, Any]:
         "trigger_log_probability": [-1.5, None, None, None],
         "working_logit": [3.0, 2.0, 1.0, None],
         "working_probability": [0.25, 0.125, 0.0625, None],
+        "working_logit_negative": [None, 1.0, None, None],
+        "working_probability_negative": [None, 0.125, None, None],
+        "top_z": [5.0, 3.0, 4.0, None],
+        "bottom_z": [2.0, 4.5, 3.0, None],
+        "clear_z": [4.0] * 4,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SENTENCES_PER_PART = 100_000
 
@@ -121,7 +121,10 @@ _KINDS = (
         "bottom_tokens [int32] of_head lengths_as=bottom_scores, bottom_scores [float32], "
         "max_probability float32, entropy float32, target int32? of_head, target_rank int32?, "
         "trigger_log_probability float32?, working_logit float32? since=2 nulls_as=working_probability, "
-        "working_probability float32? since=2"
+        "working_probability float32? since=2, "
+        "working_logit_negative float32? since=3 nulls_as=working_probability_negative, "
+        "working_probability_negative float32? since=3, top_z float32? since=3, bottom_z float32? since=3, "
+        "clear_z float32? since=3"
     )),
     TableKind("neighbours", 10_240, "layer", for_experts="expert int16?, other_expert int16?", declared=(
         "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"

@@ -210,6 +210,6 @@ def _value_seconds(model: LanguageModel, progress: Progress) -> float:
     memories = model.sizes.memories[0]
     wanted = Targets(*(np.zeros(n, np.int64) for n in (memories, 0, 0)))
     began = time.perf_counter()
-    ValuePass(model).columns(0, wanted, np.ones(memories))
+    ValuePass(model).columns(0, wanted, np.ones((2, memories)))
     NeighbourPass(model, range(model.sizes.layers), most=MiningOptions.neighbours).columns(0)
     return (time.perf_counter() - began) * sum(model.sizes.memories) / memories

@@ -68,7 +68,7 @@ def extend(
         loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
         with loaded.in_use(compare=True), hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
-            run = MiningRun(context, loaded, plan)
+            run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema)
             for name in made:
                 if name in there:
                     for path in files_of(atlas, name):

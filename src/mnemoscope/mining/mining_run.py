@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_experts, with_names
-from mnemoscope.atlas.schema import TABLES, Provenance, schema_error
+from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError
@@ -31,7 +31,8 @@ Pass = TypeVar("Pass")
 class MiningRun:
     """`states` are files that together count every batch of the text once. `copy` is the tokenized text, needed for its
     tables only; a merge has the folders of its `parts` instead. Passes without layers are cut into `pieces`. States are
-    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text.
+    `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text,
+    and keeps its `schema`.
     """
 
     context: RunContext
@@ -42,11 +43,16 @@ class MiningRun:
     parts: Sequence[Path] = ()
     pieces: int = 1
     mixed: bool = False
+    schema: int = SCHEMA_VERSION
     _kept: Any = field(default=None, init=False)
 
     @property
     def directory(self) -> Path:
         return self.context.directory
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self.plan.model_fingerprint, str(self.plan.corpus_fingerprint), self.plan.hash(), self.schema)
 
     @cached_property
     def sentences(self) -> NamedSentences:
@@ -67,14 +73,14 @@ class MiningRun:
     def is_made(self, name: str, layer: int | None = None) -> bool:
         """Whether the table is there, of this model, text and plan."""
         try:
-            return schema_error(name, pq.read_schema(self.path(name, layer)), provenance_of(self.plan)) is None
+            return schema_error(name, pq.read_schema(self.path(name, layer)), self.provenance) is None
         except (OSError, pa.ArrowException):
             return False
 
     def write(self, name: str, columns: Mapping[str, Any], layer: int | None = None) -> None:
         """Memories are counted through their layers; raises StoreFailed."""
         stored = with_experts(columns, self.model.numberings, layer)
-        write_table(self.path(name, layer), stored, name=name, provenance=provenance_of(self.plan))
+        write_table(self.path(name, layer), stored, name=name, provenance=self.provenance)
 
     def read(self, name: str, columns: Iterable[str], layer: int) -> pl.DataFrame:
         names, numberings = [*columns], self.model.numberings
@@ -104,10 +110,6 @@ class MiningRun:
 
     def _merged_path(self, layer: int) -> Path:
         return self.context.work / f"merged-{layer:03d}.safetensors"
-
-
-def provenance_of(plan: MiningPlan) -> Provenance:
-    return Provenance(model=plan.model_fingerprint, corpus=str(plan.corpus_fingerprint), plan=plan.hash())
 
 
 def columns_of(rows: pa.Table) -> dict[str, Any]:

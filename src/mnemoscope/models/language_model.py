@@ -221,6 +221,11 @@ class LanguageModel:
         norm = None if layer is None else self.output_norm(layer)
         return self._project(self._final_fold(self.fold_of(norm)(vectors)).to(self.device))
 
+    def fold_as_value(self, layer: int, vectors: Tensor, *, branch: int = 0) -> Tensor:
+        """Any vectors `[n, hidden]`, folded as the values of one branch of the layer are: `[n, hidden']`, float32."""
+        branches = self.layer(layer).ffn.branches
+        return self.fold(self.fold_of(branches[branch].behind)(vectors) if branches else vectors, layer=layer)
+
     def folded_values(self, layer: int, memories: Tensor | None = None) -> Tensor:
         """The values of a layer's `memories [n]` (None: all), `[n, hidden']`, float32, with all norms folded in."""
         return self.fold(self.values_in_stream(layer, memories), layer=None)

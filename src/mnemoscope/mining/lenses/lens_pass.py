@@ -127,7 +127,7 @@ def _write(
     facts: Mapping[str, dict[str, Any]],
 ) -> FittedLenses:
     lenses: Lenses = {PLAIN: {}, **{kind: found[kind] for kind in LENSES if kind in found}}
-    run = MiningRun(context, model, plan)
+    run = MiningRun(context, model, plan, schema=atlas.manifest.schema)
     asked = ReadoutPass(run, lenses)
     run_piece(context, asked.steps)
     join_pieces(context, asked.steps)

@@ -18,7 +18,7 @@ from mnemoscope.atlas.store import write_sentences
 from mnemoscope.corpus import TokenizedCorpus
 from mnemoscope.errors import MiningError, PartsDiffer
 from mnemoscope.foundation.files import copy_file, make_folder
-from mnemoscope.mining.mining_run import MiningRun, columns_of, provenance_of
+from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
 from mnemoscope.mining.text.trigger_table import layer_triggers
@@ -74,7 +74,7 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
     run.write("tokens", token_table(copy, run.model.sizes.vocabulary))
     run.write("background", background)
     named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
-    write_sentences(run.directory, sentence_rows(copy, named), provenance=provenance_of(run.plan))
+    write_sentences(run.directory, sentence_rows(copy, named), provenance=run.provenance)
     copy.release()
     return prefixes
 
@@ -86,7 +86,7 @@ def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes
     background = pq.read_table(run.path("background"))["sentence"].to_numpy()
     named = np.union1d(named, np.concatenate([background, prefixes.sentence]))
     make_folder(run.directory / "sentences")
-    write_sentences(run.directory, _sentences(parts, named), provenance=provenance_of(run.plan))
+    write_sentences(run.directory, _sentences(parts, named), provenance=run.provenance)
     return prefixes
 
 

@@ -219,7 +219,7 @@ def _load_stored(
     kind = _kind_of(config, trust)
     tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
     if gguf_file is not None:
-        arguments |= {"quantization_config": GgufConfig(dequantize=True), "config": config}  # the file is read once less
+        arguments |= {"quantization_config": GgufConfig(dequantize=True), "config": config}
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config

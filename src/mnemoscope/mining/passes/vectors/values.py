@@ -2,8 +2,8 @@
 section 4). Makes `values`.
 
 Every value is projected under the `gain` projection (definitions.md section 2), in blocks of scores that are dropped
-once read: at its own length, which matters under an adaptive softmax only, and at work, divided by what the norms
-divide by (scales.py).
+once read: at its own length, which matters under an adaptive softmax only, and at work, for each sign of its memory,
+divided by what the norms divide by (scales.py). How far its first score stands out is compared with random directions.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,17 @@ from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_co
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import distribution, norms_of, read_scores, top
 
+SIGNS = (1, -1)
+
 TOKENS_KEPT = 20
 """Top and bottom tokens kept of each value."""
-AT_WORK = ("working_logit", "working_probability")
-"""The columns of values at work, null without a scale."""
+AT_WORK = (
+    ("working_logit", "working_probability"),
+    ("working_logit_negative", "working_probability_negative"),
+)
+"""The columns of values at work, by sign; null without a scale."""
+_DIRECTIONS, _CLEAR = 1_000, 0.99
+"""Random directions, and the share of them whose first score is not clear."""
 TIE = 1e-5
 """Coefficients that differ by less than this times max(1, |c|) are tied (definitions.md section 3)."""
 
@@ -59,19 +66,20 @@ def targets(triggers: pl.DataFrame, memories: int) -> Targets:
 
 
 class ValuePass:
-    """Projects the values of one model; the projector serves all layers."""
+    """Projects the values of one model; the projector serves all layers. `seed` is that of the random directions."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model
+    def __init__(self, model: LanguageModel, *, seed: int = 0) -> None:
+        self.model, self._seed = model, seed
+        self._clear: tuple[Tensor, float] | None = None
 
     @cached_property
     def projector(self) -> Projector:
         return Projector.of(self.model)
 
-    def columns(self, layer: int, wanted: Targets, factor: NDArray[np.float64] | None = None) -> dict[str, Any]:
-        """The columns of `values` for one layer; raises NotFinite. `factor [memory]` multiplies values at work, NaN if
-        the memory never fires (`work_factors`). A linear head multiplies scores as it multiplies vectors, so one
-        product serves both.
+    def columns(self, layer: int, wanted: Targets, factors: NDArray[np.float64] | None = None) -> dict[str, Any]:
+        """The columns of `values` for one layer; raises NotFinite. `factors [sign, memory]` multiply values at work,
+        NaN if the memory has no trigger of that sign (`work_factors`). A linear head multiplies scores as it multiplies
+        vectors, so one product serves all.
         """
         model, projector = self.model, self.projector
         values, folded, up = model.values(layer), model.folded_values(layer), model.up_keys(layer)
@@ -83,38 +91,63 @@ class ValuePass:
             "up_norm": unknown if up is None else norms_of(up).cpu().numpy(),
             "value_norm": norms_of(values).cpu().numpy(),
         }
-        times = None if factor is None else torch.from_numpy(np.nan_to_num(factor)).to(folded)[:, None]
-        read = partial(_read_scores, wanted, times if projector.linear else None)
+        by_sign = () if factors is None else zip(AT_WORK, factors, strict=True)
+        known = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
+        times = [(names, torch.from_numpy(np.nan_to_num(own, nan=1.0)).to(folded)[:, None]) for names, own in known]
+        read = partial(_read_scores, wanted, times if projector.linear else ())
         columns |= join_columns(projector.read_all(folded, read, opposite=True))
-        if times is not None and not projector.linear:
-            columns |= join_columns(projector.read_all(folded * times, _read_working))
+        for names, factor in () if projector.linear else times:
+            columns |= join_columns(projector.read_all(folded * factor, partial(_read_working, names)))
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
             named = model.numbering(layer).name(layer, memory)
             raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
         for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
             columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
-        means = columns["trigger_log_probability"].astype(np.float32)
-        columns["trigger_log_probability"] = pa.array(means, mask=~np.isfinite(means))
-        if factor is None:
-            return columns | dict.fromkeys(AT_WORK, unknown)
-        at_work = np.stack([columns[name] for name in AT_WORK])
-        if wrong := np.flatnonzero(~np.isnan(factor) & ~np.isfinite(at_work).all(0)).tolist():
-            named = model.numbering(layer).name(layer, wrong[0])
-            raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
-        return columns | {name: np.ma.array(columns[name], mask=np.isnan(factor)) for name in AT_WORK}
+        for name in ("trigger_log_probability", "top_z", "bottom_z"):
+            columns[name] = _null_if_not_finite(columns[name])
+        columns["clear_z"] = self.clear_z(layer)
+        for names, own in known:
+            at_work = np.stack([columns[name] for name in names])
+            if wrong := np.flatnonzero(~np.isnan(own) & ~np.isfinite(at_work).all(0)).tolist():
+                named = model.numbering(layer).name(layer, wrong[0])
+                raise NotFinite(f"the value of {named} at work is not finite; check the model's weights")
+            columns |= {name: pa.array(columns[name], mask=np.isnan(own)) for name in names}
+        return {name: unknown for names in AT_WORK for name in names} | columns
+
+    def clear_z(self, layer: int) -> NDArray[np.float32]:
+        """How far the first score of a value must stand out to be clear, `[memory]`: 99 % of random directions under
+        the same fold and head stand out less. Most models fold all layers alike, so the last answer is kept.
+        """
+        model = self.model
+        drawn = np.random.default_rng((self._seed, 17)).standard_normal((_DIRECTIONS, model.sizes.hidden), np.float32)
+        directions = torch.from_numpy(drawn)
+        if not self.projector.linear:  # its scores depend on the length
+            lengths = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
+            directions *= norms_of(model.values(layer)).median().cpu() / lengths
+        found = []
+        for branch in range(max(1, len(model.layer(layer).ffn.branches))):
+            folded = model.fold_as_value(layer, directions, branch=branch)
+            if self._clear is None or not torch.equal(self._clear[0], folded):
+                above = np.concatenate(self.projector.read_all(folded, _read_distance))
+                self._clear = folded, float(np.quantile(above, _CLEAR))
+            found.append(self._clear[1])
+        clear: NDArray[np.float32] = np.array(found, np.float32)[model.branch_of(layer).numpy()]
+        return clear
 
 
 def work_factors(model: LanguageModel, layer: int, triggers: pl.DataFrame, scale: Scale) -> NDArray[np.float64]:
-    """What each value of a layer is multiplied by at work (definitions.md section 2): `[memory]`. The median
-    coefficient of its memory's positive `triggers`, divided by `scale`, which has one number, or one per branch; NaN
-    without positive triggers.
+    """What each value of a layer is multiplied by at work (definitions.md section 2): `[sign, memory]`, of 1 and -1.
+    The median coefficient of its memory's triggers of that sign, divided by `scale`, which has one number, or one per
+    branch; NaN without such triggers.
     """
-    medians = triggers.filter(pl.col("sign") == 1).group_by("memory").agg(pl.col("coefficient").cast(float).median())
-    factor = np.full(model.sizes.memories[layer], np.nan)
-    factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
-    factor /= np.atleast_1d(scale)[model.branch_of(layer).numpy()]
-    return factor
+    factors = np.full((len(SIGNS), model.sizes.memories[layer]), np.nan)
+    for factor, sign in zip(factors, SIGNS, strict=True):
+        own = triggers.filter(pl.col("sign") == sign).group_by("memory")
+        medians = own.agg(pl.col("coefficient").cast(float).median())
+        factor[medians["memory"].to_numpy()] = medians["coefficient"].to_numpy() * model.multiplier(layer)
+    factors /= np.atleast_1d(scale)[model.branch_of(layer).numpy()]
+    return factors
 
 
 def write_layer_values(run: MiningRun, layer: int) -> None:
@@ -123,23 +156,42 @@ def write_layer_values(run: MiningRun, layer: int) -> None:
     """
     if run.is_made("values", layer):
         return
-    values = run.keep(ValuePass, lambda: ValuePass(run.model))
+    values = run.keep(ValuePass, lambda: ValuePass(run.model, seed=run.plan.seed))
     triggers = run.read("triggers", ("memory", "sign", "coefficient", "sentence", "next_token"), layer)
     scale = read_note(run.context.work, "scales", run.plan)["value_scales"][run.plan.layers.index(layer)]
-    factor = None if scale is None else work_factors(run.model, layer, triggers, scale)
-    run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factor), layer)
+    factors = None if scale is None else work_factors(run.model, layer, triggers, scale)
+    run.write("values", values.columns(layer, targets(triggers, run.model.sizes.memories[layer]), factors), layer)
 
 
-def _read_working(share: Share) -> dict[str, NDArray[Any]]:
+def _null_if_not_finite(column: NDArray[Any]) -> pa.Array:
+    numbers = column.astype(np.float32)
+    return pa.array(numbers, mask=~np.isfinite(numbers))
+
+
+def _read_distance(share: Share) -> NDArray[np.float32]:
+    """How far the first score of each row is above the mean, in standard deviations of the row."""
+    with torch.inference_mode():
+        distance: NDArray[np.float32] = _distance(share.scores, share.scores.amax(1)).cpu().numpy()
+    return distance
+
+
+def _distance(scores: Tensor, of: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(scores, dim=1, correction=0)
+    return (of - mean).abs() / deviation
+
+
+def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
     """Of each row of scores the maximum minus the mean, and the largest probability."""
     with torch.inference_mode():
         above = share.scores.amax(1) - share.scores.mean(1)
         found = above, distribution(share.scores).max_probability
-    return {name: tensor.cpu().numpy() for name, tensor in zip(AT_WORK, found, strict=True)}
+    return {name: tensor.cpu().numpy() for name, tensor in zip(names, found, strict=True)}
 
 
-def _read_scores(wanted: Targets, times: Tensor | None, share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories; with `times [memory, 1]` also those at work, which overwrites the scores."""
+def _read_scores(
+    wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share
+) -> dict[str, NDArray[Any]]:
+    """The columns of some memories; with `times [memory, 1]` those at work, too, which overwrites the scores."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)
@@ -147,7 +199,9 @@ def _read_scores(wanted: Targets, times: Tensor | None, share: Share) -> dict[st
         worst = TOKENS_KEPT if opposite is None else 0
         ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
         tokens, best = ranking.best
+        top_z = _distance(scores, best[:, 0])
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
+        bottom_z = _distance(scores if opposite is None else opposite, low[:, 0])
         low = -low if opposite is None else low
         first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
         memory = wanted.memory[first:last] - memories.start
@@ -160,10 +214,13 @@ def _read_scores(wanted: Targets, times: Tensor | None, share: Share) -> dict[st
     names = {
         "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
-        "target_rank": ranking.ranks[0], "trigger_log_probability": mean,
+        "target_rank": ranking.ranks[0], "trigger_log_probability": mean, "top_z": top_z, "bottom_z": bottom_z,
     }  # fmt: skip
     columns = {name: tensor.cpu().numpy() for name, tensor in names.items()}
-    if times is not None:
-        scores.mul_(times[memories].to(scores.device))
-        columns |= _read_working(share)
+    done = torch.ones(())
+    for at_work, factor in times:
+        own = factor[memories].to(scores.device)
+        scores.mul_(own / done.to(own))
+        columns |= _read_working(at_work, share)
+        done = own
     return columns
