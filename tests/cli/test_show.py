@@ -37,6 +37,8 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "Value: norm 2.000, largest probability 0.5000 (12 x chance), entropy 1.00 nats",
         "at work, as strongly as its triggers fire: largest probability 0.2500 (6.0 x chance), 3.00 nats above the mean"
         " token",
+        "where it fires: promotes ·Paris (5.0 standard deviations from the mean, clear above 4.0)",
+        "where it is negative: no clear token (2.0 standard deviations from the mean, clear above 4.0)",
         "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",
@@ -60,8 +62,12 @@ def test_a_sentence_end_a_missing_target_and_a_dead_memory(atlas: str, capsys: C
     out = capsys.readouterr().out
     assert ["0", "1.000", "«·Paris»", "(end)"] in lines_of(out)
     assert "next token ·" not in out
+    assert "where it fires: no clear token (3.0 standard deviations" in out
+    assert "where it is negative" not in out  # its value stands out below, but it has no negative trigger
     assert main(["show", atlas, "L0.M3"]) == 0
-    assert "none, the memory never fired" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "none, the memory never fired" in out
+    assert "where it fires" not in out
 
 
 def test_show_as_json(atlas: str, capsys: Capture) -> None:

@@ -107,7 +107,13 @@ def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
     assert "its top token gets 25.0\N{NO-BREAK SPACE}% (6.0 times chance), 3.00 nats above the mean token" in page
     assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
     assert "At work" not in reader.get("/L0.M3").text  # it never fires
+    assert "Where it fires it promotes <span class=\"token\">·Paris</span>: the first token's score is 5.00" in page
+    assert "Where its coefficient is negative it has no clear token" in page
+    assert "Where it fires" not in reader.get("/L0.M3").text
     value = reader.get("/L0.M0.json").json()["value"]
+    assert [(one["sign"], one["promotes"], one["z"], one["clear_z"]) for one in value["features"]] == [
+        (1, True, 5.0, 4.0), (-1, False, 2.0, 4.0),
+    ]  # fmt: skip
     assert (value["working_probability"], value["working_logit"]) == (0.25, 3.0)
     rows = reader.get("/layers/0.json?sort=work&order=down").json()["rows"]
     assert [row["working_probability"] for row in rows] == [0.25, 0.125, 0.0625, None]

@@ -202,6 +202,8 @@ def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
 
 
 def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> None:
+    from mnemoscope.atlas.features import features_of
+
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
     _headline(
         console,
@@ -213,6 +215,12 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
             f"  at work, as strongly as its triggers fire: largest probability {at_work:.4f}"
             f" ({times_chance(at_work, vocabulary)} x chance), {value['working_logit']:.2f} nats above the mean token"
         )
+    for feature in features_of(value):
+        where = "where it fires" if feature.sign == 1 else "where it is negative"
+        token = show_token(value[f"{feature.end}_texts"][0])
+        said = f"promotes {token}" if feature.promotes else "no clear token"
+        out = f"{feature.distance:.1f} standard deviations from the mean, clear above {feature.clear:.1f}"
+        console.print(Text(f"  {where}: {said} ({out})"))
     if value["target"] is not None:
         score = value["trigger_log_probability"]
         mean = "" if score is None else f"; mean log probability of the next tokens {score:.2f}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import Field
 
+from mnemoscope.atlas.features import features_of
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
@@ -128,7 +129,13 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
         ]
 
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
-    return {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), **{name: value[name] for name in names}}
+    features = [
+        {"sign": one.sign, "token": vocabulary.token(value[f"{one.end}_tokens"][0]), "promotes": one.promotes,
+         "z": one.distance, "clear_z": one.clear}
+        for one in features_of(value)
+    ]  # fmt: skip
+    shown = {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), "features": features}
+    return shown | {name: value[name] for name in names}
 
 
 def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank: str) -> list[dict[str, Any]]:
