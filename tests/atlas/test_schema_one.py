@@ -1,17 +1,14 @@
 """Atlases of schema 1, which earlier versions made, stay readable: the columns that came later are null."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.foundation.files import file_hash
-from support.handbuilt_atlas import PROVENANCE, build_atlas, seal_as_is, write_tables
+from support.handbuilt_atlas import build_atlas, make_older, seal_as_is
 
 NEGATIVE = ["working_logit_negative", "working_probability_negative"]
 LATER = ["working_logit", "working_probability", *NEGATIVE, "top_z", "bottom_z", "clear_z"]
@@ -19,16 +16,7 @@ LATER = ["working_logit", "working_probability", *NEGATIVE, "top_z", "bottom_z",
 
 def of_schema(directory: Path, schema: int, *, without: list[str]) -> Path:
     """The hand-built atlas as a version of that schema wrote it, without some columns of its values; sealed."""
-    build_atlas(directory)
-    write_tables(directory, provenance=replace(PROVENANCE, schema=schema))
-    for path in (directory / "values").iterdir():
-        pq.write_table(pq.read_table(path).drop_columns(without), path)
-    said = json.loads((directory / "manifest.json").read_bytes())
-    said["schema"] = schema
-    for path, entry in said["files"].items():
-        entry |= {"bytes": (directory / path).stat().st_size, "sha256": file_hash(directory / path)}
-    seal_as_is(directory, said)
-    return directory
+    return make_older(build_atlas(directory), schema, without={"values": without})
 
 
 def test_an_atlas_of_schema_one_opens_and_is_whole(tmp_path: Path) -> None:

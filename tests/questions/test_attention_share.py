@@ -15,6 +15,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.questions import answer
 from models.conftest import build
 from support.handbuilt_answers import VOCABULARY, build_answers
+from support.handbuilt_atlas import make_older
 
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 3, "removals": 0, "neighbours": 0, "prefixes": 40}
 
@@ -219,7 +220,7 @@ def test_the_interval_of_what_follows_holds_the_spread_between_tokens(tmp_path: 
 
 def test_an_atlas_of_before_has_no_such_number(tmp_path: Path) -> None:
     """Columns that came later are read as nulls."""
-    path = by_hand(tmp_path, later=False).path
+    path = make_older(by_hand(tmp_path, later=False).path, 2, without={})
     assert "ffn_logit_next" not in pl.read_parquet_schema(path / "attention.parquet")
     assert verify(path) == []
     table = answer(open_atlas(path), "attention_share")

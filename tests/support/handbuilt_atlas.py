@@ -6,15 +6,18 @@ L0.M1 one trigger at a sentence's end, L0.M3 never fires. Not a test itself.
 
 import hashlib
 import json
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
-from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.files import file_hash, write_json
 
 PROVENANCE = Provenance(model="a" * 64, corpus="b" * 64, plan="c" * 64)
 WORDS = [
@@ -199,4 +202,19 @@ def build_atlas(directory: Path, *, part: tuple[int, int] | None = None, **chang
         (directory / "state" / "accumulators.npz").write_bytes(b"arrays")
     write_json(directory / "run.json", {"host": "nowhere", "seconds": 1.5})
     seal(directory, manifest(**changes))
+    return directory
+
+
+def make_older(directory: Path, schema: int, *, without: Mapping[str, Sequence[str]]) -> Path:
+    """Writes an atlas's mined tables as a version of that schema would have, without some columns; sealed. Answers go."""
+    shutil.rmtree(directory / "analyses", ignore_errors=True)
+    said = json.loads((directory / "manifest.json").read_bytes())
+    said["schema"] = schema
+    for path, entry in said["files"].items():
+        file, name = directory / path, path.partition("/")[0].removesuffix(".parquet")
+        table = pq.read_table(file).drop_columns([*without.get(name, ())])
+        origin = {**table.schema.metadata, b"mnemoscope.schema": str(schema).encode()}
+        pq.write_table(table.replace_schema_metadata(origin), file)
+        entry |= {"bytes": file.stat().st_size, "sha256": file_hash(file)}
+    seal_as_is(directory, said)
     return directory
