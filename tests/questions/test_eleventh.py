@@ -1,4 +1,4 @@
-"""An eleventh question is two files of one name and a line in the registry: everything else follows.
+"""An eleventh question is two files of one name and a name in the list of questions: everything else follows.
 
 In a copy of the package, in a process of its own.
 """
@@ -88,10 +88,10 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     shutil.copytree(Path(mnemoscope.__file__).parent, sources, ignore=shutil.ignore_patterns("__pycache__", "pydocs"))
     (sources / "questions" / "beyond" / "attention_length.py").write_text(QUESTION)
     (sources / "show" / "figures" / "beyond" / "attention_length.py").write_text(FIGURE)
-    registry = sources / "questions" / "registry.py"
-    end = ')\n"""Questions that the paper left open'
-    assert registry.read_text().count(end) == 1
-    registry.write_text(registry.read_text().replace(end, '    "attention_length",\n' + end))
+    listed = sources / "atlas" / "schema.py"
+    begin = '\nBEYOND = ("attention_share", '
+    assert listed.read_text().count(begin) == 1
+    listed.write_text(listed.read_text().replace(begin, begin + '"attention_length", '))
     path = os.pathsep.join([str(sources.parent), str(Path(__file__).parents[1])])
     words, there = [sys.executable, "-c", SCRIPT, str(atlas)], os.environ | {"PYTHONPATH": path}
     made = subprocess.run(words, env=there, capture_output=True, text=True)
