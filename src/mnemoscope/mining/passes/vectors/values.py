@@ -171,13 +171,18 @@ def _null_if_not_finite(column: NDArray[Any]) -> pa.Array:
 def _read_distance(share: Share) -> NDArray[np.float32]:
     """How far the first score of each row is above the mean, in standard deviations of the row."""
     with torch.inference_mode():
-        distance: NDArray[np.float32] = _distance(share.scores, share.scores.amax(1)).cpu().numpy()
+        distance: NDArray[np.float32] = _distance(_spread(share.scores), share.scores.amax(1)).cpu().numpy()
     return distance
 
 
-def _distance(scores: Tensor, of: Tensor) -> Tensor:
-    deviation, mean = torch.std_mean(scores, dim=1, correction=0)
-    return (of - mean).abs() / deviation
+def _spread(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean of each row."""
+    return torch.std_mean(scores, dim=1, correction=0)
+
+
+def _distance(spread: tuple[Tensor, Tensor], score: Tensor) -> Tensor:
+    deviation, mean = spread
+    return (score - mean).abs() / deviation
 
 
 def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
@@ -199,9 +204,10 @@ def _read_scores(
         worst = TOKENS_KEPT if opposite is None else 0
         ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
         tokens, best = ranking.best
-        top_z = _distance(scores, best[:, 0])
+        spread = _spread(scores)
+        top_z = _distance(spread, best[:, 0])
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
-        bottom_z = _distance(scores if opposite is None else opposite, low[:, 0])
+        bottom_z = _distance(spread if opposite is None else _spread(opposite), low[:, 0])
         low = -low if opposite is None else low
         first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
         memory = wanted.memory[first:last] - memories.start
