@@ -18,7 +18,7 @@ EVERY_OPTION = """
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
-    --beginning none --skip-bad-rows 6 --skip-special
+    --beginning none --skip-bad-rows 6 --skip-special --sample 0.25
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -63,6 +63,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
     assert options == {
         "out": out, "validation": None, "split": "sentence", "triggers": None, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
+        "sample": None,
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "ids_field": None, "force": False, "accept_versions": False,
         "name": None, "text_name": None, "skip_bad_rows": 0, "skip_special": False,
@@ -83,7 +84,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "out": tmp_path / "a", "validation": "v.txt", "split": "line", "triggers": 7, "per_sentence": "all",
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
-        "checkpoint_every": 0.5, "keep_work": True, "text_field": "body",
+        "checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25,
         "ids_field": None, "force": True, "accept_versions": False, "name": "N", "text_name": "T",
         "skip_bad_rows": 6, "skip_special": True,
         "opening": {
@@ -100,7 +101,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "--triggers 0", "--triggers -3", "--triggers many", "--layers 3-1", "--layers x", "--layers 1,", "--part 0/3",
         "--part 4/3", "--part 1", "--split word", "--per-sentence 2", "--dtype int8", "--max-tokens 0",
         "--max-sentences 0", "--batch-tokens 0", "--removals some", "--prefixes -1", "--neighbours -1",
-        "--checkpoint-every -1", "--seed -1", "--skip-bad-rows -1",
+        "--checkpoint-every -1", "--sample 0", "--sample 1.5", "--sample nan", "--seed -1", "--skip-bad-rows -1",
         "--text-field body --ids-field ids", "--workers 0", "--workers many",
         "--launch pbs", "--print", "--gpus-per-worker -1 --workers 2", "--prepare --ray", "--launch slurm --ray auto",
         "--part 1/2 --workers 2",

@@ -263,3 +263,23 @@ def test_padding_of_token_ids_is_refused(ids: list[int], said: str, tokenizer: b
     atlas = mine(model, path, out=tmp_path / "atlas", validation=path, **given, **options)
     stored = pl.read_parquet(atlas / "sentences" / "*.parquet")["tokens"].to_list()
     assert set(map(tuple, stored)) == {tuple(row[1:] if row[0] == 0 else row) for row in good}
+
+
+@pytest.mark.full
+def test_parts_of_drawn_documents_are_put_together_and_their_number_is_told(folder: Path, tmp_path: Path) -> None:
+    lines = odd_text(60).split("\n")
+    text = rows(tmp_path / "a.jsonl", [{"text": f"{line} {number}"} for number, line in enumerate(lines)])
+    given: dict[str, Any] = {**OPTIONS, "sample": 0.5, "seed": 3}
+    whole = mine(str(folder), text, out=tmp_path / "whole", **given)
+    parts = [mine(str(folder), text, out=tmp_path / f"{k}", part=f"{k}/2", **given) for k in (1, 2)]
+    joined = merge(tmp_path / "joined", parts)
+    assert (whole / "manifest.json").read_bytes() == (joined / "manifest.json").read_bytes()
+    manifest = open_atlas(whole).manifest
+    counts = manifest.corpus.counts
+    assert manifest.plan["sample"] == 0.5
+    assert counts["documents"] + counts["documents_passed_over"] == len(text.read_text().splitlines())
+    assert 0 < counts["documents"] < counts["documents_passed_over"] * 3
+    ms.extend(whole, model=str(folder), tables=["memorised"])  # reads the text again
+    plain = mine(str(folder), text, out=tmp_path / "plain", **OPTIONS)
+    assert "sample" not in open_atlas(plain).manifest.plan
+    assert open_atlas(plain).manifest.plan_hash != manifest.plan_hash

@@ -30,7 +30,7 @@ from mnemoscope.foundation.options.model_options import AS_USUAL
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
-    *("max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
+    *("sample", "max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
 )
 
 

@@ -76,6 +76,9 @@ TextField = Annotated[
 IdsField = Annotated[
     str | None, typer.Option(metavar="NAME", help="Read token ids in this field of JSONL or Parquet, not text.")
 ]
+Sample = Annotated[
+    float | None, typer.Option(metavar="F", help="Read a seeded share of the documents only, from all of the text.")
+]
 SkipBadRows = Annotated[int, typer.Option(metavar="N", help="Skip at most so many rows without a text, and list them.")]
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="The most work that a sudden stop may lose.")]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.foundation.progress import WORKER, Note, Progress
+from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -65,8 +65,8 @@ class Pace:
 
 def plain_line(report: ProgressReport) -> str:
     stage, done, total = report.stage, report.done, report.total
-    if stage == WORKER:
-        return f"{stage} {report.note}"
+    if stage in (WORKER, NOTE):
+        return _spoken_note(stage, report.note)
     unit, note, scale = in_unit(report.note)
     words = []
     if done or total is not None:
@@ -81,10 +81,16 @@ def plain_line(report: ProgressReport) -> str:
     return f"{stage}: {', '.join(words)}" if words else stage
 
 
+def _spoken_note(stage: str, note: str) -> str:
+    return f"{stage}: {note}" if stage == NOTE else f"{stage} {note}"
+
+
 def json_line(report: ProgressReport) -> str:
-    """`event` is `progress`, or `worker` with `worker`, `what` and `why`. Bytes are in bytes; `workers` and
-    `leases_lost` are null if the note has none.
+    """`event` is `progress`, `worker` with `worker`, `what` and `why`, or `note` with `note`. Bytes are in bytes;
+    `workers` and `leases_lost` are null if the note has none.
     """
+    if report.stage == NOTE:
+        return json.dumps({"event": NOTE, "note": report.note})
     facts = report.note.facts if isinstance(report.note, Note) else {}
     if report.stage == WORKER:
         return json.dumps({"event": "worker", "worker": None, "what": None, "why": str(report.note), **facts})
@@ -111,7 +117,7 @@ class Lines:
 
     def __call__(self, stage: str, done: float, total: float | None, note: str = "") -> None:
         now = self.clock()
-        if stage == WORKER:
+        if stage in (WORKER, NOTE):
             self._print(ProgressReport(stage, done, total, note))
             return
         if stage != self._stage:
@@ -185,9 +191,9 @@ def _bars() -> Iterator[Progress]:
     with Bars(*columns, console=stderr_console(), refresh_per_second=4) as drawn:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
-            if stage == WORKER:
-                if " lost" in note:  # the bar counts the other events
-                    drawn.console.print(f"{stage} {note}", markup=False, highlight=False)
+            if stage in (WORKER, NOTE):
+                if stage == NOTE or " lost" in note:  # the bar counts the other events
+                    drawn.console.print(_spoken_note(stage, note), markup=False, highlight=False)
                 return
             unit, rest, scale = in_unit(note)
             if stage not in tasks:

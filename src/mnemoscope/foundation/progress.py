@@ -23,8 +23,8 @@ def ignore_progress(stage: str, done: float, total: float | None, note: str) -> 
     """A `Progress` that reports nothing."""
 
 
-WORKER = "worker"
-"""The stage of reports about workers (`worker_note`), which are not progress."""
+WORKER, NOTE = "worker", "note"
+"""The stages of reports that are not progress: about workers (`worker_note`), and a line to be read once."""
 
 
 class Note(str):

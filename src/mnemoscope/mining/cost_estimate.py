@@ -28,6 +28,7 @@ from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.limits import spread_note
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 
@@ -70,6 +71,8 @@ class Cost:
     tokens_per_second: float
     seconds: dict[str, float]
     state_bytes: int
+    note: str | None = None
+    """What is said of a limit that the beginning of the text fills (`spread_note`)."""
 
     @property
     def total_seconds(self) -> float:
@@ -105,36 +108,42 @@ def estimate(
     split: str = "sentence",
     text_field: str = "text",
     ids_field: str | None = None,
+    sample: float | None = None,
+    seed: int = MiningOptions.seed,
     max_tokens: int | None = None,
     skip_bad_rows: int = 0,
     progress: Progress = ignore_progress,
 ) -> Cost:
     """The cost of mining this text; takes well under a minute for models that fit the machine."""
-    options = MiningOptions(split=split, text_field=text_field, ids_field=ids_field, skip_bad_rows=skip_bad_rows)
+    options = MiningOptions(split=split, text_field=text_field, ids_field=ids_field, sample=sample)
     encoder, _, render = encoder_of(model, text_field=text_field, ids=ids_field is not None)
     split, chat = options.cut, is_chat(text_field)
     source = open_source(
         os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split, chat=chat,
         skip_bad_rows=skip_bad_rows,
-    )  # fmt: skip
+    ).sampled(sample, seed)  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
-        sample = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
+        looked_at = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
         copy = prepare(
             source, encoder, directory=Path(folder), longest=model.longest, split=split,
-            vocabulary=model.sizes.vocabulary, max_tokens=sample, render=render,
+            vocabulary=model.sizes.vocabulary, max_tokens=looked_at, render=render,
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip
         reading = time.perf_counter() - began
         scale, exact = _scale(copy.counts, copy.sentences, source.size, source.meter.done)
-        text = expected_text(copy.counts, copy.sentences, scale=scale, exact=exact, max_tokens=max_tokens)
+        whole = expected_text(copy.counts, copy.sentences, scale=scale, exact=exact, max_tokens=None)
+        text = replace(whole, mined_tokens=min(whole.mined_tokens, max_tokens or whole.mined_tokens))
+        documents = copy.counts["documents"] * scale
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)
     speeds = Speeds(often, rarely, _reading_seconds(model), _value_seconds(model, progress))
     seconds = {"text": reading * scale} | stage_seconds(text, speeds, model.sizes.memories)
     state = MiningState.outline(StateShape.of(model, keep=default_triggers(model))).tensors()
     size = sum(tensor.nbytes for tensor in state.values())
-    return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size)
+    share = text.mined_tokens / max(1, whole.mined_tokens)
+    note = spread_note(round(documents * share), share, sample)
+    return Cost(text.mined_tokens, exact, text.mined_tokens / max(seconds["mining"], 1e-9), seconds, size, note)
 
 
 def _scale(counts: Mapping[str, Any], sentences: int, size: int | None, done: int) -> tuple[float, bool]:

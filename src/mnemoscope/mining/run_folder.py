@@ -20,10 +20,11 @@ from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.foundation.files import file_hash, storing
 from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import NAMED, full_name
-from mnemoscope.foundation.progress import StopSignal, interruption
+from mnemoscope.foundation.progress import NOTE, StopSignal, interruption
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
+from mnemoscope.mining.text.limits import limit_note
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.special_tokens import ChatReader
@@ -155,6 +156,8 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
         begin_run(directory, plan, part, versions, places=beginning.places)
     try:
         copy = _prepare(context, beginning, plan)
+        if note := limit_note(beginning.source, copy):
+            context.progress(NOTE, 0, None, note)
         _prove_rows(beginning.model, copy)
     except (CorpusError, ModelError):
         if not goes_on:

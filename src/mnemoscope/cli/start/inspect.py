@@ -9,7 +9,7 @@ from mnemoscope.cli.mined import OTHER_FUNCTION
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.formatting import format_blocks
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
@@ -23,6 +23,8 @@ def inspect(
     text_field: arg.TextField = "text",
     ids_field: arg.IdsField = None,
     skip_bad_rows: arg.SkipBadRows = 0,
+    sample: arg.Sample = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the sample, as for mine.")] = MiningOptions.seed,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="As for mine.")] = None,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
@@ -38,7 +40,7 @@ def inspect(
     arg.one_of(arg.SPLITS, split=split)
     arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, max_tokens=max_tokens)
-    arg.at_least(0, skip_bad_rows=skip_bad_rows)
+    arg.at_least(0, skip_bad_rows=skip_bad_rows, seed=seed)
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 
@@ -49,8 +51,8 @@ def inspect(
         cost = None
         if corpus is not None:
             cost = estimate(
-                loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, max_tokens=max_tokens,
-                skip_bad_rows=skip_bad_rows, progress=progress,
+                loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, sample=sample, seed=seed,
+                max_tokens=max_tokens, skip_bad_rows=skip_bad_rows, progress=progress,
             )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
@@ -83,6 +85,8 @@ def inspect(
         stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
         print(f"  time        about {spoken_time(cost.total_seconds)} ({stages})")
         print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")
+        if cost.note is not None:
+            print(f"note: {cost.note}")
 
 
 def _spoken_layer(memories: int, experts: dict[str, Any] | None) -> str:

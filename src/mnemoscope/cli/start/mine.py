@@ -49,6 +49,7 @@ def mine(
     ] = None,
     per_sentence: Annotated[str, typer.Option(metavar="1|all", help="Triggers that one sentence may give.")] = "1",
     layers: arg.Layers = None,
+    sample: arg.Sample = None,
     max_sentences: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many sentences.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many tokens.")] = None,
     prefixes: Annotated[
@@ -115,8 +116,8 @@ def mine(
                  skip_bad_rows=skip_bad_rows)  # fmt: skip
     options = MiningOptions(
         validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
-        layers=None if layers is None else parse_layers(layers), max_sentences=max_sentences, max_tokens=max_tokens,
-        prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
+        layers=None if layers is None else parse_layers(layers), sample=sample, max_sentences=max_sentences,
+        max_tokens=max_tokens, prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
         ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,

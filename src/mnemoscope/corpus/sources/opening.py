@@ -6,8 +6,9 @@ once.
 """
 
 import glob
+import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -24,6 +25,7 @@ _ROWS = (".jsonl", ".ndjson", ".json")
 _ENDINGS = (".txt", *_ROWS, ".parquet")
 _TABLES = (".csv", ".tsv")
 _BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
+_HASH_BYTES = 8
 _GIVE = (
     "give a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst), rename a file with another ending, or"
     " give a glob of them, hub:DATASET or builtin:pydocs"
@@ -46,6 +48,8 @@ class Source:
     """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
     rows: RowField = field(default_factory=lambda: RowField("text"))
+    draw: "DocumentDraw | None" = None
+    """Which documents there are at all; None: every one."""
 
     @property
     def name(self) -> str:
@@ -58,16 +62,36 @@ class Source:
         CorpusNotFound for a file that has gone, CorpusUnreadable, with the place, for text that is damaged or not of
         the kind that its name states.
         """
-        self.meter.done = 0
-        if skip == 0:
+        self.meter.done = self.meter.passed_over = 0
+        begin = skip if self.draw is None else 0  # a number counts drawn documents only
+        if begin == 0:
             self.rows.bad.places.clear()
-        yield from self.read(self.meter, skip, self.rows.within(vocabulary, render))
+        pieces = self.read(self.meter, begin, self.rows.within(vocabulary, render))
+        yield from pieces if self.draw is None else self._drawn(pieces, self.draw, skip)
 
     def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
         """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
+        yield from self._joined(self.pieces(skip, render=render), first=skip)
+
+    def sampled(self, share: float | None, seed: int) -> "Source":
+        """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
+        if share is None:
+            return self
+        return replace(self, draw=DocumentDraw(share, seed), identity={**self.identity, "sample": [share, seed]})
+
+    def _drawn(self, pieces: Iterator[Piece], draw: "DocumentDraw", skip: int) -> Iterator[Piece]:
+        for text in self._joined(pieces):
+            if not draw.takes(text):
+                self.meter.passed_over += 1
+            elif skip:
+                skip -= 1
+            else:
+                yield text, True
+
+    def _joined(self, pieces: Iterator[Piece], *, first: int = 0) -> Iterator[str]:
         parts: list[str] = []
-        number, size = skip, 0
-        for piece, ends in self.pieces(skip, render=render):
+        number, size = first, 0
+        for piece, ends in pieces:
             parts.append(piece)
             size += len(piece)
             if size > LONGEST:
@@ -75,6 +99,21 @@ class Source:
             if ends:
                 yield "".join(parts)
                 parts, number, size = [], number + 1, 0
+
+
+@dataclass(frozen=True)
+class DocumentDraw:
+    """A seeded share of documents, each drawn by its text alone: so it merges and resumes exactly."""
+
+    share: float
+    seed: int
+
+    def takes(self, text: str) -> bool:
+        """Whether blake2b of the seed in decimal, a space and the text, its first eight bytes as a number over 2^64, is
+        below the share.
+        """
+        digest = hashlib.blake2b(f"{self.seed} {text}".encode()).digest()
+        return bool(int.from_bytes(digest[:_HASH_BYTES]) < self.share * 2.0 ** (8 * _HASH_BYTES))
 
 
 def open_source(

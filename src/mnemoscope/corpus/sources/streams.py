@@ -33,7 +33,10 @@ _PACKED = 1 << 10
 
 @dataclass(slots=True)
 class Meter:
+    """Bytes read of the files, and documents that were not drawn."""
+
     done: int = 0
+    passed_over: int = 0
 
 
 def text_blocks(path: Path, meter: Meter) -> Iterator[str]:

@@ -70,6 +70,8 @@ class ReadState:
     tokens: int = 0
     text_bytes: int = 0
     without_tokens: int = 0
+    passed_over: int = 0
+    """Documents that were read but not drawn."""
     bad_rows: dict[str, int] = field(default_factory=dict)
     """The skipped rows, each with how many came before it."""
 

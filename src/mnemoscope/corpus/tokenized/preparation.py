@@ -152,6 +152,8 @@ class _Preparation:
         counts = {name: count for name, count in asdict(final).items() if name != "reached"}
         counts |= {name: getattr(state, name) for name in _READ_COUNTS}
         counts |= {"duplicates": state.occurrences - final.sentences, "read_whole": whole}
+        if source.draw is not None:
+            counts["documents_passed_over"] = state.passed_over
         if source.rows.bad.most:
             counts["bad_rows"] = source.rows.bad.document()
         mark = fingerprint(directory, final.sentences)
@@ -209,6 +211,7 @@ class _Preparation:
                     whole_text, size = [], 0
             if ends:
                 reading.end_document()
+                state.passed_over = source.meter.passed_over
                 if (final := final_if_enough()) is not None:
                     return final, False
             now = time.monotonic()
@@ -218,6 +221,7 @@ class _Preparation:
             if now - saved >= self.checkpoint_every and not (whole_text or skipped):
                 self._save(position=reading.checkpoint())
                 saved = time.monotonic()
+        state.passed_over = source.meter.passed_over
         self._save(position=reading.checkpoint())
         self.progress("reading text", source.meter.done, source.size, "bytes")
         return finalize(self.directory, state, limits=limits), True

@@ -35,6 +35,8 @@ class MiningOptions:
     """Triggers that one sentence may give: 1 or `all`."""
     layers: str | Sequence[int] | None = None
     """The mined layers, as `0-3,7` or numbers; None: all."""
+    sample: float | None = None
+    """The seeded share of documents that are read at all, above 0 and at most 1; None: all."""
     max_sentences: int | None = None
     max_tokens: int | None = None
     prefixes: int = 4000
@@ -80,6 +82,8 @@ class MiningOptions:
             parse_part(self.part)
         if self.removals is not None:
             parse_removals(self.removals)
+        if self.sample is not None and not 0 < self.sample <= 1:
+            raise OptionError(f"--sample {self.sample:g} is no share of the documents; give one above 0, at most 1")
         if self.checkpoint_every < 0:
             raise OptionError(f"--checkpoint-every must not be negative, not {self.checkpoint_every}")
 

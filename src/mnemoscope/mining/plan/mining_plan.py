@@ -90,6 +90,7 @@ class MiningPlan:
     corpus_fingerprint: str | None = None
     validation_fingerprint: str | None = None
     beginning: str | None = _later_field(None)
+    sample: float | None = _later_field(None)
     skip_bad_rows: int = _later_field(0)
     skip_special: bool = _later_field(False)
     kernels: str | None = _later_field(None)
@@ -121,7 +122,7 @@ class MiningPlan:
             triggers=default_triggers(model) if options.triggers is None else options.triggers,
             per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),
-            max_sentences=options.max_sentences, max_tokens=options.max_tokens,
+            sample=options.sample, max_sentences=options.max_sentences, max_tokens=options.max_tokens,
             prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
             neighbours=options.neighbours,
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,

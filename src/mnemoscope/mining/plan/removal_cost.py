@@ -2,8 +2,10 @@
 
 TRIGGERS_ASKED = 50
 """Positive triggers asked about, per memory."""
-MOST_MEMORIES, LEAST_MEMORIES = 100, 10
-"""Bounds of the default number of memories per layer."""
+MOST_MEMORIES = 100
+"""Most memories per layer of the default."""
+LEAST_OF_LAYER, LEAST_OF_ALL = 2, 120
+"""Its least: memories per layer, and in all layers together, which is 6,000 triggers."""
 _DEPTH = 0.6
 """The mean share of the model that a run goes through."""
 
@@ -11,7 +13,8 @@ _DEPTH = 0.6
 def default_removals(*, mined_tokens: int, mined_sentences: int, layers: int) -> int:
     """Memories per layer that keep the pass under half of the mining, from the size of the text alone."""
     each = removal_work(1, mean_length=mined_tokens / max(1, mined_sentences), layers=layers)
-    return int(min(MOST_MEMORIES, max(LEAST_MEMORIES, (mined_tokens + mined_sentences) / 2 // each)))
+    least = max(LEAST_OF_LAYER, -(-LEAST_OF_ALL // layers))
+    return int(min(MOST_MEMORIES, max(least, (mined_tokens + mined_sentences) / 2 // each)))
 
 
 def removal_work(memories: float, *, mean_length: float, layers: int) -> float:

@@ -1,0 +1,37 @@
+"""A limit of sentences or tokens that the beginning of a text fills: a few documents then decide what triggers are."""
+
+from math import ceil, floor, log10
+
+from mnemoscope.corpus import Source, TokenizedCorpus
+from mnemoscope.foundation.formatting import percent
+
+_MOST = 0.5
+"""A share of the text from which on nothing is said."""
+_SPARE = 1.1
+"""How much more is drawn than the limit takes on average, since documents differ in length."""
+_ROUNDING = 1e-9
+
+
+def limit_note(source: Source, copy: TokenizedCorpus) -> str | None:
+    """`spread_note` of a text that was read just now; None of one read earlier, or of unknown size."""
+    documents = int(copy.counts["documents"])
+    if not (source.size and source.meter.done and len(copy.mined)):
+        return None
+    mined = int(copy.documents(copy.mined[-1:])[0]) + 1
+    sample = None if source.draw is None else source.draw.share
+    return spread_note(mined, mined / documents * source.meter.done / source.size, sample)
+
+
+def spread_note(documents: int, share: float, sample: float | None) -> str | None:
+    """What is said of a limit that the first `documents` fill, a `share` of the text, with the `--sample` that draws as
+    much from all of it; None where they are half of the text or more.
+    """
+    if not 0 < share < _MOST:
+        return None
+    wanted = share * (sample or 1.0) * _SPARE
+    unit = 10.0 ** (1 - floor(log10(wanted)))
+    spread = ceil(wanted * unit - _ROUNDING) / unit  # two digits
+    return (
+        f"the limit is filled by the first {documents:,} documents, {percent(share)} of the text;"
+        f" --sample {spread:g} draws about as much from all of it"
+    )
