@@ -34,15 +34,16 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "3 1.500 The⏎«é» ·[b]x[/b]",
         "Lowest coefficients: 1, of 1 different prefixes",
         "0 -0.500 The capital of«·Italy» ·is",
-        "Value: norm 2.000, largest probability 0.5000 (12 x chance), entropy 1.00 nats",
-        "at work, as strongly as its triggers fire: largest probability 0.2500 (6.0 x chance), 3.00 nats above the mean"
+        "at work, as strongly as its triggers fire: largest probability 25.0 % (6.0 x chance), 3.00 nats above the mean"
         " token",
+        "bare, as in the paper: norm 2.000, largest probability 50.0 % (12 x chance), entropy 1.00 nats",
         "where it fires: promotes ·Paris (5.0 standard deviations from the mean, clear above 4.0)",
         "where it is negative: no clear token (2.0 standard deviations from the mean, clear above 4.0)",
         "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",
         "mean 0.25, std 0.5, min -0.5, max 3",
+        "strongly active (at least an eighth of its extreme): 42.1 % above zero, 0 % below zero",
         "0 to 0.000977 ██████████████████████████████ 11",
         "0.5 to 1 ██████████████████████ 8",
         "L1.M0 0.900 ·Paris",

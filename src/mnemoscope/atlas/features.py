@@ -6,6 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
+
+_LEAST_EXTREME, _MOST_EXTREME = 2.0**-7, 512.0
+"""Extremes for which an eighth, rounded down to a power of two, is an edge of the histogram."""
+_EIGHTH = 0.125
+AT_WORK = ("working_probability", "working_probability_negative")
+"""The columns of `values` at work, by sign."""
+FEATURE_COLUMNS = ("top_z", "bottom_z", "clear_z", "working_logit", "working_logit_negative")
+"""The columns of `values` that tell whether a feature is there and promotes its token."""
+STRONG = ("strong", "strong_negative")
+"""The columns of `strongly_active`, by sign."""
+
 
 @dataclass(frozen=True)
 class MemoryFeature:
@@ -33,3 +49,41 @@ def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
         for sign, end, at_work in ends
         if None not in (value[f"{end}_z"], value["clear_z"], value[at_work])
     ]
+
+
+def clear_columns() -> list[pl.Expr]:
+    """`promotes` and `promotes_negative` of rows of `values`, as `features_of` says, null without the feature; and
+    `clear`, by how many standard deviations the clearer of both is beyond what random directions reach.
+    """
+    ends = (("top_z", "working_logit"), ("bottom_z", "working_logit_negative"))
+    beyond = [pl.when(pl.col(there).is_not_null()).then(pl.col(z) - pl.col("clear_z")) for z, there in ends]
+    names = ("promotes", "promotes_negative")
+    signs = [(one > 0).alias(name) for one, name in zip(beyond, names, strict=True)]
+    return [*signs, pl.max_horizontal(beyond).alias("clear")]
+
+
+def strongly_active(activity: pl.DataFrame) -> pl.DataFrame:
+    """`strong` and `strong_negative`, for rows of `activity`: the share of sampled prefixes at which each feature of a
+    memory is strongly active (definitions.md section 2). Null where a sign never occurs or its extreme is too small or
+    too large for the histogram's edges.
+    """
+    counts = np.array(activity["histogram"].to_list(), np.int64).reshape(activity.height, len(HISTOGRAM_EDGES) + 1)
+    sampled = np.maximum(activity["sampled"].to_numpy(), 1)
+    above = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]  # [memory, bin]: from that bin on
+    below = np.cumsum(counts, axis=1)
+    rows = np.arange(activity.height)
+    columns = {}
+    for name, sign, extremes in zip(STRONG, (1, -1), ("max", "min"), strict=True):
+        extreme = sign * activity[extremes].to_numpy().astype(np.float64)
+        known = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
+        edge = _edge(np.where(known, extreme, 1.0))
+        # Bin i holds edges[i-1] <= x < edges[i]; the edges lie around zero alike.
+        count = above[rows, ZERO_BIN + edge] if sign == 1 else below[rows, ZERO_BIN - 1 - edge]
+        columns[name] = pl.Series(np.where(known, count / sampled, np.nan)).fill_nan(None)
+    return pl.DataFrame(columns)
+
+
+def _edge(extremes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The number, from 1, of the largest positive edge that is at most an eighth of each extreme."""
+    positive = np.array(HISTOGRAM_EDGES[ZERO_BIN:])
+    return np.searchsorted(positive, extremes * _EIGHTH, side="right")

@@ -245,6 +245,15 @@ class Memory:
         rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
         return as_stored(rows, self._atlas.numberings, None)
 
+    def labels(self) -> pl.DataFrame:
+        """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
+        raises AtlasUnfinished where patterns were not made.
+        """
+        table = self._atlas.table("labels")
+        return table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number)).select(
+            "sign", "label", "promotes"
+        )
+
     def readings(self) -> pl.DataFrame:
         """The value through every fitted lens, one row each: `lens`, `target_rank`, `top_texts`.
 

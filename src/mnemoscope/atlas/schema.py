@@ -146,6 +146,9 @@ _KINDS = (
         "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16], lift float32?, "
         "log10_p float32?"
     )),
+    TableKind("labels", 16_384, mined=False, for_experts="expert int16?", declared=(
+        "layer int16, memory int32, sign int8, label string, promotes bool?"
+    )),
     TableKind("roles", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, key_top_tokens [int32] lengths_as=key_top_cosines, key_top_cosines [float32], "
         "trigger_token int32?, trigger_rank int32?, trigger_cosine float32?, triggers_found float32?, "

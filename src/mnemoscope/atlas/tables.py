@@ -245,7 +245,7 @@ def model_words(manifest: Manifest, *, otherwise: str) -> str:
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
     """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
-    if table == "patterns":
+    if table in ("patterns", "labels"):
         return patterns_command(directory)
     if TABLES[table].optional:
         return extend_command(directory, table, manifest)

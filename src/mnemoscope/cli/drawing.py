@@ -17,7 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.cli.runner import FilteredStream
-from mnemoscope.foundation.formatting import before_token, show_controls, show_text, show_token, times_chance
+from mnemoscope.foundation.formatting import (
+    before_token,
+    format_value,
+    show_controls,
+    show_text,
+    show_token,
+    times_chance,
+)
 from mnemoscope.foundation.memory_names import MemoryId
 
 if TYPE_CHECKING:
@@ -116,6 +123,8 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
     console = stdout_console(piped_width=_PIPED_WIDTH)
     about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
+    for sign, label in tables["labels"].select("sign", "label").rows() if "labels" in tables else ():
+        console.print(Text(f"{'' if sign == 1 else 'below zero: '}{label}"))
     triggers = tables["triggers"].to_dicts()
     for sign, name in ((1, "Triggers (highest coefficients)"), (-1, "Lowest coefficients")):
         rows = [row for row in triggers if row["sign"] == sign]
@@ -204,17 +213,19 @@ def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
 def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> None:
     from mnemoscope.atlas.features import features_of
 
+    _headline(console, "Value")
+    signs = (("", "at work, as strongly as its triggers fire"), ("_negative", "below zero, at work"))
+    for suffix, where in signs:
+        if (at_work := value[f"working_probability{suffix}"]) is not None:
+            console.print(
+                f"  {where}: largest probability {_share(at_work)} ({times_chance(at_work, vocabulary)} x chance),"
+                f" {value[f'working_logit{suffix}']:.2f} nats above the mean token"
+            )
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
-    _headline(
-        console,
-        f"Value: norm {value['value_norm']:.3f}, largest probability {largest:.4f} ({chance} x chance),"
-        f" entropy {value['entropy']:.2f} nats",
+    console.print(
+        f"  bare, as in the paper: norm {value['value_norm']:.3f}, largest probability {_share(largest)}"
+        f" ({chance} x chance), entropy {value['entropy']:.2f} nats"
     )
-    if (at_work := value["working_probability"]) is not None:
-        console.print(
-            f"  at work, as strongly as its triggers fire: largest probability {at_work:.4f}"
-            f" ({times_chance(at_work, vocabulary)} x chance), {value['working_logit']:.2f} nats above the mean token"
-        )
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
@@ -234,13 +245,24 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     print_table(console, ("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows)
 
 
+def _share(share: float) -> str:
+    return format_value(share, "share").replace("\N{NO-BREAK SPACE}", " ")
+
+
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
+    import polars as pl
+
+    from mnemoscope.atlas.features import strongly_active
+
     prefixes, positive = activity["prefixes"], activity["positive"]
     share = 100 * positive / prefixes if prefixes else 0.0
     every = activity.get("all_prefixes", prefixes)
     own = "" if every == prefixes else f", those of {every:,} that its expert gets"
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
     console.print(Text("  " + ", ".join(f"{name} {activity[name]:.4g}" for name in ("mean", "std", "min", "max"))))
+    strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
+    if said := [f"{_share(share)} {side} zero" for share, side in strong if share is not None]:
+        console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(said)}")
     counts, edges = activity["histogram"], activity["edges"]
     rows = [
         (_bin(index, edges), "█" * math.ceil(_BAR * count / max(counts)), f"{count:,}")

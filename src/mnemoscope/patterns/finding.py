@@ -19,15 +19,16 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.patterns.labels import write_labels
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
+from mnemoscope.patterns.quotation import quote
 from mnemoscope.patterns.significance import Candidate, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon
 
 _SAMPLE_SIZE = 200
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
-_MAX_CHARACTERS = 60
 _MAX_WORDS = 6
 
 
@@ -57,10 +58,10 @@ def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int
 
 
 def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
-    """Writes patterns.parquet; returns the number of patterns. Raises StoreFailed."""
+    """Writes patterns.parquet and labels.parquet; returns the number of patterns. Raises StoreFailed."""
     kind = TABLES["patterns"]
     write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
-    record_hashes(atlas, "analyses", [kind.path()])
+    record_hashes(atlas, "analyses", [kind.path(), write_labels(atlas)])
     return len(columns["pattern"])
 
 
@@ -196,11 +197,3 @@ def _span(prefixes: PrefixBatch, begin: int, size: int, spelling: Spelling) -> s
         return quote(text)
     dots = "…" if prefixes.runs.start[begin] < begin else ""
     return quote(dots + text.strip(" "))
-
-
-def quote(text: str) -> str:
-    """The last 60 characters in quotation marks; invisible characters are escaped."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if len(shown) > _MAX_CHARACTERS:
-        shown = "…" + shown[-_MAX_CHARACTERS:]
-    return f"'{shown}'" if '"' in shown else f'"{shown}"'

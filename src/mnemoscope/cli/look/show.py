@@ -34,6 +34,8 @@ def show(
         tables |= {"value": shown.value(), "neighbours": shown.neighbours()}
         if opened.has("patterns"):
             tables["patterns"] = shown.patterns()
+        if opened.has("labels"):
+            tables["labels"] = shown.labels()
         tables |= shown.through_lenses()
     if json:
         single = ("value", "activity")

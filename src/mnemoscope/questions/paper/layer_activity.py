@@ -1,6 +1,8 @@
 """Figure 7: how many memories fire at once, by layer, and the correlation with shallow and semantic patterns.
 
-Two counts: coefficients above zero, and the effective number (sum c)^2 / sum c^2 with c = |m| norm(v).
+Three counts: coefficients above zero, as in the paper; those of a feature that is strongly active (definitions.md
+section 2), since in a gated layer half of all coefficients are above zero; and the effective number (sum c)^2 / sum c^2
+with c = |m| norm(v).
 """
 
 from collections.abc import Mapping
@@ -9,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.intervals import NOTHING, Estimate
+from mnemoscope.atlas.features import STRONG, strongly_active
+from mnemoscope.foundation.intervals import NOTHING, Estimate, mean
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
@@ -18,6 +21,7 @@ from mnemoscope.questions.sources import (  # fmt: skip
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
     Predictions,
+    by_layer,
     may_be_least,
     model_layers,
     require_table,
@@ -81,6 +85,9 @@ QUESTION = Question(
     ),
     numbers=(
         Number("active", "share", "memories that fire"),
+        Number("strong", "share", "prefixes at which a memory is strongly active, mean over memories"),
+        Number("strong_negative", "share", "strongly active below zero, mean over memories"),
+        Number("strong_unknown", "count", "features whose extreme no edge of the histogram fits"),
         Number("effective", "number", "effective number of memories"),
         Number("effective_share", "share", "effective number, share of the layer"),
         Number("dominated", "share", "prefixes where one memory holds more than half"),
@@ -91,8 +98,8 @@ QUESTION = Question(
         NUMBER_OF_DOCUMENTS,
     ),
     main="active",
-    headline=("active", "effective", "effective_share", "dominated"),
-    layer_page=("active", "effective"),
+    headline=("active", "strong", "strong_negative", "effective", "effective_share", "dominated"),
+    layer_page=("active", "strong", "strong_negative", "effective"),
     nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), needs_patterns=True,
 )
 
@@ -110,6 +117,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
     active = rows.share(rows["active"] / memories)
     builder.add_layers("active", active)
+    _add_strong(builder, atlas)
     builder.add_layers("effective", rows.share(rows["effective"]))
     builder.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
     builder.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
@@ -122,6 +130,24 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for kind in ("semantic", "shallow"):
         builder.add(None, f"correlation_{kind}", _correlation(active, {at: own[kind] for at, own in shares.items()}))
     return builder.frame()
+
+
+def _add_strong(builder: AnswerBuilder, atlas: Atlas) -> None:
+    """By layer and over all memories; nothing for a sign that no memory of a layer has."""
+    found = pl.DataFrame()
+    for layer in atlas.layers:
+        activity = require_table(atlas, "activity", layer=layer)
+        shares = strongly_active(activity).with_columns(
+            layer=pl.lit(layer, pl.Int16), strong_fires=activity["max"] > 0, strong_negative_fires=activity["min"] < 0
+        )
+        found = pl.concat([found, shares])
+    for at, rows in by_layer(atlas, found):
+        for name in STRONG:
+            if rows[f"{name}_fires"].any():
+                builder.add(at, name, mean(rows[name].drop_nulls()))
+        features = sum(int(rows[f"{name}_fires"].sum()) for name in STRONG)
+        unknown = sum(int((rows[f"{name}_fires"] & rows[name].is_null()).sum()) for name in STRONG)
+        builder.add(at, "strong_unknown", Estimate(unknown, features))
 
 
 def _depth(layer: int | None, fewest: Estimate, candidates: list[int], atlas: Atlas) -> Estimate:

@@ -1,4 +1,5 @@
-"""A scatter plot of a layer's memories as SVG: firing rate against the value's confidence, every point a link.
+"""A scatter plot of a layer's memories as SVG: how often each is active against its value's confidence, every point a
+link; of the feature below zero a ring.
 
 The drawing library takes a second to load and draw, and a layer's page is often the first one opened. So axes, legend
 and the thousands of points are written directly, placed as the library would place them; tests compare them. All layers
@@ -14,15 +15,17 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.features import AT_WORK, strongly_active
 from mnemoscope.show.figures.chart import WIDTH
-from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
+from mnemoscope.show.figures.colours import BLUE, GREY, PATTERN_COLOURS
 
 HEIGHT = 340
 RADIUS = 2.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
-LABEL = "Memories by how often they fire and how confident their value is; the table below has the same numbers"
+STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "value's largest probability at work"
+LABEL = "Memories by how often they are active and how confident their value is; the table below has the same numbers"
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""
 _DIGIT, _SIZE = 0.556, 12
@@ -70,6 +73,9 @@ class PictureFrame:
     rate: LogScale
     confidence: LogScale
     legend: bool
+    titles: tuple[str, str] = TITLES
+    columns: tuple[str, str] = ("rate", "max_probability")
+    """Of the points: across and up."""
 
 
 def percent(share: float) -> str:
@@ -78,13 +84,31 @@ def percent(share: float) -> str:
 
 
 def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
-    def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
-        counts = atlas.table("activity", layer=layer, columns=["positive", "prefixes"])
-        values = atlas.table("values", layer=layer, columns=["max_probability"])
-        return (counts["positive"] / counts["prefixes"].clip(1)).to_numpy(), values.to_series().to_numpy()
+    """Across: strongly active where coefficients can be below zero, since half of all are above it there. Up: the value
+    at work, in an old atlas the bare one.
+    """
 
-    rates, confidences = (np.concatenate(one) for one in zip(*atlas.each_layer(read), strict=True))
-    return PictureFrame(_scale(rates, WIDTH), _scale(confidences, HEIGHT), patterns)
+    def read(layer: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        counts = ["positive", "prefixes", "min", "max", "sampled", "histogram"]
+        return (
+            atlas.table("activity", layer=layer, columns=counts),
+            atlas.table("values", layer=layer, columns=["max_probability", *AT_WORK]),
+        )
+
+    tables = atlas.each_layer(read)
+    activity, values = (pl.concat(one) for one in zip(*tables, strict=True))
+    signed, at_work = bool((activity["min"] < 0).any()), values[AT_WORK[0]].count() > 0
+    rates = strongly_active(activity) if signed else activity.select(pl.col("positive") / pl.col("prefixes").clip(1))
+    confidences = values.select(AT_WORK) if at_work else values.select("max_probability")
+    return PictureFrame(
+        _scale(_together(rates), WIDTH), _scale(_together(confidences), HEIGHT), patterns,
+        (STRONG_TITLE if signed else TITLES[0], WORK_TITLE if at_work else TITLES[1]),
+        ("strong" if signed else "rate", AT_WORK[0] if at_work else "max_probability"),
+    )  # fmt: skip
+
+
+def _together(columns: pl.DataFrame) -> np.ndarray:
+    return np.concatenate([one.drop_nulls().to_numpy() for one in columns])
 
 
 def _scale(values: np.ndarray, length: float) -> LogScale:
@@ -99,11 +123,12 @@ def _scale(values: np.ndarray, length: float) -> LogScale:
 def picture(
     frame: PictureFrame, memories: pl.DataFrame, *, shown: Sequence[int], titles: Sequence[str], links: Sequence[str]
 ) -> str:
-    """Memories at the rows `shown` of `memories` (rate, max_probability, kind) are points with `titles` and `links`,
-    the others a faint background.
+    """Memories at the rows `shown` of `memories` (the frame's columns, kind, and `negative` for the features below
+    zero) are points with `titles` and `links`, the others a faint background.
     """
-    x = np.round(frame.rate.at(memories["rate"].cast(pl.Float64).to_numpy()), 1)
-    y = np.round(HEIGHT - frame.confidence.at(memories["max_probability"].cast(pl.Float64).to_numpy()), 1)
+    across, up = (memories[name].cast(pl.Float64).to_numpy() for name in frame.columns)
+    x, y = np.round(frame.rate.at(across), 1), np.round(HEIGHT - frame.confidence.at(up), 1)
+    negative = memories["negative"].to_list() if "negative" in memories.columns else [False] * memories.height
     places = [(f"{one:g}", f"{other:g}") for one, other in zip(x.tolist(), y.tolist(), strict=True)]
     known = np.isfinite(x) & np.isfinite(y)
     kinds, chosen = memories["kind"].to_list(), set(shown)
@@ -114,15 +139,17 @@ def picture(
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
         )
-    for kind, _, colour in (*PATTERN_COLOURS, (None, "", BLUE)):
+    colours = [(kind, False, own) for kind, _, own in PATTERN_COLOURS]
+    for kind, below, colour in (*colours, (None, False, BLUE), (None, True, GREY)):
         points = "".join(
             f'<a href="{links[row]}" tabindex="-1">{tooltips[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'
             for row in shown
-            if known[row] and kinds[row] == kind
+            if known[row] and kinds[row] == kind and negative[row] == below
         )
         if points:
-            parts.append(f'<g fill="{colour}" fill-opacity="0.75">{points}</g>')
+            ink = f'fill="none" stroke="{colour}"' if below else f'fill="{colour}"'
+            parts.append(f'<g {ink} {"stroke" if below else "fill"}-opacity="0.75">{points}</g>')
     return draw_axes(frame, parts)
 
 
@@ -143,8 +170,10 @@ def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
         f'<path d="M0 {HEIGHT}h{WIDTH}M0 {HEIGHT}v{-HEIGHT}" {_INK} stroke-opacity="0.5"/>',
         *_labels_across(across),
         *_labels_up(up),
-        _text(WIDTH / 2, HEIGHT + 36, TITLES[0], size=13),
-        f'<g transform="translate({-labels - 11:g},{HEIGHT / 2:g}) rotate(-90)">{_text(0, 0, TITLES[1], size=13)}</g>',
+        _text(WIDTH / 2, HEIGHT + 36, frame.titles[0], size=13),
+        f'<g transform="translate({-labels - 11:g},{HEIGHT / 2:g}) rotate(-90)">',
+        _text(0, 0, frame.titles[1], size=13),
+        "</g>",
         "</g>",
         *content,
     ]

@@ -32,7 +32,7 @@ _SPAN = 1 << 24
 Footprint = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
 _MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
-_MADE_AGAIN = (TABLES["patterns"].path(), f"analyses/{MANIFEST}")
+_MADE_AGAIN = (TABLES["patterns"].path(), TABLES["labels"].path(), f"analyses/{MANIFEST}")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,25 @@ class Edition:
     @property
     def has_patterns(self) -> bool:
         return self.read_current("has patterns", lambda: self.atlas.has("patterns"))
+
+    def labels(self, layer: int) -> pl.DataFrame:
+        """memory, sign, label of every feature of the layer; no rows in an atlas without labels."""
+
+        def make() -> dict[int, pl.DataFrame]:
+            if not self.atlas.has("labels"):
+                return {}
+            table = self.atlas.table("labels", columns=["layer", "memory", "sign", "label"])
+            return {int(of[0]): rows for of, rows in table.partition_by("layer", as_dict=True).items()}
+
+        empty = pl.DataFrame(schema={"memory": pl.Int32, "sign": pl.Int8, "label": pl.String})
+        return self.read_current("labels", make).get(layer, empty)
+
+    def label(self, memory: MemoryId, sign: int = 1) -> str | None:
+        def make() -> dict[tuple[int, int], str]:
+            rows = self.labels(memory.layer).select("memory", "sign", "label").rows()
+            return {(of, own): label for of, own, label in rows}
+
+        return self.read_current(("label", memory.layer), make).get((self.atlas.number(memory), sign))
 
     def table(self, name: str, layer: int) -> pl.DataFrame:
         return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))

@@ -3,6 +3,7 @@
 A layer's rows are computed once and cached; the address holds the filter and the order.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import polars as pl
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_columns, strongly_active
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
@@ -21,10 +23,12 @@ ROWS = 100
 NAMED = 1_000
 """Most memories of a layer whose written page lists exactly these; with more, it lists all."""
 COLUMNS = {
+    "clear": "clear",
     "memory": "memory",
+    "strong": "most_active",
     "rate": "rate",
     "confidence": "max_probability",
-    "work": "working_probability",
+    "work": "most_at_work",
     "norm": "value_norm",
     "rank": "target_rank",
     "agreement": "agrees",
@@ -32,8 +36,8 @@ COLUMNS = {
     "token": "top_text",
 }
 """The column of each sort order."""
-Sort = Literal["memory", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
-DOWN_FIRST = ("rate", "confidence", "work", "norm", "agreement")
+Sort = Literal["clear", "memory", "strong", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
+DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement")
 """Columns sorted in descending order first."""
 Bound = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
@@ -44,15 +48,21 @@ LayerNumber = Annotated[int, Field(ge=0, le=100_000, description="A layer, count
 
 
 class Choice(Address, frozen=True):
-    """The filter and order of a layer's memories. Shares are between 0 and 1."""
+    """The filter and order of a layer's memories; a memory of two features is chosen for either. Shares are between 0
+    and 1. The default order begins with the memories that promote their token most clearly.
+    """
 
-    sort: Sort = "memory"
-    order: Literal["up", "down"] = "up"
+    sort: Sort = "clear"
+    order: Literal["up", "down"] = "down"
     fires: Literal["any", "never", "some"] = "any"
     agreement: Literal["any", "yes", "no", "none"] = "any"
     kind: Literal["any", "shallow", "semantic", "both", "none"] = "any"
+    promotes: Literal["any", "yes", "no"] = "any"
+    label: Annotated[str, Field(max_length=200, description="Part of a feature's label")] = ""
     token: Annotated[str, Field(max_length=200, description="Part of the value's top token")] = ""
     memories: Annotated[str, Field(max_length=8_000, description="Numbers of memories, separated by commas")] = ""
+    strong_from: Bound = None
+    strong_to: Bound = None
     rate_from: Bound = None
     rate_to: Bound = None
     confidence_from: Bound = None
@@ -65,7 +75,7 @@ class Choice(Address, frozen=True):
         usual: Literal["up", "down"] = "down" if sort in DOWN_FIRST else "up"
         turned: Literal["up", "down"] = "up" if self.order == "down" else "down"
         query = self.query(sort=sort, order=turned if self.sort == sort else usual, page=1)
-        return f"?{query or 'sort=memory'}"
+        return f"?{query or 'sort=clear'}"
 
     def at_page(self, number: int) -> str:
         return f"?{self.query(page=number) or 'page=1'}"
@@ -90,15 +100,23 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
         tests.append(agrees.is_null() if choice.agreement == "none" else agrees == (choice.agreement == "yes"))
     if choice.kind != "any":
         tests.append(pl.col("kind") == choice.kind)
+    if choice.promotes != "any":
+        promotes = pl.any_horizontal("promotes", "promotes_negative")
+        tests.append(promotes if choice.promotes == "yes" else ~promotes)
+    if choice.label:
+        labels = pl.concat_str("label", "label_negative", separator="\n", ignore_nulls=True).str.to_lowercase()
+        tests.append(labels.str.contains(choice.label.lower(), literal=True))
     if choice.token:
         text = pl.col("top_text").str.to_lowercase()
         tests.append(text.str.contains(choice.token.lower(), literal=True))
     if (numbers := choice.numbers()) is not None:
         tests.append(pl.col("memory").is_in(numbers))
-    for name, column in (("rate", "rate"), ("confidence", "max_probability"), ("norm", "value_norm")):
+    single = {"rate": ["rate"], "confidence": ["max_probability"], "norm": ["value_norm"], "strong": [*STRONG]}
+    for name, columns in single.items():
         low, high = getattr(choice, f"{name}_from"), getattr(choice, f"{name}_to")
-        tests += [] if low is None else [pl.col(column) >= low]
-        tests += [] if high is None else [pl.col(column) <= high]
+        if low is not None or high is not None:
+            bounds = (0 if low is None else low), (math.inf if high is None else high)
+            tests.append(pl.any_horizontal(pl.col(column).is_between(*bounds) for column in columns))
     kept = rows.filter(*tests) if tests else rows
     column = COLUMNS[choice.sort]
     if column == "memory":
@@ -114,24 +132,30 @@ def layer_rows(edition: Edition, layer: int) -> pl.DataFrame:
 
 def _rows(edition: Edition, layer: int) -> pl.DataFrame:
     atlas = edition.atlas
-    activity = atlas.table("activity", layer=layer, columns=["memory", "positive", "prefixes", "max"]).select(
-        "memory", "positive", "prefixes", rate=pl.col("positive") / pl.col("prefixes").clip(1), largest=pl.col("max")
-    )
-    numbers = ("memory", "max_probability", "working_probability", "value_norm", "target", "target_rank")
-    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
-        *numbers, top_token=pl.col("top_tokens").list.first()
-    )
-    rows = activity.join(values, on="memory", how="full", coalesce=True).join(
-        _kinds(edition, layer), on="memory", how="left"
-    )
-    texts = [atlas.token_text(rows[name].to_list()) for name in ("top_token", "target")]
+    counted = ["memory", "positive", "prefixes", "min", "max", "sampled", "histogram"]
+    activity = atlas.table("activity", layer=layer, columns=counted)
+    activity = activity.hstack(strongly_active(activity)).select(
+        "memory", "positive", "prefixes", *STRONG, rate=pl.col("positive") / pl.col("prefixes").clip(1),
+        largest=pl.col("max"),
+    )  # fmt: skip
+    numbers = ("memory", "max_probability", *AT_WORK, "value_norm", "target", "target_rank")
+    read = [*numbers, "top_tokens", "bottom_tokens", *FEATURE_COLUMNS]
+    values = atlas.table("values", layer=layer, columns=list(dict.fromkeys(read))).select(
+        *numbers, *clear_columns(), top_token=pl.col("top_tokens").list.first(),
+        bottom_token=pl.col("bottom_tokens").list.first(),
+    )  # fmt: skip
+    rows = activity.join(values, on="memory", how="full", coalesce=True)
+    for more in (_kinds(edition, layer), _labels(edition, layer)):
+        rows = rows.join(more, on="memory", how="left")
+    texts = {name: atlas.token_text(rows[f"{name}_token"].to_list()) for name in ("top", "bottom")}
     return rows.with_columns(
-        pl.Series("top_text", texts[0], dtype=pl.String),
-        pl.Series("target_text", texts[1], dtype=pl.String),
+        *(pl.Series(f"{name}_text", own, dtype=pl.String) for name, own in texts.items()),
+        pl.Series("target_text", atlas.token_text(rows["target"].to_list()), dtype=pl.String),
+        most_active=pl.max_horizontal(STRONG), most_at_work=pl.max_horizontal(AT_WORK),
         agrees=pl.col("top_token") == pl.col("target"),
         kind=pl.col("kind").fill_null("none") if edition.has_patterns else pl.col("kind"),
         patterns=pl.col("patterns").fill_null(0) if edition.has_patterns else pl.col("patterns"),
-    ).sort("memory")
+    ).sort("memory")  # fmt: skip
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
@@ -148,14 +172,22 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
     )
 
 
+def _labels(edition: Edition, layer: int) -> pl.DataFrame:
+    """The labels of both features of each memory; none in an atlas without them."""
+    labels = edition.labels(layer)
+    one, other = (labels.filter(pl.col("sign") == sign).select("memory", "label") for sign in (1, -1))
+    return one.join(other.rename({"label": "label_negative"}), on="memory", how="full", coalesce=True)
+
+
 def layers_page(edition: Edition) -> Page:
     """Every layer in a line."""
     layers = []
     for layer in edition.atlas.layers:
         rows = layer_rows(edition, layer)
-        means = {name: rows[name].mean() for name in ("rate", "max_probability", "working_probability")}
+        means = {name: rows[name].mean() for name in (*STRONG, "rate", "max_probability", *AT_WORK)}
+        clear = {name: rows[name].mean() for name in ("promotes", "promotes_negative")}
         shares = {kind: _share(rows, (kind, "both")) for kind in ("shallow", "semantic")}
-        layers.append({"layer": layer, **_counts(rows), **means, **shares})
+        layers.append({"layer": layer, **_counts(rows), **means, **clear, **shares})
     return Page("layers.html", "Layers", {"layers": layers})
 
 
@@ -180,7 +212,8 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     if address.page > pages:
         raise PageNotFound(f"There is no page {address.page} of these memories; the last one is {pages}.")
     place = edition.atlas.layers.index(layer)
-    columns = ["memory", "positive", "prefixes", "rate", "largest", "max_probability", "working_probability"]
+    columns = ["memory", "positive", "prefixes", "rate", "largest", *STRONG, "max_probability", *AT_WORK]
+    columns += ["label", "label_negative", "promotes", "promotes_negative", "bottom_token", "bottom_text"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
     columns += ["kind", "patterns"]
     listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
@@ -195,6 +228,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
         "previous": edition.atlas.layers[place - 1] if place else None,
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
+        "signed": bool(rows["most_active"].count() and rows["strong_negative"].count()),
     }
     return Page(
         "layer.html", f"Layer {layer}", data, lambda: {"drawing": _picture(edition, layer, address), "address": address}
@@ -210,29 +244,37 @@ def _picture(edition: Edition, layer: int, choice: Choice) -> str:
 
         whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
         rows = layer_rows(edition, layer)
-        shown = choose(rows.with_row_index("row"), choice)["row"].sort().to_list()
-        titles = _titles(edition, layer)
-        links = [f"/{name}" for name in _names(edition, layer)]
-        return picture(whole, rows, shown=shown, titles=titles, links=links)
+        shown = set(choose(rows, choice)["memory"].to_list())
+        points, titles, links = edition.pages.get(("points", layer), lambda: _points(edition, layer))
+        chosen = [place for place, memory in enumerate(points["memory"].to_list()) if memory in shown]
+        return picture(whole, points, shown=chosen, titles=titles, links=links)
 
-    narrowed = choice.model_copy(update={"sort": "memory", "order": "up", "page": 1}) != Choice()
+    narrowed = choice.model_copy(update={"sort": "clear", "order": "down", "page": 1}) != Choice()
     return draw() if narrowed else edition.pages.get(("picture", layer), draw)
 
 
-def _names(edition: Edition, layer: int) -> list[str]:
-    return [str(edition.atlas.name(layer, memory)) for memory in layer_rows(edition, layer)["memory"].to_list()]
+def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """A row for every feature of the layer, with its title and its link."""
+    rows = layer_rows(edition, layer)
+    names = [str(edition.atlas.name(layer, memory)) for memory in rows["memory"].to_list()]
+    above = rows.with_columns(pl.Series("name", names, dtype=pl.String), pl.lit(value=False).alias("negative"))
+    below = above.filter(pl.col("strong_negative").is_not_null()).with_columns(
+        strong="strong_negative", working_probability="working_probability_negative", label="label_negative",
+        top_text="bottom_text", kind=pl.lit(None, pl.String), negative=pl.lit(value=True),
+    )  # fmt: skip
+    points = pl.concat([above, below])
+    titles = [_title(row) for row in points.to_dicts()]
+    links = [f"/{row['name']}{'#negative' if row['negative'] else ''}" for row in points.to_dicts()]
+    return points, titles, links
 
 
-def _titles(edition: Edition, layer: int) -> list[str]:
-    def make() -> list[str]:
-        rows = layer_rows(edition, layer).select("top_text", "rate", "max_probability")
-        return [
-            f"{name} {'' if text is None else show_token(text)}: fires at {format_value(rate, 'share')},"
-            f" largest probability {format_value(most, 'share')}"
-            for name, (text, rate, most) in zip(_names(edition, layer), rows.iter_rows(), strict=True)
-        ]
-
-    return edition.pages.get(("titles", layer), make)
+def _title(row: Mapping[str, Any]) -> str:
+    says = row["label"] or ("" if row["top_text"] is None else f"says {show_token(row['top_text'])}")
+    sign = " below zero" if row["negative"] else ""
+    return (
+        f"{row['name']}{sign}: {says}; strongly active at {format_value(row['strong'], 'share')}, largest"
+        f" probability at work {format_value(row['working_probability'], 'share')}"
+    )
 
 
 def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:

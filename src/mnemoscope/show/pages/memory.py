@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import Field
 
-from mnemoscope.atlas.features import features_of
+from mnemoscope.atlas.features import STRONG, features_of, strongly_active
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
@@ -59,10 +59,12 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "previous": _beside(edition, wanted, -1),
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
+        "labels": {"positive": edition.label(wanted), "negative": edition.label(wanted, -1)},
         "value": _value(edition, value),
         "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
         "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
+        "follows_negative": _followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(edition.row("activity", wanted)),
         "patterns": patterns and [{name: one[name] for name in PATTERN} for one in patterns],
         "pattern": pattern,
@@ -147,17 +149,21 @@ def _readings(edition: Edition, rows: pl.DataFrame | None, *, tokens: str, rank:
 
 
 def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, Any]]) -> dict[str, Any]:
-    best = [one for one in triggers if one["sign"] == 1 and one["rank"] < BEST_TRIGGERS]
-    says = value["top_tokens"][0]
     target = value["target"]
     return {
         "target": None if target is None else edition.atlas.vocabulary.token(target),
         "target_rank": value["target_rank"],
         "trigger_log_probability": value["trigger_log_probability"],
-        "followed": sum(one["next"] is not None and one["next"]["token"] == says for one in best),
-        "best": len(best),
+        **_followed(triggers, 1, value["top_tokens"][0]),
         "vocabulary": len(edition.atlas.vocabulary.texts),
     }
+
+
+def _followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dict[str, int]:
+    """How many of the best triggers of a sign are followed by the token `says`."""
+    best = [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
+    followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
+    return {"followed": followed, "best": len(best)}
 
 
 def _activity(activity: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +175,9 @@ def _activity(activity: dict[str, Any]) -> dict[str, Any]:
     names = ("prefixes", "positive", "mean", "min", "max", "sampled", "std")
     share = activity["positive"] / activity["prefixes"] if activity["prefixes"] else None
     every = activity.get("all_prefixes", activity["prefixes"])
-    return {**{name: activity[name] for name in names}, "all_prefixes": every, "share": share, "bins": bins}
+    strong = strongly_active(pl.DataFrame([activity], schema_overrides={"min": pl.Float64, "max": pl.Float64})).row(0)
+    own = {name: activity[name] for name in names} | dict(zip(STRONG, strong, strict=True))
+    return {**own, "all_prefixes": every, "share": share, "bins": bins}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
@@ -209,7 +217,8 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    return {"memory": str(memory), "top": edition.atlas.vocabulary.token(edition.top_token(memory))}
+    top = edition.atlas.vocabulary.token(edition.top_token(memory))
+    return {"memory": str(memory), "top": top, "label": edition.label(memory)}
 
 
 def _published_judgements(edition: Edition, name: str, **_: object) -> object:

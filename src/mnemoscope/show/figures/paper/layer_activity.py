@@ -7,7 +7,11 @@ from mnemoscope.show.figures.panels import lines
 
 BESIDES = ("key_patterns",)
 """Other questions whose answers the figure draws."""
-ACTIVE = (Series("active", GREEN),)
+ACTIVE = (
+    Series("active", GREEN),
+    Series("strong", GREEN, DASHED, "strongly active above zero"),
+    Series("strong_negative", PURPLE, DASHED, "strongly active below zero"),
+)
 SPREAD = (
     Series("effective_share", GREEN),
     Series("dominated", PURPLE, DASHED),
@@ -19,7 +23,13 @@ PATTERN_SERIES = (
 
 
 def figure(answer: Answer, patterns: Answer) -> Figure:
-    active = "memories with a coefficient above zero"
+    active = "memories with a coefficient above zero, and those that are strongly active"
+    half = (
+        " Here coefficients can be below zero, and about half are above it at any prefix, so that every memory seems"
+        " active; the dashed lines count where one is near its own extreme."
+        if answer.rows("strong_negative")
+        else ""
+    )
     spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"
     kinds = "what the keys detect in the same layers (from Figure 2)"
     return Figure(
@@ -29,8 +39,10 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
             *lines(patterns, PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers"),
         ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
-        " over prefixes. The effective number is (sum c)^2 / sum c^2 with c = |coefficient| x norm of the value, here"
-        " as a share of the layer; a prefix is dominated where one memory holds more than half of sum c.",
+        " over prefixes. Strongly active: the mean over memories of the share of the mined prefixes at which the"
+        " coefficient is at least an eighth of the memory's extreme." + half + " The effective number is (sum c)^2 /"
+        " sum c^2 with c = |coefficient| x norm of the value, here as a share of the layer; a prefix is dominated where"
+        " one memory holds more than half of sum c.",
         f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
         f" memories behind the layer's output is {ends(answer, 'effective')}.",
     )

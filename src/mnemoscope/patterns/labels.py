@@ -1,0 +1,73 @@
+"""The label of every feature of a memory, made by rule (definitions.md section 2): what its triggers share, and what
+its value then promotes. Written with patterns.parquet, as labels.parquet.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.experts import with_experts
+from mnemoscope.atlas.features import features_of
+from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
+from mnemoscope.patterns.quotation import quote
+
+NO_PATTERN = "no clear pattern"
+SHARED = 5
+"""So many of a feature's best triggers that share their token make it the label where no pattern was found."""
+
+_VALUES = ("memory", "top_tokens", "bottom_tokens", "working_logit", "working_logit_negative")
+_DISTANCES = ("top_z", "bottom_z", "clear_z")
+
+
+def write_labels(atlas: Atlas) -> str:
+    """Writes labels.parquet, of an atlas whose patterns are written; returns its path there. Raises StoreFailed."""
+    found = atlas.table("patterns").filter(pl.col("pattern") == 0)
+    patterns = {(layer, memory): text for layer, memory, text in found.select("layer", "memory", "description").rows()}
+    rows = [row for layer in atlas.layers for row in _of_layer(atlas, layer, patterns)]
+    names = ("layer", "memory", "sign", "label", "promotes")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    kind = TABLES["labels"]
+    columns = with_experts(columns, atlas.numberings, None)
+    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    return kind.path()
+
+
+def _of_layer(
+    atlas: Atlas, layer: int, patterns: Mapping[tuple[int, int], str]
+) -> Iterator[tuple[int, int, int, str, bool | None]]:
+    columns = [*_VALUES, *_DISTANCES]
+    values = atlas.table("values", layer=layer, columns=columns) if atlas.has("values") else pl.DataFrame()
+    features = {
+        (row["memory"], one.sign): (one, row[f"{one.end}_tokens"][0])
+        for row in values.to_dicts()
+        for one in features_of(row)
+    }
+    for memory, sign, token in _shared_tokens(atlas, layer).iter_rows():
+        shared = None if token is None else f"ends in {_quoted(atlas, token)}"
+        label = (patterns.get((layer, memory)) if sign == 1 else None) or shared or NO_PATTERN
+        feature, says = features.get((memory, sign), (None, 0))
+        if feature is not None and feature.promotes:
+            label = f"{label}; promotes {quote(atlas.vocabulary.texts[says])}"
+        yield layer, memory, sign, label, None if feature is None else feature.promotes
+
+
+def _quoted(atlas: Atlas, token: int) -> str:
+    text = atlas.vocabulary.texts[token]
+    return quote(text.strip(" ") or text)
+
+
+def _shared_tokens(atlas: Atlas, layer: int) -> pl.DataFrame:
+    """memory, sign, token: of every feature with triggers the most frequent token of its best, where enough share it; a
+    prefix counts once, and of equally frequent tokens the one that comes first.
+    """
+    columns = ["memory", "sign", "rank", "token", "prefix_group"]
+    best = atlas.table("triggers", layer=layer, columns=columns).filter(pl.col("rank") < BEST_TRIGGERS)
+    prefixes = best.sort("rank").unique(["memory", "sign", "prefix_group"], keep="first", maintain_order=True)
+    counts = prefixes.group_by("memory", "sign", "token").agg(count=pl.len(), first=pl.col("rank").min())
+    ordered = counts.sort("count", "first", descending=[True, False])
+    most = ordered.unique(["memory", "sign"], keep="first", maintain_order=True)
+    shared = pl.when(pl.col("count") >= SHARED).then(pl.col("token"))
+    return most.select("memory", "sign", shared.alias("token")).sort(pl.col("memory"), -pl.col("sign"))
