@@ -4,8 +4,8 @@ TRIGGERS_ASKED = 50
 """Positive triggers asked about, per memory."""
 MOST_MEMORIES = 100
 """Most memories per layer of the default."""
-LEAST_OF_LAYER, LEAST_OF_ALL = 2, 120
-"""Its least: memories per layer, and in all layers together, which is 6,000 triggers."""
+LEAST_OF_LAYER, LEAST_OF_ALL = 2, 60
+"""Its least: memories per layer, and in all layers together, which is 3,000 triggers."""
 _DEPTH = 0.6
 """The mean share of the model that a run goes through."""
 

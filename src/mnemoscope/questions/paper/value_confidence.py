@@ -69,12 +69,12 @@ QUESTION = Question(
         _grows,
     ),
     numbers=(
-        Number("max_probability", "share", "largest probability, mean", terminal="number"),
-        Number("max_probability_best", "share", "largest probability, best memory", terminal="number"),
-        Number("value_norm", "number", "norm of the value, mean"),
         Number("working_probability", "share", "largest probability at work, mean", terminal="number"),
         Number("working_probability_best", "share", "largest probability at work, best memory", terminal="number"),
         Number("working_confident", "share", f"values with a probability at work of {CONFIDENT} or more"),
+        Number("max_probability", "share", "largest bare probability (the paper's), mean", terminal="number"),
+        Number("max_probability_best", "share", "largest bare probability, best memory", terminal="number"),
+        Number("value_norm", "number", "norm of the value, mean"),
         *DECILES,
         *WORKING_DECILES,
         Number("top100_upper_layers", "share", "of the 100 most confident values, in the upper layers"),
@@ -90,10 +90,10 @@ QUESTION = Question(
     ),
     main="max_probability",
     headline=(
-        *("max_probability", "max_probability_best", "working_probability", "working_probability_best"),
-        *("working_confident", "value_norm"),
+        *("working_probability", "working_probability_best", "working_confident"),
+        *("max_probability", "max_probability_best", "value_norm"),
     ),
-    layer_page=("max_probability", "working_probability", "working_confident"),
+    layer_page=("working_probability", "working_confident", "max_probability"),
     nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
 )
 

@@ -31,9 +31,9 @@ def figure(answer: Answer) -> Figure:
         [row for decile in tenths if (row := answer.total(decile.name)) is not None]
         for tenths in (DECILES, WORKING_DECILES)
     )
-    title, y = "largest probability of the values of a layer", "probability (log scale)"
+    title, y = "largest probability of a layer's values, at work and bare (the paper's)", "probability (log scale)"
     layers = (
-        *lines(answer, LARGEST + AT_WORK, name="value_confidence_layers", title=title, y=y, format="~g", log=True),
+        *lines(answer, AT_WORK + LARGEST, name="value_confidence_layers", title=title, y=y, format="~g", log=True),
         *lines(answer, CONFIDENT, name="value_confidence_share", title="confident values at work", y="of all values"),
     )
     reading = "There are no deciles: too few memories have a target."
@@ -49,7 +49,7 @@ def figure(answer: Answer) -> Figure:
     bars = [
         _bars(rows, name, what)
         for rows, name, what in (
-            (deciles, "value_confidence", "largest probability"),
+            (deciles, "value_confidence", "largest bare probability (the paper's)"),
             (at_work, "value_confidence_at_work", "largest probability at work"),
         )
         if rows or name == "value_confidence"
