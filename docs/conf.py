@@ -41,7 +41,8 @@ autodoc_member_order = "bysource"
 CONTENTS = {
     "First steps": ["docs/README", "docs/notebook", "docs/tour", "docs/serve", "docs/models", "docs/scale"],
     "What is measured": [
-        "docs/paper", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond", "docs/neural-memory",
+        "docs/paper", "docs/real-models", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond",
+        "docs/neural-memory",
     ],
     "Working with an atlas": ["docs/search", "docs/tracing", "docs/annotating", "docs/training"],
     "Reference": [

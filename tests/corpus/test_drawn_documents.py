@@ -37,7 +37,7 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("share", "seed"), [(0.3, 0), (0.3, 7), (0.01, 0), (1.0, 0)])
 def test_the_drawn_documents_are_those_of_the_rule(rows: Path, share: float, seed: int) -> None:
-    source = open_source(str(rows)).sampled(share, seed)
+    source = open_source(str(rows)).with_sample(share, seed)
     expected = [row for row in ROWS if drawn(row, share, seed)]
     assert list(source.documents()) == expected
     assert source.meter.passed_over == len(ROWS) - len(expected)
@@ -48,12 +48,12 @@ def test_the_drawn_documents_are_those_of_the_rule(rows: Path, share: float, see
 def test_a_paragraph_of_a_text_file_is_drawn_as_a_whole(tmp_path: Path) -> None:
     paragraphs = [f"one {n}.\ntwo {n}." for n in range(100)]
     (tmp_path / "a.txt").write_text("\n\n".join(paragraphs))
-    source = open_source(str(tmp_path / "a.txt")).sampled(0.5, 3)
+    source = open_source(str(tmp_path / "a.txt")).with_sample(0.5, 3)
     assert list(source.documents()) == [one for one in paragraphs if drawn(one, 0.5, 3)]
 
 
 def test_documents_and_those_passed_over_are_counted(rows: Path, tmp_path: Path) -> None:
-    made = make(open_source(str(rows)).sampled(0.3, 0), tmp_path / "copy")
+    made = make(open_source(str(rows)).with_sample(0.3, 0), tmp_path / "copy")
     expected = [row for row in ROWS if drawn(row, 0.3, 0)]
     assert (made.counts["documents"], made.counts["documents_passed_over"]) == (len(expected), 400 - len(expected))
     assert [made.text(n) for n in range(made.sentences)] == expected
@@ -65,7 +65,7 @@ def test_another_share_or_seed_makes_the_text_anew(rows: Path, tmp_path: Path) -
         make(source, tmp_path / "copy").fingerprint
         for source in [
             open_source(str(rows)),
-            *(open_source(str(rows)).sampled(*draw) for draw in [(0.3, 0), (0.3, 1), (0.6, 0)]),
+            *(open_source(str(rows)).with_sample(*draw) for draw in [(0.3, 0), (0.3, 1), (0.6, 0)]),
         ]
     }
     assert len(marks) == 4
@@ -85,13 +85,13 @@ def test_a_stop_changes_neither_documents_nor_counts(tmp_path: Path) -> None:
                 raise StoreFailed("stopped")
             return super().encode(texts)
 
-    source = open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).sampled(0.5, 0)
+    source = open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).with_sample(0.5, 0)
     words = Stopping()
     for _ in range(2):
         with pytest.raises(StoreFailed):
             make(source, tmp_path / "copy", words=words, checkpoint_every=0)
     made = make(source, tmp_path / "copy", words=words, checkpoint_every=0)
-    straight = make(open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).sampled(0.5, 0), tmp_path / "straight")
+    straight = make(open_source(str(tmp_path / "a.jsonl"), skip_bad_rows=80).with_sample(0.5, 0), tmp_path / "straight")
     assert made.counts == straight.counts
     assert made.fingerprint == straight.fingerprint
     assert made.counts["documents"] == len(kept)
@@ -101,7 +101,7 @@ def test_a_stop_changes_neither_documents_nor_counts(tmp_path: Path) -> None:
 
 def test_a_share_that_draws_nothing_is_said(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusEmpty, match="no usable sentence in 0 documents"):
-        make(open_source(str(rows)).sampled(1e-9, 0), tmp_path / "copy")
+        make(open_source(str(rows)).with_sample(1e-9, 0), tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_sample_that_a_note_names_spreads_the_limit(rows: Path, tmp_path: Pa
     assert "the first 2" in note
     share = float(note.split("--sample ")[1].split()[0])
     assert 0.04 < share < 0.08
-    spread = source.sampled(share, 0)
+    spread = source.with_sample(share, 0)
     again = make(spread, tmp_path / "spread", max_sentences=20)
     assert limit_note(spread, again) is None
     assert int(again.text(int(again.mined[-1])).split()[1].rstrip(".")) > 200

@@ -50,7 +50,9 @@ def test_a_small_text_is_counted_not_estimated(tmp_path: Path) -> None:
     cost = estimate(model, path, split="line")
     assert cost.exact
     assert cost.mined_tokens == counts_of(model, path)["mined_tokens"]
-    assert set(cost.seconds) == {"text", "mining", "values", "removals", "predictions", "patterns"}
+    assert set(cost.seconds) == {
+        *("text", "mining", "scales", "values", "roles", "removals", "predictions", "attention", "patterns")
+    }
     assert min(cost.seconds.values()) > 0
     assert cost.total_seconds == pytest.approx(sum(cost.seconds.values()))
 
@@ -136,12 +138,15 @@ def test_the_seconds_of_a_large_text_are_worked_out_by_hand() -> None:
     assert seconds == {
         # 200,000 tokens with histogram, then one batch of 16: (15 * 1 + 3) / 16 each.
         "mining": 3 * 200_000 + 1_600 * 18 / 16,
+        "scales": 4_000 * 5,
         "values": 7.0,
+        "roles": 7.0,
         # 100 memories of each layer, 50 triggers, three tokens; 5 tokens of 8 through 0.6 of both layers.
         "removals": pytest.approx(100 * 50 * 3 * 5 * 0.6 * 2),
         # 4,000 prefixes of 5 tokens, and two products of each layer.
         "predictions": 4_000 * (5 + 2 * 2 * 0.25),
-        "patterns": 3.0,
+        "attention": pytest.approx(0.8 * 4_000 * (5 + 2 * 2 * 0.25)),
+        "patterns": 2_100 / 500,
     }
 
 

@@ -48,7 +48,9 @@ def test_the_default_number_of_memories() -> None:
     def default(tokens: int, layers: int) -> int:
         return default_removals(mined_tokens=tokens, mined_sentences=tokens // 20, layers=layers)
 
-    assert default(1_000, 12) == 10
+    assert default(1_000, 12) == 5  # 60 memories in all
+    assert default(1_000, 7) == 9
+    assert default(1_000, 80) == 2
     assert default(100_000_000, 12) == 100
     middle = default(1_200_000, 12)
     assert 10 < middle < 100

@@ -40,8 +40,12 @@ _READINGS = 2
 """Products with the head per prefix and layer: residual and update; twice as many for the few models whose streams
 share none (models/readout/shared_readout.py).
 """
-_PATTERNS = 700
-"""Memories per second for finding patterns, on one core of 2025 (docs/log)."""
+_ROLES, _ATTENTION = 1.0, 0.8
+"""The seconds of roles and attention, of those of values and neighbours, and of predictions: measured on SmolLM2-135M
+(docs/log).
+"""
+_PATTERNS = 500
+"""Memories per second for finding patterns, on one core: 46,080 of SmolLM2 in 92 s (docs/log)."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def estimate(
     source = open_source(
         os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split, chat=chat,
         skip_bad_rows=skip_bad_rows,
-    ).sampled(sample, seed)  # fmt: skip
+    ).with_sample(sample, seed)  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
         looked_at = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
@@ -176,14 +180,17 @@ def stage_seconds(text: ExpectedText, speeds: Speeds, memories: Sequence[int]) -
     mixed = speeds.token + (speeds.sampled_token - speeds.token) / SAMPLED_EVERY
     removals = default_removals(mined_tokens=tokens, mined_sentences=round(tokens / max(1.0, mean)), layers=layers)
     removed = removal_work(removals, mean_length=mean, layers=layers)
-    prefix = mean / 2 + 1
+    prefixes, prefix = min(MiningOptions.prefixes, text.held_out_sentences), speeds.token * (mean / 2 + 1)
+    predictions = prefixes * (prefix + _READINGS * layers * speeds.reading)
     return {
         "mining": speeds.sampled_token * sampled + mixed * (tokens - sampled),
+        "scales": prefixes * prefix,
         "values": speeds.values,
+        "roles": _ROLES * speeds.values,
         # No sentence loses the same token twice, so a small text is soon through.
-        "removals": speeds.token * min(removed, tokens * prefix),
-        "predictions": min(MiningOptions.prefixes, text.held_out_sentences)
-        * (speeds.token * prefix + _READINGS * layers * speeds.reading),
+        "removals": min(speeds.token * removed, tokens * prefix),
+        "predictions": predictions,
+        "attention": _ATTENTION * predictions,
         "patterns": sum(memories) / _PATTERNS,
     }
 

@@ -99,7 +99,7 @@ def begin_mining(
     """
     check_folder(directory, options)
     require_addresses(_ADDRESSES, "mining")
-    source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options).sampled(options.sample, options.seed)
+    source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options).with_sample(options.sample, options.seed)
     held_out = None if options.validation is None else os.fspath(options.validation)
     validation = None if held_out is None else _open(as_mined(directory, "validation", held_out), options)
     if options.dtype not in DTYPES:

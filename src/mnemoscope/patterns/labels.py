@@ -46,7 +46,7 @@ def _of_layer(
         for one in features_of(row)
     }
     for memory, sign, token in _shared_tokens(atlas, layer).iter_rows():
-        shared = None if token is None else f"ends in {_quoted(atlas, token)}"
+        shared = None if token is None else f"ends in {_quote_token(atlas, token)}"
         label = (patterns.get((layer, memory)) if sign == 1 else None) or shared or NO_PATTERN
         feature, says = features.get((memory, sign), (None, 0))
         if feature is not None and feature.promotes:
@@ -54,7 +54,7 @@ def _of_layer(
         yield layer, memory, sign, label, None if feature is None else feature.promotes
 
 
-def _quoted(atlas: Atlas, token: int) -> str:
+def _quote_token(atlas: Atlas, token: int) -> str:
     text = atlas.vocabulary.texts[token]
     return quote(text.strip(" ") or text)
 

@@ -67,20 +67,20 @@ class Source:
         if begin == 0:
             self.rows.bad.places.clear()
         pieces = self.read(self.meter, begin, self.rows.within(vocabulary, render))
-        yield from pieces if self.draw is None else self._drawn(pieces, self.draw, skip)
+        yield from pieces if self.draw is None else self._draw_from(pieces, self.draw, skip)
 
     def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
         """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
-        yield from self._joined(self.pieces(skip, render=render), first=skip)
+        yield from self._join_pieces(self.pieces(skip, render=render), first=skip)
 
-    def sampled(self, share: float | None, seed: int) -> "Source":
+    def with_sample(self, share: float | None, seed: int) -> "Source":
         """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
         if share is None:
             return self
         return replace(self, draw=DocumentDraw(share, seed), identity={**self.identity, "sample": [share, seed]})
 
-    def _drawn(self, pieces: Iterator[Piece], draw: "DocumentDraw", skip: int) -> Iterator[Piece]:
-        for text in self._joined(pieces):
+    def _draw_from(self, pieces: Iterator[Piece], draw: "DocumentDraw", skip: int) -> Iterator[Piece]:
+        for text in self._join_pieces(pieces):
             if not draw.takes(text):
                 self.meter.passed_over += 1
             elif skip:
@@ -88,7 +88,7 @@ class Source:
             else:
                 yield text, True
 
-    def _joined(self, pieces: Iterator[Piece], *, first: int = 0) -> Iterator[str]:
+    def _join_pieces(self, pieces: Iterator[Piece], *, first: int = 0) -> Iterator[str]:
         parts: list[str] = []
         number, size = first, 0
         for piece, ends in pieces:

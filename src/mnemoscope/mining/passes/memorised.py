@@ -102,7 +102,7 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
         source = open_source(
             mined_from(directory)["corpus"], text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
             chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
-        ).sampled(plan.sample, plan.seed)  # fmt: skip
+        ).with_sample(plan.sample, plan.seed)  # fmt: skip
     except CorpusNotFound as error:
         raise CorpusNotFound(
             f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
