@@ -2,7 +2,8 @@
 
     python docs/refresh.py                  # all pages; --check changes nothing and says which pages are old
     python docs/refresh.py --without demo   # leaves the blocks alone that say `demo`, which takes minutes
-    python docs/refresh.py --pictures       # takes README's picture anew (needs Debian's chromium)
+    python docs/refresh.py --pictures ATLAS # takes README's picture anew (needs Debian's chromium), of the atlas
+                                            # smollm2-wiki that runs/real-models.sh makes
 
 In a block fenced as `console`, a line that begins with `$ ` is a command, and what follows is its output. A block
 fenced as `python` is run if a block fenced as `text` follows it directly; that one is its output. All run in one new
@@ -18,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,7 @@ PAGES = (
     "docs/search.md",
 )  # fmt: skip
 PICTURES = {
-    "docs/figures/memory-page.png": "python docs/refresh.py --pictures",
+    "docs/figures/memory-page.png": "python docs/refresh.py --pictures ATLAS",
     **{f"docs/figures/{name}.svg": "runs/paper.sh" for name in (
         "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
         "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
@@ -126,14 +128,13 @@ def hash_seen() -> str:
     return hashlib.sha256(b"".join((ROOT / "src/mnemoscope" / name).read_bytes() for name in SEEN)).hexdigest()
 
 
-def take_picture(scratch: Scratch) -> None:
-    """Photograph the page of the demo's memory that README shows."""
-    shown = re.search(r"mnemoscope show mnemoscope-demo (L\d+\.M\d+)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert shown is not None, "README shows no memory of the demo"
-    scratch.run("mnemoscope demo")
+def take_picture(scratch: Scratch, atlas: Path) -> None:
+    """Photograph the page of the memory of SmolLM2 that README shows."""
+    shown = re.search(r"serve smollm2`, (L\d+\.M\d+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert shown is not None, "README names no memory of its picture"
     picture = ROOT / next(iter(PICTURES))
     scratch.run(
-        "mnemoscope serve mnemoscope-demo --model builtin:pydocs --port 0 --json > place & server=$!; "
+        f"mnemoscope serve {shlex.quote(str(atlas.resolve()))} --port 0 --json > place & server=$!; "
         "trap 'kill $server' EXIT; until grep -q annotations place; do sleep 0.2; done; "
         f"""url=$(sed -n 's/.*"url": "\\(.*\\)",/\\1/p' place); """
         "chromium --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars "
@@ -149,11 +150,11 @@ def main() -> None:
     parser.add_argument("pages", nargs="*", default=PAGES)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--without", metavar="TEXT")
-    parser.add_argument("--pictures", action="store_true")
+    parser.add_argument("--pictures", metavar="ATLAS", type=Path)
     arguments = parser.parse_args()
     if arguments.pages == PAGES and arguments.pictures:
         with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:
-            take_picture(Scratch(Path(folder)))
+            take_picture(Scratch(Path(folder)), arguments.pictures)
         return
     old = []
     with tempfile.TemporaryDirectory(prefix="mnemoscope-docs-") as folder:

@@ -64,7 +64,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
         "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
-        "follows_negative": _followed(triggers, -1, value["bottom_tokens"][0]),
+        "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(edition.row("activity", wanted)),
         "patterns": patterns and [{name: one[name] for name in PATTERN} for one in patterns],
         "pattern": pattern,
@@ -154,12 +154,12 @@ def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, A
         "target": None if target is None else edition.atlas.vocabulary.token(target),
         "target_rank": value["target_rank"],
         "trigger_log_probability": value["trigger_log_probability"],
-        **_followed(triggers, 1, value["top_tokens"][0]),
+        **_count_followed(triggers, 1, value["top_tokens"][0]),
         "vocabulary": len(edition.atlas.vocabulary.texts),
     }
 
 
-def _followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dict[str, int]:
+def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dict[str, int]:
     """How many of the best triggers of a sign are followed by the token `says`."""
     best = [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
