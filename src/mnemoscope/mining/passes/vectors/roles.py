@@ -73,18 +73,20 @@ class RolePass:
             columns |= {name: [[] for _ in range(memories)] for name in ("key_top_tokens", "key_top_cosines")}
             return columns | {name: np.ma.array(np.zeros(memories, kind), mask=True) for name, kind in _NUMBERS.items()}
         directions = normalize(read_directions(model, layer), dim=1, eps=_TINY)
-        found = join_columns(projector.read_all(directions, partial(read_cosines, (own, dealt))))
+        on_text = None if self._triggers is None else self._triggers.of(layer)
+        of_keys = None if on_text is None else on_text[0]
+        found = join_columns(projector.read_all(directions, partial(read_cosines, (own, dealt), on_text=of_keys)))
         if not np.isfinite(found["key_top_cosines"]).all():
             memory = int(np.flatnonzero(~np.isfinite(found["key_top_cosines"]).all(1))[0])
             raise NotFinite(f"the key of {model.numbering(layer).name(layer, memory)} is not finite; check the weights")
         columns |= {name: list(found.pop(name)) for name in ("key_top_tokens", "key_top_cosines")}
-        for name in _ON_TEXT:
-            found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
-        if self._triggers is not None and (tokens := self._triggers.of(layer)) is not None:
+        if self._triggers is None or on_text is None:
+            for name in _ON_TEXT:
+                found |= {name: np.zeros(memories, np.int32), f"{name} unknown": np.ones(memories, np.bool_)}
+        else:
             shuffled = read_directions(model, layer, order=torch.from_numpy(self._triggers.shuffle(layer)))
-            for name, keys, own_tokens in zip(_ON_TEXT, (directions, shuffled), tokens, strict=True):
-                keys = normalize(keys, dim=1, eps=_TINY)
-                found |= join_columns(projector.read_all(keys, partial(_rank, name, own_tokens)))
+            shuffled = normalize(shuffled, dim=1, eps=_TINY)
+            found |= join_columns(projector.read_all(shuffled, partial(_rank, _ON_TEXT[1], on_text[1])))
         return columns | {name: np.ma.array(found[name], mask=found[f"{name} unknown"]) for name in _NUMBERS}
 
     def _projector(self, device: torch.device) -> Projector | None:
@@ -112,20 +114,27 @@ def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
     return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
 
 
-def read_cosines(triggers: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[Any]]:
-    """The columns of some memories, from cosines `[memory, token]`; `triggers` are their own and the control's. Under a
-    key of zeros every token ties, and the lower id comes first.
+def read_cosines(
+    triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | None = None
+) -> dict[str, NDArray[Any]]:
+    """The columns of some memories, from cosines `[memory, token]`; `triggers` are their own and the control's, and
+    `on_text` the token that activates each key most on a little text. Under a key of zeros every token ties, and the
+    lower id comes first.
     """
     cosines = share.scores
     with torch.inference_mode():
         last = [torch.from_numpy(each[share.vectors]).to(cosines.device) for each in triggers]
         first = [there[:, 0].clamp(min=0) for there in last]
-        ranking = rank_tokens(cosines, best=KEPT, of=first)
+        wanted = [] if on_text is None else [torch.from_numpy(on_text[share.vectors]).to(cosines.device)]
+        ranking = rank_tokens(cosines, best=KEPT, of=[*first, *wanted])
         tokens, best = ranking.best
         found: dict[str, NDArray[Any]] = {
             "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
         }  # fmt: skip
-        for one, there, rank in zip(("trigger", "control"), last, ranking.ranks, strict=True):
+        for rank in ranking.ranks[2:]:
+            found[_ON_TEXT[0]] = rank.int().cpu().numpy()
+            found[f"{_ON_TEXT[0]} unknown"] = np.zeros(len(rank), np.bool_)
+        for one, there, rank in zip(("trigger", "control"), last, ranking.ranks[:2], strict=True):
             among = ((there[:, :, None] == tokens[:, None, :]).any(2) & (there >= 0)).sum(1)
             counted = (there >= 0).sum(1)
             numbers = {
