@@ -193,7 +193,8 @@ def later(verb: str, kills: int, seed: int, base: Path) -> dict[str, Any]:
     text.write_text(sentences(1_500, WORDS[2:], seed))
     bare, whole = base / "bare", base / "whole"
     run(lambda stage: mine("handmade:planted", text, out=bare, split="line", triggers=30) and None, moment=None, wait=0)
-    (bare / "patterns.parquet").unlink()
+    for name in ("patterns", "labels"):
+        (bare / f"{name}.parquet").unlink()
     shutil.rmtree(bare / "analyses")
     work = answers if verb == "analyze" else report
     shutil.copytree(bare, whole)

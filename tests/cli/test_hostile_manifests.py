@@ -117,7 +117,8 @@ def test_an_older_atlas_of_the_same_schema_stays_readable(atlas: Path, capsys: C
         manifest["plan"].pop(name, None)
     manifest["model"].pop("head")
     seal_as_is(atlas, manifest)
-    (atlas / "patterns.parquet").unlink()
+    for name in ("patterns", "labels"):
+        (atlas / f"{name}.parquet").unlink()
     shutil.rmtree(atlas / "analyses")
     for words in (["verify"], ["show"], ["analyze"]):
         assert run(app, [*words, str(atlas), *(["L0.M0"] if words == ["show"] else [])]) == 0, capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.Monkey
     assert spelled == {name: default for name, default in own.items() if name != "opening"}
     mine("m", "c", out="a")
     # A field of ids does not go with a text field of another name than usual.
-    given = {"layers": "0", "part": "1/2", "removals": 3, "checkpoint_every": 5.0, "max_memory": "2GiB"}
+    given = {"layers": "0", "part": "1/2", "removals": 3, "checkpoint_every": 5.0, "sample": 0.5, "max_memory": "2GiB"}
     given["text_field"] = "text"
     given = {name: given.get(name, f"own {name}") for name in spelled if name != "dictionary"}
     mine("m", "c", out="a", dict="own dictionary", **given)

@@ -180,7 +180,8 @@ def _without(atlas: Path, name: str, out: Path) -> Path:
     data = json_bytes(manifest)
     (out / "manifest.json").write_bytes(data)
     (out / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest() + "\n")
-    (out / "patterns.parquet").unlink()
+    for name in ("patterns", "labels"):
+        (out / f"{name}.parquet").unlink()
     shutil.rmtree(out / "analyses")
     return out
 

@@ -183,7 +183,8 @@ def _bare(base: Path) -> None:
     atlas = base / "start" / "atlas"
     if mined(atlas, base):
         raise SystemExit("the atlas was not made")
-    (atlas / "patterns.parquet").unlink()
+    for name in ("patterns", "labels"):
+        (atlas / f"{name}.parquet").unlink()
     shutil.rmtree(atlas / "analyses")
 
 

@@ -208,7 +208,8 @@ def build_atlas(directory: Path, *, part: tuple[int, int] | None = None, **chang
 def make_older(directory: Path, schema: int, *, without: Mapping[str, Sequence[str]]) -> Path:
     """Makes the mined tables those of a version of that schema, without some columns. Answers and patterns go."""
     shutil.rmtree(directory / "analyses", ignore_errors=True)
-    (directory / "patterns.parquet").unlink(missing_ok=True)
+    for name in ("patterns", "labels"):
+        (directory / f"{name}.parquet").unlink(missing_ok=True)
     said = json.loads((directory / "manifest.json").read_bytes())
     said["schema"] = schema
     for path, entry in said["files"].items():

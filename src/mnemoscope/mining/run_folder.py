@@ -168,7 +168,7 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     if found.finished:  # only now is it sure that there is something to replace it with
         clear(directory, keep_work=True)
 
-    plan = _with_texts(plan, copy)
+    plan = _with_texts(plan, copy, found.begun)
     work = None if found.begun is None else found.begun.get("work")
     changed = found.begun and difference(plan, found.begun, directory, part=part, otherwise=otherwise)
     if changed:  # a text, since the folder was begun
@@ -235,10 +235,14 @@ def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:
     prove_long_rows(model, model.reading.columns(longest))
 
 
-def _with_texts(plan: MiningPlan, copy: TokenizedCorpus) -> MiningPlan:
-    """The plan with the fingerprints of the texts and the default number of removals."""
+def _with_texts(plan: MiningPlan, copy: TokenizedCorpus, begun: Mapping[str, Any] | None) -> MiningPlan:
+    """The plan with the fingerprints of the texts and the default number of removals: that of a run begun, which may be
+    another version's.
+    """
     sentences, tokens = int(copy.counts["mined_sentences"]), int(copy.counts["mined_tokens"])
-    removals = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(plan.layers))
+    removals = None if begun is None else begun["plan"].get("removals")
+    if removals is None:
+        removals = default_removals(mined_tokens=tokens, mined_sentences=sentences, layers=len(plan.layers))
     return replace(
         plan,
         corpus_fingerprint=copy.fingerprint,
