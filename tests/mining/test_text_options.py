@@ -14,6 +14,7 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.cli import main
 from mnemoscope.errors import CorpusUnreadable, ModelUnsupported, OptionError
+from mnemoscope.foundation.progress import NOTE
 from mnemoscope.mining import merge, mine
 from mnemoscope.models import load_model
 from models.conftest import build
@@ -150,8 +151,10 @@ def test_special_tokens_are_no_triggers_and_count_in_activity(
             all_of = pl.read_parquet(tmp_path / "every" / "triggers" / path.name).filter(pl.col("token") != 0)
             own = pl.read_parquet(path)
             highest = all_of.group_by(keys).agg(pl.col("coefficient").abs().max())
-            assert own.select([*keys, pl.col("coefficient").abs()]).sort(keys).equals(
-                highest.select([*keys, "coefficient"]).sort(keys)
+            assert (
+                own.select([*keys, pl.col("coefficient").abs()])
+                .sort(keys)
+                .equals(highest.select([*keys, "coefficient"]).sort(keys))
             ), layer
     for path in (kept / "activity").glob("*.parquet"):
         assert pl.read_parquet(path).equals(pl.read_parquet(tmp_path / "usual" / "activity" / path.name))
@@ -283,3 +286,24 @@ def test_parts_of_drawn_documents_are_put_together_and_their_number_is_told(fold
     plain = mine(str(folder), text, out=tmp_path / "plain", **OPTIONS)
     assert "sample" not in open_atlas(plain).manifest.plan
     assert open_atlas(plain).manifest.plan_hash != manifest.plan_hash
+
+
+@pytest.mark.parametrize("field", ["text", "messages"])
+def test_that_a_chat_template_is_not_used_is_said_once(field: str, folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def hear(stage: str, done: float, total: float | None, note: str) -> None:
+        if stage == NOTE:
+            said.append(note)
+
+    chats = [
+        {"text": f"the cat {number}", "messages": [{"role": "user", "content": f"the cat {number}"}]}
+        for number in range(40)
+    ]
+    text = rows(tmp_path / "a.jsonl", chats)
+    mine(str(folder), text, out=tmp_path / "atlas", text_field=field, progress=hear, **OPTIONS)
+    assert said == (
+        ["the model's chat template is not used: the text is read as it stands; --text-field messages reads chats"]
+        if field == "text"
+        else []
+    )

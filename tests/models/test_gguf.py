@@ -87,7 +87,9 @@ def write(path: Path, model: Any, kind: str, *, words: bool = True, architecture
         elif kind == "f16":
             writer.add_tensor(named(name), matrix.astype(np.float16))
         else:
-            packed = gguf.quants.quantize(matrix, quantised)
+            blocks, size = gguf.GGML_QUANT_SIZES[quantised]
+            empty = np.zeros((len(matrix), matrix.shape[1] // blocks * size), np.uint8)
+            packed = empty if kind == "q8_1" else gguf.quants.quantize(matrix, quantised)
             writer.add_tensor(named(name), packed, raw_dtype=quantised)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -173,6 +175,8 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert "nothing-known" in refused(ModelUnsupported, strange)
     assert main(["inspect", strange]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("mnemoscope: ")
+    narrow = write(tmp_path / "narrow.gguf", network(), "q8_1")
+    assert "quantised in a way that the package gguf cannot widen; take another" in refused(ModelUnsupported, narrow)
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
     said = refused(ModelUnsupported, str(whole))
     assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")

@@ -27,7 +27,7 @@ from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.limits import limit_note
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
-from mnemoscope.models.special_tokens import ChatReader
+from mnemoscope.models.special_tokens import ChatReader, chat_template
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
         begin_run(directory, plan, part, versions, places=beginning.places)
     try:
         copy = _prepare(context, beginning, plan)
-        if note := limit_note(beginning.source, copy):
+        for note in _notes(beginning, copy, plan):
             context.progress(NOTE, 0, None, note)
         _prove_rows(beginning.model, copy)
     except (CorpusError, ModelError):
@@ -180,6 +180,16 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     begin_run(directory, plan, part, versions, places=beginning.places, work=work)
     context.end_stage("text")
     return SettledText(copy, plan, versions, work)
+
+
+def _notes(beginning: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
+    """What is said once, of a text that was read just now."""
+    if not beginning.source.meter.done:
+        return
+    if note := limit_note(beginning.source, copy):
+        yield note
+    if plan.ids_field is None and not is_chat(plan.text_field) and chat_template(beginning.model):
+        yield "the model's chat template is not used: the text is read as it stands; --text-field messages reads chats"
 
 
 def begin_run(

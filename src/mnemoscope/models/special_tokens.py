@@ -25,12 +25,17 @@ def special_tokens(model: LanguageModel) -> frozenset[int]:
 
 
 @final
+def chat_template(model: LanguageModel) -> Any:
+    """The template of the model's tokenizer; None without one."""
+    reader = model.reader
+    return getattr(reader.tokenizer, "chat_template", None) if isinstance(reader, Tokens | PythonTokens) else None
+
+
 class ChatReader:
     """Reads chats through the model's template; raises ModelUnsupported for a model without one."""
 
     def __init__(self, model: LanguageModel) -> None:
-        reader = model.reader
-        found = getattr(reader.tokenizer, "chat_template", None) if isinstance(reader, Tokens | PythonTokens) else None
+        reader, found = model.reader, chat_template(model)
         if not found or not isinstance(reader, Tokens | PythonTokens):
             raise ModelUnsupported(
                 f"{model.spec!r} has no chat template for messages; name a tokenizer that has one (tokenizer), or a"

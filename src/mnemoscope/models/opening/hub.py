@@ -33,6 +33,10 @@ _FAILURES = (
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
     ("trust_remote_code", ModelUnsupported,
      " brings its own code; pass --trust-remote-code if you trust it"),
+    ("Dequantization for", ModelUnsupported,
+     ": it is quantised in a way that the package gguf cannot widen; take another quantisation of it"),
+    ("not a valid GGMLQuantizationType", ModelUnsupported,
+     ": it is quantised in a way that the package gguf does not know; take another quantisation of it"),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
 )  # fmt: skip
 
