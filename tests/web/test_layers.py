@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from mnemoscope.atlas import open_atlas
+from mnemoscope.patterns import write_patterns
 from reports.reported_atlas import reported
+from support.handbuilt_atlas import build_atlas
 from web.layer_atlas import WORDS, Row, layered
 from web.served import client
 
@@ -123,6 +126,39 @@ def test_choosing_is_what_a_brute_force_chooses(reader: TestClient, choice: dict
         found += [row["memory"] for row in asked(reader, **choice, page=page)["rows"]]
     assert found == expected(choice)
     assert first["total"] == len(found)
+
+
+def names(reader: TestClient, **parameters: Any) -> list[str]:
+    return [row["name"] for row in asked(reader, **parameters)["rows"]]
+
+
+def test_features_are_shown_chosen_and_sorted(tmp_path: Path) -> None:
+    """The hand-built atlas: memory 0 promotes above zero alone, and has a second feature; 3 never fires."""
+    atlas = build_atlas(tmp_path / "atlas")
+    write_patterns(open_atlas(atlas))
+    reader = client(atlas)
+    rows = {row["name"]: row for row in asked(reader)["rows"]}
+    assert {name: (row["promotes"], row["promotes_negative"]) for name, row in rows.items()} == {
+        "L0.M0": (True, False), "L0.M1": (False, None), "L0.M2": (False, None), "L0.M3": (None, None),
+    }  # fmt: skip
+    assert names(reader, sort="memory") == ["L0.M3", "L0.M2", "L0.M1", "L0.M0"]  # the order's default is down
+    assert names(reader)[:2] == ["L0.M0", "L0.M2"]  # 1 above what is clear, then 0, 1 below, and no value at work
+    assert names(reader, promotes="yes") == ["L0.M0"]
+    assert sorted(names(reader, promotes="no")) == ["L0.M1", "L0.M2", "L0.M3"]
+    assert rows["L0.M0"]["label"] == 'no clear pattern; promotes " Paris"'
+    assert rows["L0.M0"]["label_negative"] == "no clear pattern"
+    assert rows["L0.M3"]["label"] is None
+    assert names(reader, label="PROMOTES") == ["L0.M0"]
+    assert names(reader, label="no clear", strong_from=0.4) == ["L0.M0"]
+    assert names(reader, strong_to=0.0) == [
+        name for name in rows if 0.0 in (rows[name]["strong"], rows[name]["strong_negative"])
+    ]
+    page = reader.get("/layers/0").text
+    assert "no clear pattern; promotes &#34; Paris&#34;" in page
+    assert 'href="/L0.M0#negative"' in page
+    assert reader.get("/L0.M0").text.count("no clear pattern") >= 2
+    layer = reader.get("/layers.json").json()["layers"][0]
+    assert (layer["promotes"], layer["promotes_negative"]) == (pytest.approx(1 / 3), 0)
 
 
 def test_the_picture_has_the_chosen_as_points(reader: TestClient) -> None:

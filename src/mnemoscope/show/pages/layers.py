@@ -101,7 +101,7 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
     if choice.kind != "any":
         tests.append(pl.col("kind") == choice.kind)
     if choice.promotes != "any":
-        promotes = pl.any_horizontal("promotes", "promotes_negative")
+        promotes = pl.any_horizontal(pl.col("promotes", "promotes_negative").fill_null(value=False))
         tests.append(promotes if choice.promotes == "yes" else ~promotes)
     if choice.label:
         labels = pl.concat_str("label", "label_negative", separator="\n", ignore_nulls=True).str.to_lowercase()
@@ -271,8 +271,9 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
 def _title(row: Mapping[str, Any]) -> str:
     says = row["label"] or ("" if row["top_text"] is None else f"says {show_token(row['top_text'])}")
     sign = " below zero" if row["negative"] else ""
+    how, often = ("fires", "rate") if row["strong_negative"] is None else ("strongly active", "strong")
     return (
-        f"{row['name']}{sign}: {says}; strongly active at {format_value(row['strong'], 'share')}, largest"
+        f"{row['name']}{sign}: {says}; {how} at {format_value(row[often], 'share')}, largest"
         f" probability at work {format_value(row['working_probability'], 'share')}"
     )
 
