@@ -24,13 +24,13 @@ def special_tokens(model: LanguageModel) -> frozenset[int]:
     return frozenset(model.reader.special()) | model.ends | ({model.padding} - {None})  # type: ignore[operator]
 
 
-@final
 def chat_template(model: LanguageModel) -> Any:
     """The template of the model's tokenizer; None without one."""
     reader = model.reader
     return getattr(reader.tokenizer, "chat_template", None) if isinstance(reader, Tokens | PythonTokens) else None
 
 
+@final
 class ChatReader:
     """Reads chats through the model's template; raises ModelUnsupported for a model without one."""
 

@@ -22,10 +22,9 @@ from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.labels import write_labels
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
-from mnemoscope.patterns.quotation import quote
 from mnemoscope.patterns.significance import Candidate, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
-from mnemoscope.patterns.words import Integers, Lexicon
+from mnemoscope.patterns.words import Integers, Lexicon, quote
 
 _SAMPLE_SIZE = 200
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")

@@ -12,7 +12,7 @@ from mnemoscope.atlas.features import features_of
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
-from mnemoscope.patterns.quotation import quote
+from mnemoscope.patterns.words import quote
 
 NO_PATTERN = "no clear pattern"
 SHARED = 5

@@ -1,4 +1,4 @@
-"""Cuts sentences into runs of tokens, and finds the surface features and content words of each run.
+"""Cuts sentences into runs of tokens, finds the surface features and content words of each run, and quotes them.
 
 Content words have a letter, at least two characters (one in scripts without spaces) and are no stop words.
 """
@@ -19,6 +19,7 @@ from mnemoscope.patterns.word_lists import STOP_WORDS
 Integers = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
+_QUOTED_CHARACTERS = 60
 _ASCII_WORD = re.compile(r"\w+")
 
 
@@ -159,3 +160,11 @@ def ranges(starts: Integers, sizes: Integers) -> tuple[Integers, Integers]:
     index = np.repeat(np.arange(starts.size), sizes)
     before = np.cumsum(sizes) - sizes
     return index, np.arange(index.size) - np.repeat(before - starts, sizes)
+
+
+def quote(text: str) -> str:
+    """The last 60 characters in quotation marks; invisible characters are escaped."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if len(shown) > _QUOTED_CHARACTERS:
+        shown = "…" + shown[-_QUOTED_CHARACTERS:]
+    return f"'{shown}'" if '"' in shown else f'"{shown}"'
