@@ -32,6 +32,9 @@ DRAWS = 200
 
 ATTENTION = TABLES["attention"].columns
 UNKNOWN = dict.fromkeys(("shallow", "semantic"), NOTHING)
+NO_ACTIVITY = pl.DataFrame(
+    schema={"min": pl.Float32, "max": pl.Float32, "sampled": pl.Int64, "histogram": pl.List(pl.Int64)}
+)
 NO_PATTERNS = pl.DataFrame(schema={"layer": pl.Int16, "memory": pl.Int64})
 NO_KINDS = pl.DataFrame(schema={"memory": pl.Int64, "group": pl.Int16, "kind": pl.String})
 
@@ -211,6 +214,7 @@ def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, docum
         "prefixes": pl.DataFrame(prefixes),
         "predictions": pl.DataFrame({"prefix": prefix, "layer": layer.astype(np.int16), **drawn}),
         "patterns": NO_PATTERNS,
+        "activity": NO_ACTIVITY,
         "vocabulary": pl.DataFrame({"text": [" the", " cat"]}),
     }
     return Tables(tables)

@@ -73,7 +73,7 @@ def test_the_sample_is_seeded_and_in_the_plan(tmp_path: Path) -> None:
     assert five.manifest["plan"]["removals"] == five.manifest["questions"]["removals_per_layer"] == 5
     assert set(five.table("removals")["memory"]) != set(other.table("removals")["memory"])
     assert mined("none", removals=0).table("removals").height == 0
-    assert usual.manifest["plan"]["removals"] == 10
+    assert usual.manifest["plan"]["removals"] == 30  # 60 of both layers
 
 
 def test_a_validation_text_of_its_own_is_numbered_after_the_mined_one(planted: Path) -> None:

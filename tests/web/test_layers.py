@@ -109,10 +109,12 @@ def expected(choice: dict[str, str]) -> list[int]:
         agrees = None if target is None else top == target
         rank = None if target is None else int(not agrees)
         keys = {"rate": fires, "confidence": most, "norm": norm, "kind": kind, "token": text(top)}
-        return (keys | {"rank": rank, "agreement": agrees, "memory": number})[choice.get("sort", "memory")]
+        return (keys | {"rank": rank, "agreement": agrees, "memory": number, "clear": None})[
+            choice.get("sort", "clear")
+        ]
 
     known = [number for number in kept if key(number) is not None]
-    values = sorted({key(number) for number in known}, reverse=choice.get("order") == "down")
+    values = sorted({key(number) for number in known}, reverse=choice.get("order", "down") == "down")
     ordered = [number for value in values for number in known if key(number) == value]
     return ordered + [number for number in kept if key(number) is None]
 
@@ -155,7 +157,7 @@ def test_features_are_shown_chosen_and_sorted(tmp_path: Path) -> None:
     ]
     page = reader.get("/layers/0").text
     assert "no clear pattern; promotes &#34; Paris&#34;" in page
-    assert 'href="/L0.M0#negative"' in page
+    assert page.split("</svg>")[0].count('href="/L0.M0"') == 2
     assert reader.get("/L0.M0").text.count("no clear pattern") >= 2
     layer = reader.get("/layers.json").json()["layers"][0]
     assert (layer["promotes"], layer["promotes_negative"]) == (pytest.approx(1 / 3), 0)

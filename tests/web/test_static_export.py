@@ -74,7 +74,8 @@ def test_the_selection_is_written_and_the_rest_is_text(exported: ExportSummary, 
     names = {path.name for path in exported.directory.glob("L*.M*.html")}
     assert names == {"L0.M0.html", "L0.M3.html", "L1.M0.html"}
     layer = (exported.directory / "layers" / "0.html").read_text(encoding="utf-8")
-    assert re.findall(r'href="\.\./(L0\.M\d+)\.html"', layer) == ["L0.M0", "L0.M3"] * 2, "points, then rows"
+    links = re.findall(r'href="\.\./(L0\.M\d+)\.html"', layer)
+    assert links == ["L0.M0"] * 3 + ["L0.M3"], "points of both features, then rows"
     memory = (exported.directory / "L0.M0.html").read_text(encoding="utf-8")
     assert f'title="{DEAD}"' in memory
     assert "report --browse" in memory

@@ -1,5 +1,6 @@
 """`mnemoscope inspect`: a model's anatomy and load-time proof, and the cost of mining a text with it."""
 
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,8 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
+
+_INDENT = " " * 14
 
 
 @arg.with_model_options
@@ -83,10 +86,11 @@ def inspect(
         about = "" if cost.exact else "about "
         print(f"mining {corpus}: {about}{cost.mined_tokens:,} tokens at {cost.tokens_per_second:,.0f} tokens/s")
         stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
-        print(f"  time        about {spoken_time(cost.total_seconds)} ({stages})")
+        print(f"  time        about {spoken_time(cost.total_seconds)}:")
+        print(fill(stages, 96, initial_indent=_INDENT, subsequent_indent=_INDENT))
         print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")
         if cost.note is not None:
-            print(f"note: {cost.note}")
+            print("  note        " + cost.note.replace("; ", f";\n{_INDENT}"))
 
 
 def _spoken_layer(memories: int, experts: dict[str, Any] | None) -> str:

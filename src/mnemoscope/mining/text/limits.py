@@ -32,6 +32,10 @@ def spread_note(documents: int, share: float, sample: float | None) -> str | Non
     unit = 10.0 ** (1 - floor(log10(wanted)))
     spread = ceil(wanted * unit - _ROUNDING) / unit  # two digits
     return (
-        f"the limit is filled by the first {documents:,} documents, {percent(share)} of the text;"
+        f"the limit is filled by the first {documents:,} documents, {_percent(share)} of the text;"
         f" --sample {spread:g} draws about as much from all of it"
     )
+
+
+def _percent(share: float) -> str:
+    return percent(share).replace("\N{NO-BREAK SPACE}", " ")

@@ -264,8 +264,7 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
     )  # fmt: skip
     points = pl.concat([above, below])
     titles = [_title(row) for row in points.to_dicts()]
-    links = [f"/{row['name']}{'#negative' if row['negative'] else ''}" for row in points.to_dicts()]
-    return points, titles, links
+    return points, titles, [f"/{name}" for name in points["name"]]
 
 
 def _title(row: Mapping[str, Any]) -> str:
