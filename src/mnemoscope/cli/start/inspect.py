@@ -13,7 +13,7 @@ from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
-_INDENT = " " * 14
+_INDENT, _JOINED = " " * 14, "\N{NO-BREAK SPACE}"
 
 
 @arg.with_model_options
@@ -85,9 +85,11 @@ def inspect(
     if cost is not None:
         about = "" if cost.exact else "about "
         print(f"mining {corpus}: {about}{cost.mined_tokens:,} tokens at {cost.tokens_per_second:,.0f} tokens/s")
-        stages = ", ".join(f"{stage} {spoken_time(seconds)}" for stage, seconds in cost.seconds.items())
+        stages = ", ".join(
+            f"{stage} {spoken_time(seconds)}".replace(" ", _JOINED) for stage, seconds in cost.seconds.items()
+        )
         print(f"  time        about {spoken_time(cost.total_seconds)}:")
-        print(fill(stages, 96, initial_indent=_INDENT, subsequent_indent=_INDENT))
+        print(fill(stages, 96, initial_indent=_INDENT, subsequent_indent=_INDENT).replace(_JOINED, " "))
         print(f"  memory      {cost.state_bytes / 1e6:,.1f} MB of state beside the model and one batch")
         if cost.note is not None:
             print("  note        " + cost.note.replace("; ", f";\n{_INDENT}"))
