@@ -61,7 +61,15 @@ def model(file: Path) -> Any:
 def atlas(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Atlas:
     out = tmp_path_factory.mktemp("atlas") / "smollm2"
     ms.mine(
-        model, "builtin:pydocs:stdlib", out=out, max_tokens=TOKENS, layers=LAYERS, prefixes=40, removals=2, sample=0.2
+        model,
+        "builtin:pydocs:stdlib",
+        out=out,
+        max_tokens=TOKENS,
+        layers=LAYERS,
+        prefixes=20,
+        removals=0,
+        neighbours=0,
+        sample=0.2,
     )
     return open_atlas(out)
 
