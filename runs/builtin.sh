@@ -13,14 +13,7 @@ if [ $# -lt 1 ]; then
 fi
 out=$1
 shift
-here=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python}
-PYTHONPATH="$here/src${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONPATH
-mnemoscope() {
-  echo "\$ mnemoscope $*" >&2
-  "$python" -m mnemoscope "$@"
-}
+. "$(dirname "$0")/common.sh"
 # The model card is the last thing that train writes, the manifest the last of mine.
 if [ ! -f "$out/model/MODEL_CARD.md" ]; then
   mnemoscope train --out "$out" "$@"

@@ -29,13 +29,7 @@ device=${DEVICE:-cpu}
 layers=${LAYERS:-16} hidden=${HIDDEN:-128} heads=${HEADS:-4} vocabulary=${VOCABULARY:-4096} context=${CONTEXT:-256}
 batch=${BATCH:-16} steps=${STEPS:-3600} learning_rate=${LEARNING_RATE:-0.002}
 max_bytes=${MAX_BYTES:-70000000} mined_tokens=${MINED_TOKENS:-5000000}
-python=${PYTHON:-python}
-PYTHONPATH="$(cd "$(dirname "$0")/.." && pwd)/src${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONPATH
-mnemoscope() {
-  echo "\$ mnemoscope $*" >&2
-  "$python" -m mnemoscope "$@"
-}
+. "$(dirname "$0")/common.sh"
 
 # TEXT... VALIDATION OUT: every TEXT becomes --corpus TEXT, and goes to the end of the arguments.
 count=$(($# - 2))

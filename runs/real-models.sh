@@ -19,18 +19,11 @@ if [ $# -lt 1 ]; then
   sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
-here=$(cd "$(dirname "$0")/.." && pwd)
+. "$(dirname "$0")/common.sh"
 out=$1
 wiki=${2:-$here/../shared/data/wiki-2015/articles.txt.xz}
 wikitext=${3:-$here/../shared/data/wikitext-2/train.txt}
 tokens=${TOKENS:-200000} gemma_tokens=${GEMMA_TOKENS:-60000}
-python=${PYTHON:-python}
-PYTHONPATH="$here/src${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONPATH
-mnemoscope() {
-  echo "\$ mnemoscope $*" >&2
-  "$python" -m mnemoscope "$@"
-}
 
 if [ ! -f "$wiki" ]; then
   echo "no text of Wikipedia at $wiki; name one as the second argument" >&2

@@ -19,6 +19,9 @@ AT_WORK = ("working_probability", "working_probability_negative")
 """The columns of `values` at work, by sign."""
 FEATURE_COLUMNS = ("top_z", "bottom_z", "clear_z", "working_logit", "working_logit_negative")
 """The columns of `values` that tell whether a feature is there and promotes its token."""
+_ENDS: tuple[tuple[Literal[1, -1], Literal["top", "bottom"], str], ...]
+_ENDS = (1, "top", "working_logit"), (-1, "bottom", "working_logit_negative")
+"""By sign: which tokens a feature votes for, and the column that is null without it."""
 STRONG = ("strong", "strong_negative")
 """The columns of `strongly_active`, by sign."""
 
@@ -42,11 +45,9 @@ class MemoryFeature:
 
 def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
     """The features of a memory, of its row of `values`; none in an atlas before schema 3 or without values at work."""
-    ends: tuple[tuple[Literal[1, -1], Literal["top", "bottom"], str], ...]
-    ends = (1, "top", "working_logit"), (-1, "bottom", "working_logit_negative")
     return [
         MemoryFeature(sign, end, value[f"{end}_z"], value["clear_z"])
-        for sign, end, at_work in ends
+        for sign, end, at_work in _ENDS
         if None not in (value[f"{end}_z"], value["clear_z"], value[at_work])
     ]
 
@@ -55,8 +56,9 @@ def clear_columns() -> list[pl.Expr]:
     """`promotes` and `promotes_negative` of rows of `values`, as `features_of` says, null without the feature; and
     `clear`, by how many standard deviations the clearer of both is beyond what random directions reach.
     """
-    ends = (("top_z", "working_logit"), ("bottom_z", "working_logit_negative"))
-    beyond = [pl.when(pl.col(there).is_not_null()).then(pl.col(z) - pl.col("clear_z")) for z, there in ends]
+    beyond = [
+        pl.when(pl.col(at_work).is_not_null()).then(pl.col(f"{end}_z") - pl.col("clear_z")) for _, end, at_work in _ENDS
+    ]
     names = ("promotes", "promotes_negative")
     signs = [(one > 0).alias(name) for one, name in zip(beyond, names, strict=True)]
     return [*signs, pl.max_horizontal(beyond).alias("clear")]

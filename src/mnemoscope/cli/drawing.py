@@ -19,7 +19,7 @@ from rich.text import Text
 from mnemoscope.cli.runner import FilteredStream
 from mnemoscope.foundation.formatting import (
     before_token,
-    format_value,
+    plain_percent,
     show_controls,
     show_text,
     show_token,
@@ -218,12 +218,13 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     for suffix, where in signs:
         if (at_work := value[f"working_probability{suffix}"]) is not None:
             console.print(
-                f"  {where}: largest probability {_share(at_work)} ({times_chance(at_work, vocabulary)} x chance),"
-                f" {value[f'working_logit{suffix}']:.2f} nats above the mean token"
+                f"  {where}: largest probability {plain_percent(at_work)}"
+                f" ({times_chance(at_work, vocabulary)} x chance), {value[f'working_logit{suffix}']:.2f} nats above the"
+                " mean token"
             )
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
     console.print(
-        f"  bare, as in the paper: norm {value['value_norm']:.3f}, largest probability {_share(largest)}"
+        f"  bare, as in the paper: norm {value['value_norm']:.3f}, largest probability {plain_percent(largest)}"
         f" ({chance} x chance), entropy {value['entropy']:.2f} nats"
     )
     for feature in features_of(value):
@@ -245,10 +246,6 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     print_table(console, ("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows)
 
 
-def _share(share: float) -> str:
-    return format_value(share, "share").replace("\N{NO-BREAK SPACE}", " ")
-
-
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     import polars as pl
 
@@ -261,7 +258,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
     console.print(Text("  " + ", ".join(f"{name} {activity[name]:.4g}" for name in ("mean", "std", "min", "max"))))
     strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
-    if said := [f"{_share(share)} {side} zero" for share, side in strong if share is not None]:
+    if said := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
         console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(said)}")
     counts, edges = activity["histogram"], activity["edges"]
     rows = [

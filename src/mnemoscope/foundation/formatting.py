@@ -43,6 +43,11 @@ def percent(share: float) -> str:
     return f"{value:.{min(digits, 8)}f}{_SPACE}%"
 
 
+def plain_percent(share: float) -> str:
+    """`percent` with an ordinary space, for terminals and logs."""
+    return percent(share).replace(_SPACE, " ")
+
+
 def number(value: float) -> str:
     """A number with two or three significant figures, whole from 100 on."""
     size = abs(value)

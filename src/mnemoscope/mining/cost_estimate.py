@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,8 @@ def estimate(
         )  # fmt: skip
         reading = time.perf_counter() - began
         scale, exact = _scale(copy.counts, copy.sentences, source.size, source.meter.done)
-        whole = expected_text(copy.counts, copy.sentences, scale=scale, exact=exact, max_tokens=None)
-        text = replace(whole, mined_tokens=min(whole.mined_tokens, max_tokens or whole.mined_tokens))
+        expected = partial(expected_text, copy.counts, copy.sentences, scale=scale, exact=exact)
+        text, whole = expected(max_tokens=max_tokens), expected(max_tokens=None)
         documents = copy.counts["documents"] * scale
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         often, rarely = _token_seconds(model, loader, progress)

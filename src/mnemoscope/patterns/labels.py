@@ -8,7 +8,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.experts import with_experts
-from mnemoscope.atlas.features import features_of
+from mnemoscope.atlas.features import FEATURE_COLUMNS, features_of
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
@@ -17,9 +17,6 @@ from mnemoscope.patterns.words import quote
 NO_PATTERN = "no clear pattern"
 SHARED = 5
 """So many of a feature's best triggers that share their token make it the label where no pattern was found."""
-
-_VALUES = ("memory", "top_tokens", "bottom_tokens", "working_logit", "working_logit_negative")
-_DISTANCES = ("top_z", "bottom_z", "clear_z")
 
 
 def write_labels(atlas: Atlas) -> str:
@@ -38,7 +35,7 @@ def write_labels(atlas: Atlas) -> str:
 def _of_layer(
     atlas: Atlas, layer: int, patterns: Mapping[tuple[int, int], str]
 ) -> Iterator[tuple[int, int, int, str, bool | None]]:
-    columns = [*_VALUES, *_DISTANCES]
+    columns = ["memory", "top_tokens", "bottom_tokens", *FEATURE_COLUMNS]
     values = atlas.table("values", layer=layer, columns=columns) if atlas.has("values") else pl.DataFrame()
     features = {
         (row["memory"], one.sign): (one, row[f"{one.end}_tokens"][0])

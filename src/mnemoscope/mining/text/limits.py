@@ -3,7 +3,7 @@
 from math import ceil, floor, log10
 
 from mnemoscope.corpus import Source, TokenizedCorpus
-from mnemoscope.foundation.formatting import percent
+from mnemoscope.foundation.formatting import plain_percent
 
 _MOST = 0.5
 """A share of the text from which on nothing is said."""
@@ -32,10 +32,6 @@ def spread_note(documents: int, share: float, sample: float | None) -> str | Non
     unit = 10.0 ** (1 - floor(log10(wanted)))
     spread = ceil(wanted * unit - _ROUNDING) / unit  # two digits
     return (
-        f"the limit is filled by the first {documents:,} documents, {_percent(share)} of the text;"
+        f"the limit is filled by the first {documents:,} documents, {plain_percent(share)} of the text;"
         f" --sample {spread:g} draws about as much from all of it"
     )
-
-
-def _percent(share: float) -> str:
-    return percent(share).replace("\N{NO-BREAK SPACE}", " ")
