@@ -70,7 +70,7 @@ def semantic(words: list[tuple[int, ...]], *, tried: int = 10, explained: list[i
     return semantic_patterns(
         groups, prefixes_of([(9, (), own) for own in words]),
         background=read_background(prefixes_of(WORDS_OF_BACKGROUND)),
-        explained=np.array(explained or [0] * len(words)), tried=np.array([tried]),
+        explained=np.array(explained or [0] * len(words)), tried=np.array([tried]), fields={},
     ).get(0, [])  # fmt: skip
 
 

@@ -4,7 +4,7 @@ The vocabulary is the words themselves, each with the space before it, so that a
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -47,11 +47,13 @@ def build(
     layers: Sequence[Sequence[Sequence[Place]]],
     background: Sequence[Place],
     vocabulary: Sequence[str] | None = None,
+    documents: Sequence[int] | None = None,
+    similar: Mapping[str, Sequence[str]] | None = None,
 ) -> Atlas:
     """A sealed atlas with these triggers: by layer, memory and rank; negative triggers are not made.
 
     `vocabulary` holds the tokens' texts where they are not simply the words with a space before them; `sentences` then
-    are of its members.
+    are of its members. Each sentence is a document where `documents` does not say; `similar` are the words like a word.
     """
     texts = sorted({as_token(word) for words in sentences for word in words}) if vocabulary is None else [*vocabulary]
     number = {text: token for token, text in enumerate(texts)}
@@ -60,13 +62,17 @@ def build(
     count = len(spelled)
     rows = {
         "sentence": range(count),
-        "document": range(count),
+        "document": range(count) if documents is None else documents,
         "text": ["".join(texts[token] for token in tokens).strip() for tokens in spelled],
         "tokens": spelled,
         "multiplicity": [1] * count,
         "held_out": [False] * count,
     }
     write_sentences(directory, [rows], provenance=PROVENANCE)
+    if similar is not None:
+        rows_of = {word: row for row, word in enumerate(similar)}
+        lists = [[rows_of[other] for other in others] for others in similar.values()]
+        write("similar_words", directory, {"word": list(similar), "similar": lists})
     write("background", directory, _places(background, spelled))
     for layer, memories in enumerate(layers):
         places = [place for memory in memories for place in memory]

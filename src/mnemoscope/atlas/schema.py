@@ -155,6 +155,7 @@ _KINDS = (
         "control_token int32?, control_rank int32?, control_cosine float32?, controls_found float32?, "
         "text_rank int32? since=3, shuffled_rank int32? since=3"
     )),
+    TableKind("similar_words", 16_384, optional=True, declared="word string, similar [int32]"),
     TableKind("readings", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?, "
         "max_probability float32"

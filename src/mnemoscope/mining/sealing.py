@@ -28,7 +28,7 @@ from mnemoscope.patterns import PatternFinder, join_patterns, open_finder, write
 
 SEALING = "sealing"
 """The stage from whose begin nothing may write into the work folder."""
-_OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers")
+_OF_PATTERNS = ("vocabulary", "background", "sentences", "triggers", "similar_words")
 """The tables in which patterns are found."""
 
 

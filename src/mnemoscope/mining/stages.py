@@ -20,6 +20,7 @@ from mnemoscope.mining.passes.scales import ScalePass
 from mnemoscope.mining.passes.text_tables import write_layer_tables, write_text_tables
 from mnemoscope.mining.passes.vectors.neighbours import write_layer_neighbours
 from mnemoscope.mining.passes.vectors.roles import write_layer_roles
+from mnemoscope.mining.passes.vectors.similar_words import write_similar_words
 from mnemoscope.mining.passes.vectors.values import write_layer_values
 from mnemoscope.mining.passes.width import WidthPass
 from mnemoscope.mining.sealing import find_layer_patterns, number_words
@@ -66,6 +67,7 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("attention", AttentionPass, table="attention"),
     *_pass_stages("width", WidthPass, table="width", mined=False),
     *_pass_stages("memorised", MemorisedPass, table="memorised", mined=False),
+    Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),
 )

@@ -19,10 +19,11 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.patterns.fields import FieldFinder, FieldPattern
 from mnemoscope.patterns.labels import write_labels
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
-from mnemoscope.patterns.significance import Candidate, count_shared, groups_of
+from mnemoscope.patterns.significance import Candidate, Documents, count_shared, groups_of
 from mnemoscope.patterns.surface import BRACKETS, CLASSES_OF_MARKS, Feature, Spelling, read_spelling, split_key
 from mnemoscope.patterns.words import Integers, Lexicon, quote
 
@@ -78,23 +79,26 @@ class PatternFinder:
     """
 
     def __init__(self, atlas: Atlas, words: Sequence[str] = ()) -> None:
-        self.atlas = atlas
+        self.atlas, self._documents = atlas, Documents.read(atlas)
         sentence, position, self._lexicon = _read_background_places(atlas, words)
         random = read_prefixes(atlas, sentence, position=position, lexicon=self._lexicon)
         keys, counts = np.unique(random.words.keys, return_counts=True)
         self._common = keys[counts > COMMON * sentence.size]
-        self._background = read_background(random.without_words(self._common))
+        random = random.without_words(self._common)
+        self._background = read_background(random)
+        self._fields = FieldFinder(atlas, random, lexicon=self._lexicon)
 
     def of_layer(self, layer: int) -> Iterator[Pattern]:
-        groups, sentence, position = groups_of(self.atlas.best_triggers(layer))
+        groups, sentence, position = groups_of(self.atlas.best_triggers(layer), self._documents)
         prefixes = read_prefixes(self.atlas, sentence, position=position, lexicon=self._lexicon)
         prefixes = prefixes.without_words(self._common)
         words = count_shared(groups, prefixes.words).per_memory(groups.memories.size)
         shallow = shallow_patterns(groups, prefixes, background=self._background, words=words)
         explained = explained_tokens(groups, shallow.unlikely)
         semantic = semantic_patterns(
-            groups, prefixes, background=self._background, explained=explained, tried=shallow.tried
-        )
+            groups, prefixes, background=self._background, explained=explained, tried=shallow.tried,
+            fields=dict(self._fields.of_layer(groups, prefixes)),
+        )  # fmt: skip
         for place, memory in enumerate(groups.memories.tolist()):
             begin = int(groups.starts[place])
             correction = log10(max(1, int(shallow.tried[place])))
@@ -104,9 +108,12 @@ class PatternFinder:
                 text = describe(candidate.key, prefixes, showing=showing, lexicon=self._lexicon)
                 rows.append(("shallow", text, candidate, correction))
             for pattern in semantic.get(place, []):
-                is_topic = pattern.candidate.key < 0
-                text = describe_words([self._lexicon.words[word] for word in pattern.words])
-                rows.append(("semantic", text, pattern.candidate, 0.0 if is_topic else correction))
+                if pattern.field is not None:
+                    text, added = describe_field(pattern.field), log10(pattern.field.tests)
+                else:
+                    text = describe_words([self._lexicon.words[word] for word in pattern.words])
+                    added = 0.0 if pattern.candidate.key < 0 else correction  # a topic's key is negative
+                rows.append(("semantic", text, pattern.candidate, added))
             # By groups explained, then by probability.
             rows.sort(key=lambda row: (-row[2].mask.bit_count(), row[2].log10_p + row[3], row[1]))
             for number, (kind, text, candidate, added) in enumerate(rows):
@@ -170,10 +177,15 @@ def describe(key: int, prefixes: PrefixBatch, *, showing: Sequence[int], lexicon
 
 def describe_words(words: Sequence[str]) -> str:
     """`words` are one word, or those of a topic, the most significant first."""
-    if len(words) == 1:
-        return f"mentions {quote(words[0])}"
-    more = ", ..." if len(words) > _MAX_WORDS else ""
-    return f"about: {', '.join(words[:_MAX_WORDS])}{more}"
+    return f"mentions {quote(words[0])}" if len(words) == 1 else f"about: {_first_words(words)}"
+
+
+def describe_field(field: FieldPattern) -> str:
+    return f"{('last word is like', 'near the end', 'about')[field.window]}: {_first_words(field.words)}"
+
+
+def _first_words(words: Sequence[str]) -> str:
+    return ", ".join(words[:_MAX_WORDS]) + (", ..." if len(words) > _MAX_WORDS else "")
 
 
 def _last_word(prefixes: PrefixBatch, showing: Sequence[int], spelling: Spelling) -> str:

@@ -1,8 +1,9 @@
 """Finds the shallow and the semantic patterns of each memory of a layer (paper, section 3.2).
 
-Shallow patterns are surface features that at least 3 prefix groups share, more often than random prefixes do. Every
-feature of every trigger is tested, and p-values are corrected for their number. A semantic pattern is a word or topic.
-A word that a shallow pattern holds at a fixed distance from the end is not evidence for a semantic one.
+Shallow patterns are surface features that at least 3 prefix groups share, more often than random prefixes do, and, in a
+layer of many memories, than the triggers of all of them. Every feature of every trigger is tested, and p-values are
+corrected for their number. A semantic pattern is a word, a topic, or a field of meaning (fields.py). A word that a
+shallow pattern holds at a fixed distance from the end is not evidence for a word or topic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,10 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from mnemoscope.patterns.prefixes import Background, PrefixBatch
+from mnemoscope.patterns.fields import FieldPattern
+from mnemoscope.patterns.prefixes import Background, PrefixBatch, postings
 from mnemoscope.patterns.significance import (  # fmt: skip
+    COMPANY,
     FEWEST,
     LEVEL,
     Candidate,
@@ -50,11 +53,18 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
     longer = np.array([background.longer(than) for than in range(farthest)])[least]
     eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, shared.memory]
     average = shared.count * longer <= eligible * held
+    among = eligible_among = None
+    if groups.memories.size >= COMPANY:
+        among = postings(prefixes.features).count_of(shared.key)
+        lengths = np.sort(prefixes.length)
+        eligible_among = (lengths.size - np.searchsorted(lengths, np.arange(farthest), side="right"))[least]
     unlikely: dict[int, list[Candidate]] = {}
     for index in np.flatnonzero((shared.count >= FEWEST) & ~average).tolist():
         memory = int(shared.memory[index])
         numbers = int(shared.count[index]), int(eligible[index]), int(held[index]), float(longer[index])
         log10_p = log10_tail(*numbers)
+        if among is not None and eligible_among is not None:
+            log10_p = max(log10_p, log10_tail(*numbers[:2], int(among[index]), float(eligible_among[index])))
         if log10_p > log10(LEVEL / tried[memory]):
             continue
         key = int(shared.key[index])
@@ -72,8 +82,9 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
 @dataclass(frozen=True)
 class Semantic:
     words: tuple[int, ...]
-    """Numbers in the lexicon, the most significant first; one for a word, several for a topic."""
+    """Numbers in the lexicon, the most significant first; one for a word, several for a topic, none for a field."""
     candidate: Candidate
+    field: FieldPattern | None = None
 
 
 def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]]) -> Integers:
@@ -90,9 +101,17 @@ def explained_tokens(groups: Groups, shallow: Mapping[int, Sequence[Candidate]])
 
 
 def semantic_patterns(
-    groups: Groups, prefixes: PrefixBatch, *, background: Background, explained: Integers, tried: Integers
+    groups: Groups,
+    prefixes: PrefixBatch,
+    *,
+    background: Background,
+    explained: Integers,
+    tried: Integers,
+    fields: Mapping[int, Sequence[FieldPattern]],
 ) -> dict[int, list[Semantic]]:
-    """The semantic patterns by the memory's index, of memories with any. `tried` is the number of tests per memory."""
+    """The semantic patterns by the memory's index, of memories with any. `tried` is the number of tests per memory,
+    `fields` are the fields found.
+    """
     pairs = prefixes.words
     index, flat = spread_pairs(groups, pairs)
     unexplained = (explained[index] >> np.minimum(pairs.ago[flat], 62)) & 1 == 0
@@ -102,16 +121,19 @@ def semantic_patterns(
     for memory in range(groups.memories.size):
         rows = slice(bounds[memory], bounds[memory + 1])
         counted = groups.counts[groups.starts[memory] : groups.starts[memory + 1]]
-        if counted.sum() < FEWEST or rows.stop - rows.start < FEWEST:
+        if counted.sum() < FEWEST:
             continue
         vocabulary = read_vocabulary(keys[rows], groups.place[index[rows]], counted=counted, background=background)
-        patterns = _find_semantic(vocabulary, background=background, limit=log10(LEVEL / max(1, int(tried[memory]))))
+        limit = log10(LEVEL / max(1, int(tried[memory])))
+        patterns = _find_semantic(vocabulary, background=background, limit=limit, fields=fields.get(memory, ()))
         if patterns:
             result[memory] = patterns
     return result
 
 
-def _find_semantic(vocabulary: TopicVocabulary, *, background: Background, limit: float) -> list[Semantic]:
+def _find_semantic(
+    vocabulary: TopicVocabulary, *, background: Background, limit: float, fields: Sequence[FieldPattern]
+) -> list[Semantic]:
     words_of: dict[int, tuple[int, ...]] = {}
     topics: list[Candidate] = []
     in_topics: set[int] = set()
@@ -132,8 +154,10 @@ def _find_semantic(vocabulary: TopicVocabulary, *, background: Background, limit
         words.append(Candidate(key, mask_of(groups), float(vocabulary.log10_p[word]), float(share / rate), 1, shown))
         words_of[key] = (key,)
     size = vocabulary.counted.size
-    kept = merge(words, first=topics, groups=size, background=background.size, limit=limit)
-    return [Semantic(words_of[candidate.key], candidate) for candidate in kept]
+    field_of = {field.candidate.key: field for field in fields}
+    others = [*words, *(field.candidate for field in fields)]
+    kept = merge(others, first=topics, groups=size, background=background.size, limit=limit)
+    return [Semantic(words_of.get(one.key, ()), one, field_of.get(one.key)) for one in kept]
 
 
 def _topic_candidate(number: int, topic: Topic, *, found: TopicVocabulary, background: Background) -> Candidate:

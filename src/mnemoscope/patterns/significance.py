@@ -1,7 +1,8 @@
 """Tests whether a memory's triggers share a key more often than random prefixes do, and merges redundant patterns.
 
-The prefix groups of a memory's best 25 positive triggers are tested, each once. Several groups of one sentence
-(`--per-sentence all`) count as one.
+The prefix groups of a memory's best 25 positive triggers are tested, each once. Several groups of one document count
+as one: what an article repeats is no evidence for a pattern. Where a text has few documents its sentences stand for
+them (several groups of one sentence come from `--per-sentence all`).
 
 The test is Fisher's exact test (hypergeometric tail): `held` of the background's prefixes and `count` of the memory's
 `tried` prefixes show a key; the p-value is the probability of `count` or more if the memory's prefixes were drawn at
@@ -12,11 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lgamma, log
+from typing import Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.patterns.prefixes import Pairs
 from mnemoscope.patterns.words import Integers, Keys, ranges
 
@@ -24,6 +28,29 @@ LEVEL = 0.01
 """The largest corrected probability at which a pattern counts."""
 FEWEST = 3
 """Fewest prefix groups in which a pattern recurs (paper, section 3.1)."""
+
+COMPANY = 100
+"""Of at least so many memories a layer's triggers are a second background: they differ from random prefixes in kind,
+whatever the memory.
+"""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The document of each sentence that the atlas names; each is its own in a text of fewer than 25."""
+
+    sentence: Integers
+    """Ascending."""
+    document: Integers
+
+    @classmethod
+    def read(cls, atlas: Atlas) -> Self:
+        rows = atlas.table("sentences", columns=["sentence", "document"]).sort("sentence")
+        sentence, document = (rows[name].to_numpy().astype(np.int64) for name in ("sentence", "document"))
+        return cls(sentence, sentence if rows["document"].n_unique() < BEST_TRIGGERS else document)
+
+    def of(self, sentence: Integers) -> Integers:
+        return self.document[np.searchsorted(self.sentence, sentence)]
 
 
 @dataclass(frozen=True)
@@ -38,7 +65,7 @@ class Groups:
     prefix: Integers
     """Index of the prefix in its batch."""
     counts: NDArray[np.bool_]
-    """Whether it is the memory's first group of its sentence."""
+    """Whether it is the memory's first group of its document (of its sentence, without `Documents`)."""
     memories: Integers
     starts: Integers
     """Index of each memory's first group; the last entry is the number of groups."""
@@ -49,7 +76,7 @@ class Groups:
         return np.add.reduceat(long, self.starts[:-1], dtype=np.int64) if long.size else np.zeros(0, dtype=np.int64)
 
 
-def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
+def groups_of(triggers: pl.DataFrame, documents: Documents | None = None) -> tuple[Groups, Integers, Integers]:
     """The groups of a layer's best triggers, and the sentence and position of each distinct prefix."""
     rows = triggers.filter(pl.col("rank") == pl.col("prefix_group")).sort("memory", "rank")
     memory, rank, sentence, position = (
@@ -58,8 +85,9 @@ def groups_of(triggers: pl.DataFrame) -> tuple[Groups, Integers, Integers]:
     memories, starts, which = np.unique(memory, return_index=True, return_inverse=True)
     place = np.arange(memory.size) - starts[which]
     counts = np.zeros(memory.size, dtype=np.bool_)
-    span = int(sentence.max(initial=0)) + 1
-    counts[np.unique(which * span + sentence, return_index=True)[1]] = True
+    document = sentence if documents is None else documents.of(sentence)
+    span = int(document.max(initial=0)) + 1
+    counts[np.unique(which * span + document, return_index=True)[1]] = True
     far = int(position.max(initial=0)) + 1
     prefixes, prefix = np.unique(sentence * far + position, return_inverse=True)
     groups = Groups(which, place, rank, prefix, counts, memories, np.append(starts, memory.size))

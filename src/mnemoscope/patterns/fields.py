@@ -1,0 +1,242 @@
+"""Finds fields of meaning: words that the model takes for alike (the table similar_words), of which a memory's triggers
+hold some more often than random prefixes do: as the last word, or among the last content words.
+
+A field is a word of the triggers and the words like it. Every such field is tested (significance.py), and p-values are
+corrected for their number.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.errors import AtlasDamaged
+from mnemoscope.patterns.prefixes import PrefixBatch
+from mnemoscope.patterns.significance import COMPANY, FEWEST, LEVEL, Candidate, Groups, lift, log10_tail
+from mnemoscope.patterns.surface import FAMILY_SHIFT, Feature
+from mnemoscope.patterns.word_lists import CLASS_OF
+from mnemoscope.patterns.words import Integers, Lexicon, ranges
+
+WINDOWS = (0, 4, 12)
+"""Where a field's word may stand: at the end (0), or among so many last content words."""
+_STEM = 4
+"""Words that begin with the same so many letters are forms of one word, which surface patterns find."""
+_RARE = 3.0
+"""A field's share of the triggers over that of random prefixes, at least; spares tests that cannot succeed."""
+_SAMPLED = 5_000
+"""So many of a layer's prefixes stand for all."""
+_TOGETHER = 256
+_KEYS = 1 << 40
+"""Keys of fields begin here, above the numbers of words."""
+
+
+@dataclass(frozen=True)
+class FieldPattern:
+    window: int
+    words: tuple[str, ...]
+    """Those that the triggers hold, the most frequent first."""
+    candidate: Candidate
+    tests: int
+
+
+@dataclass(frozen=True)
+class WordPlaces:
+    """The known words of prefixes: prefix `prefix[i]` holds the word of row `row[i]` in `window[i]` and those above."""
+
+    prefix: Integers
+    """Ascending."""
+    row: Integers
+    window: Integers
+    words: Integers
+    """[window, prefix]: the number of words there, known or not."""
+
+    def within(self, window: int) -> NDArray[np.bool_]:
+        """The last word may be none of content, so it counts for itself alone."""
+        return self.window == 0 if window == 0 else (self.window > 0) & (self.window <= window)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Prefixes that a memory's are compared with."""
+
+    size: int
+    shown: Sequence[Integers]
+    """By window: how many show the field of each row."""
+    words: NDArray[np.float64]
+    """By window: the words of a prefix there, on average."""
+
+    def alike(self, window: int, words: float) -> float:
+        """The number of prefixes, as if they were fewer where those compared have more `words` on average."""
+        return self.size / max(1.0, words / max(float(self.words[window]), 1e-9))
+
+
+class FieldFinder:
+    """Holds the words that are alike, and how many random prefixes show each word's field.
+
+    A layer's triggers differ from random prefixes in kind, whatever the memory. So a field must be unlikely among both
+    random prefixes and a sample of the triggers of all the layer's memories.
+    """
+
+    def __init__(self, atlas: Atlas, background: PrefixBatch, *, lexicon: Lexicon) -> None:
+        table = atlas.table("similar_words") if atlas.has("similar_words") else None
+        self.words: list[str] = [] if table is None else table["word"].to_list()
+        lists = [] if table is None else table["similar"].to_list()
+        self._rows = {word: row for row, word in enumerate(self.words)}
+        self._lexicon = lexicon
+        # Each word's field begins with itself; -1 fills up.
+        self._fields = np.full((len(lists), 1 + max(map(len, lists), default=0)), -1, np.int64)
+        for row, similar in enumerate(lists):
+            self._fields[row, : 1 + len(similar)] = [row, *similar]
+        if self._fields.size and self._fields.max() >= len(self.words):
+            raise AtlasDamaged(f"{atlas.path}: similar_words names row {self._fields.max()} of {len(self.words)}")
+        if not self.words:
+            return
+        places = self._read(background)
+        self._random = self._refer(places, np.arange(background.end.size))
+        self._holding = [self._sort_by_row(places, window) for window in range(len(WINDOWS))]
+
+    def of_layer(self, groups: Groups, prefixes: PrefixBatch) -> Iterator[tuple[int, list[FieldPattern]]]:
+        """The index of each memory with fields, and these, the least probable first."""
+        if not self.words or not prefixes.end.size:
+            return
+        places = self._read(prefixes)
+        references = [self._random]
+        if groups.memories.size >= COMPANY:
+            sample = np.unique(np.linspace(0, prefixes.end.size - 1, _SAMPLED).astype(np.int64))
+            references.append(self._refer(places, sample))
+        starts = np.searchsorted(places.prefix, np.arange(prefixes.end.size + 1))
+        for memory, (begin, end) in enumerate(zip(groups.starts, groups.starts[1:], strict=False)):
+            own = groups.prefix[begin:end]
+            group, flat = ranges(starts[own], np.diff(starts)[own])
+            held = WordPlaces(group, places.row[flat], places.window[flat], places.words[:, own])
+            if found := self._of_memory(held, groups.counts[begin:end], references):
+                yield memory, found
+
+    def _of_memory(
+        self, held: WordPlaces, counts: NDArray[np.bool_], references: Sequence[Reference]
+    ) -> list[FieldPattern]:
+        rows, which = np.unique(held.row, return_inverse=True)
+        tried = int(counts.sum())
+        if tried < FEWEST or rows.size < 2:
+            return []
+        fields = self._fields[rows]
+        at = np.minimum(np.searchsorted(rows, fields), rows.size - 1)
+        inside = rows[at] == fields
+        alike = np.zeros((rows.size, rows.size), np.float32)
+        alike[np.nonzero(inside)[0], at[inside]] = 1
+        likely: list[tuple[float, float, int, int, NDArray[np.bool_], NDArray[np.bool_]]] = []
+        tests = 0
+        for window in range(len(WINDOWS)):
+            there = held.within(window)
+            words = np.zeros((rows.size, counts.size), np.bool_)
+            words[which[there], held.prefix[there]] = True
+            shows = (alike @ words) > 0
+            numbers = shows[:, counts].sum(axis=1)
+            tests += int((numbers > 0).sum())
+            sizes = [one.alike(window, float(held.words[window, counts].mean())) for one in references]
+            shown = [one.shown[window][rows] for one in references]
+            share = np.max([held / size for held, size in zip(shown, sizes, strict=True)], axis=0)
+            for place in np.flatnonzero((numbers >= FEWEST) & (numbers > _RARE * tried * share)).tolist():
+                number = int(numbers[place])
+                log10_p = max(
+                    log10_tail(number, tried, int(own[place]), size) for own, size in zip(shown, sizes, strict=True)
+                )
+                lifted = lift(number, tried, int(shown[0][place]), sizes[0])
+                likely.append((log10_p, lifted, window, place, shows[place], words[alike[place] > 0]))
+        limit = log10(LEVEL / max(1, tests))
+        patterns: list[FieldPattern] = []
+        masks: set[int] = set()
+        for log10_p, lifted, window, place, shows, words in sorted(likely, key=lambda one: (one[0], *one[2:4])):
+            mask = sum(1 << int(group) for group in np.flatnonzero(shows))
+            if log10_p > limit or mask in masks:
+                continue
+            masks.add(mask)
+            names = [self.words[row] for row in rows[alike[place] > 0]]
+            said = _said(names, words.sum(axis=1).tolist())
+            if not _is_of_meaning(names, words) or (window == 0 and _is_one_class(said)):
+                continue
+            row = int(rows[place])
+            key = _KEYS + window * len(self.words) + row
+            candidate = Candidate(key, mask, log10_p, lifted, 0, self._showing(window, row))
+            patterns.append(FieldPattern(window, said, candidate, tests))
+        return patterns
+
+    def _read(self, prefixes: PrefixBatch) -> WordPlaces:
+        """The last word, and the last content words in the order of their first occurrence."""
+        known = np.array([self._rows.get(word, -1) for word in self._lexicon.words], np.int64)
+        features = prefixes.features
+        last = features.keys >> np.uint64(FAMILY_SHIFT) == Feature.WORD
+        numbers = (features.keys[last] & np.uint64((1 << FAMILY_SHIFT) - 1)).astype(np.int64)
+        of_last = prefixes.words.prefix
+        ago = prefixes.words.starts[of_last + 1] - np.arange(of_last.size)  # 1: the last content word
+        near = ago <= WINDOWS[-1]
+        prefix = np.concatenate([features.prefix[last], of_last[near]])
+        row = known[np.concatenate([numbers, prefixes.words.keys[near].astype(np.int64)])]
+        window = np.concatenate([np.zeros(numbers.size, np.int64), np.searchsorted(WINDOWS, ago[near])])
+        words = np.minimum(np.diff(prefixes.words.starts), np.array(WINDOWS)[:, None])
+        words[0] = np.bincount(features.prefix[last], minlength=words.shape[1])
+        order = np.argsort(prefix, kind="stable")
+        order = order[row[order] >= 0]
+        return WordPlaces(prefix[order], row[order], window[order], words)
+
+    def _refer(self, places: WordPlaces, chosen: Integers) -> Reference:
+        """Of the `chosen` prefixes."""
+        parts = [places.within(window) & np.isin(places.prefix, chosen) for window in range(len(WINDOWS))]
+        shown = [self._count_shown(places.prefix[there], places.row[there]) for there in parts]
+        return Reference(chosen.size, shown, places.words[:, chosen].mean(axis=1))
+
+    def _count_shown(self, prefix: Integers, row: Integers) -> Integers:
+        """How many prefixes show each word's field; prefix `prefix[i]` (ascending) holds the word of `row[i]`."""
+        counts = np.zeros(len(self.words), np.int64)
+        members, centres = self._fields.ravel(), np.repeat(np.arange(len(self.words)), self._fields.shape[1])
+        order = np.argsort(members, kind="stable")
+        order = order[members[order] >= 0]
+        starts = np.searchsorted(members[order], np.arange(len(self.words) + 1))
+        last = int(prefix.max(initial=-1))
+        for first in range(0, last + 1, _TOGETHER):
+            own = slice(*np.searchsorted(prefix, [first, first + _TOGETHER]))
+            index, flat = ranges(starts[row[own]], np.diff(starts)[row[own]])
+            shows = np.zeros((_TOGETHER, len(self.words)), np.bool_)
+            shows[prefix[own][index] - first, centres[order[flat]]] = True
+            counts += shows.sum(axis=0)
+        return counts
+
+    def _sort_by_row(self, places: WordPlaces, window: int) -> tuple[Integers, Integers]:
+        """The prefixes that hold each row's word are `prefixes[starts[row]:starts[row + 1]]`."""
+        there = places.within(window)
+        order = np.argsort(places.row[there], kind="stable")
+        starts = np.searchsorted(places.row[there][order], np.arange(len(self.words) + 1))
+        return starts, places.prefix[there][order]
+
+    def _showing(self, window: int, row: int) -> Integers:
+        """The prefixes of the background that show the field of a row."""
+        starts, prefixes = self._holding[window]
+        members = self._fields[row][self._fields[row] >= 0]
+        _, flat = ranges(starts[members], np.diff(starts)[members])
+        return np.unique(prefixes[flat])
+
+
+def _said(names: Sequence[str], numbers: Sequence[int]) -> tuple[str, ...]:
+    counted = Counter(dict(zip(names, numbers, strict=True)))
+    return tuple(sorted((name for name in names if counted[name]), key=lambda name: (-counted[name], name)))
+
+
+def _is_of_meaning(names: Sequence[str], words: NDArray[np.bool_]) -> bool:
+    """Whether two or more groups hold the field by others than the forms of its commonest word."""
+    stems: dict[str, NDArray[np.bool_]] = {}
+    for name, groups in zip(names, words, strict=True):
+        stem = name[:_STEM]
+        stems[stem] = stems[stem] | groups if stem in stems else groups
+    most = max(stems.values(), key=lambda groups: int(groups.sum()))
+    others = [groups for groups in stems.values() if groups is not most]
+    return bool(others) and int((reduce(np.logical_or, others) & ~most).sum()) >= 2
+
+
+def _is_one_class(words: Sequence[str]) -> bool:
+    """Whether a surface pattern says what the words have in common."""
+    return bool(set.intersection(*(set(CLASS_OF.get(word, ())) for word in words)))
