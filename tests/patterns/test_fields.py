@@ -12,8 +12,7 @@ import pytest
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns import PatternFinder
-from mnemoscope.patterns import fields as fields_module
-from mnemoscope.patterns.fields import FieldFinder, FieldPattern
+from mnemoscope.patterns.fields import FIRST_KEY, FieldFinder, FieldPattern
 from mnemoscope.patterns.finding import Pattern
 from mnemoscope.patterns.prefixes import PrefixBatch, read_prefixes
 from mnemoscope.patterns.significance import groups_of, log10_tail
@@ -92,7 +91,7 @@ def test_forms_of_one_word_and_words_of_one_class_are_no_field(tmp_path: Path) -
     background = [(sentence, 9) for sentence in range(50, 3000)]
     found = patterns_of(build(tmp_path / "a", sentences, layers=[layer], background=background, similar=alike))
     assert all(one.kind == "shallow" for own in found.values() for one in own)
-    assert any("wo" in one.description for one in found[0])
+    assert any("last word begins with w" in one.description for one in found[0])
     assert any("is a month" in one.description for one in found[1])
 
 
@@ -169,7 +168,7 @@ def test_fields_are_those_of_a_loop(tmp_path: Path) -> None:
         assert bool(own) is (least[0] <= limit)
         assert len({one.candidate.mask for one in own}) == len(own)
         for one in own:
-            word = fields_module_word(atlas, one)
+            word = centre_of(atlas, one)
             log10_p, ranks = slow[one.window, word]
             assert one.tests == len(slow)
             assert one.candidate.log10_p == pytest.approx(log10_p)
@@ -178,10 +177,10 @@ def test_fields_are_those_of_a_loop(tmp_path: Path) -> None:
             assert own[0].candidate.log10_p == pytest.approx(least[0])
 
 
-def fields_module_word(atlas: Atlas, one: FieldPattern) -> str:
+def centre_of(atlas: Atlas, one: FieldPattern) -> str:
     """The word at the middle of a field."""
     words = atlas.table("similar_words")["word"].to_list()
-    return str(words[(one.candidate.key - fields_module._KEYS) % len(words)])
+    return str(words[(one.candidate.key - FIRST_KEY) % len(words)])
 
 
 @pytest.mark.fast(0, full=1)

@@ -31,7 +31,7 @@ _RARE = 3.0
 _SAMPLED = 5_000
 """So many of a layer's prefixes stand for all."""
 _TOGETHER = 256
-_KEYS = 1 << 40
+FIRST_KEY = 1 << 40
 """Keys of fields begin here, above the numbers of words."""
 
 
@@ -157,11 +157,11 @@ class FieldFinder:
                 continue
             masks.add(mask)
             names = [self.words[row] for row in rows[alike[place] > 0]]
-            said = _said(names, words.sum(axis=1).tolist())
+            said = _name_held(names, words.sum(axis=1).tolist())
             if not _is_of_meaning(names, words) or (window == 0 and _is_one_class(said)):
                 continue
             row = int(rows[place])
-            key = _KEYS + window * len(self.words) + row
+            key = FIRST_KEY + window * len(self.words) + row
             candidate = Candidate(key, mask, log10_p, lifted, 0, self._showing(window, row))
             patterns.append(FieldPattern(window, said, candidate, tests))
         return patterns
@@ -221,7 +221,7 @@ class FieldFinder:
         return np.unique(prefixes[flat])
 
 
-def _said(names: Sequence[str], numbers: Sequence[int]) -> tuple[str, ...]:
+def _name_held(names: Sequence[str], numbers: Sequence[int]) -> tuple[str, ...]:
     counted = Counter(dict(zip(names, numbers, strict=True)))
     return tuple(sorted((name for name in names if counted[name]), key=lambda name: (-counted[name], name)))
 
