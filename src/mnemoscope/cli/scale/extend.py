@@ -29,7 +29,8 @@ def extend(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Make optional tables in a finished atlas, for the questions beyond the paper's; needs the model.
+    """Make optional tables in a finished atlas, for patterns and the questions beyond the paper's; needs the
+    model.
 
     The atlas stays as it is; extensions/manifest.json covers what is added. Ctrl-C saves; run it again to go on.
 
@@ -50,4 +51,5 @@ def extend(
         if names:
             print(f"{word}: {', '.join(names)}")
     if extension.made:
-        print(f"answer the questions again with `mnemoscope analyze {atlas}`")
+        patterns = " --patterns" if "similar_words" in extension.made else ""
+        print(f"answer the questions again with `mnemoscope analyze {atlas}{patterns}`")
