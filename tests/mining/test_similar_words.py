@@ -82,8 +82,8 @@ def test_an_older_atlas_gets_the_table_that_mining_makes(atlas: Atlas, model: La
     made = (older / "similar_words.parquet").read_bytes()
     assert extend(older, model, ["similar_words"]).kept == ("similar_words",)
     document = read_object(older / "manifest.json")
-    (older / "similar_words.parquet").unlink()
-    (older / "manifest.json").unlink()
+    for name in ("similar_words.parquet", "patterns.parquet", "labels.parquet", "manifest.json"):
+        (older / name).unlink()
     shutil.rmtree(older / "analyses")
     seal(older, {name: value for name, value in document.items() if name not in ("files", "package", "schema")})
     assert not open_atlas(older).has("similar_words")
