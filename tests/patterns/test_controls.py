@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mnemoscope.patterns.finding import write_patterns
+from mnemoscope.patterns import write_patterns
 from mnemoscope.patterns.word_lists import is_stop_word
 from support.pattern_atlas import Place, build, random_places, real_sentences
 

@@ -3,8 +3,14 @@
 Several processes can share the layers: `write_words` first, `join_patterns` last.
 """
 
-from mnemoscope.patterns.finding import PatternFinder, write_patterns
-from mnemoscope.patterns.layer_files import join_patterns, open_finder, write_layer_patterns, write_words
+from mnemoscope.patterns.finding import PatternFinder
+from mnemoscope.patterns.layer_files import (  # fmt: skip
+    join_patterns,
+    open_finder,
+    write_layer_patterns,
+    write_patterns,
+    write_words,
+)
 
 __all__ = [
     "PatternFinder",

@@ -31,6 +31,7 @@ _RARE = 3.0
 _SAMPLED = 5_000
 """So many of a layer's prefixes stand for all."""
 _TOGETHER = 256
+"""Prefixes whose fields are counted at once."""
 FIRST_KEY = 1 << 40
 """Keys of fields begin here, above the numbers of words."""
 

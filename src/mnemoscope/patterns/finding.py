@@ -1,10 +1,6 @@
-"""Finds the patterns of an atlas layer by layer, describes them in words, and writes patterns.parquet.
+"""Finds the patterns of an atlas layer by layer, and describes them in words. The same atlas gives the same rows."""
 
-The same atlas gives the same rows. patterns.parquet can be made again at any time, so its hash is in the manifest of
-`analyses/`, not in the atlas's own.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log10
 from typing import Any
@@ -13,14 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.experts import with_experts
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns.fields import FieldFinder, FieldPattern
-from mnemoscope.patterns.labels import write_labels
 from mnemoscope.patterns.memory_patterns import explained_tokens, semantic_patterns, shallow_patterns
 from mnemoscope.patterns.prefixes import COMMON, PrefixBatch, number_words, read_background, read_prefixes
 from mnemoscope.patterns.significance import Candidate, Documents, count_shared, groups_of
@@ -42,27 +35,6 @@ class Pattern:
     triggers: list[int]
     lift: float
     log10_p: float
-
-
-def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
-    """Writes patterns.parquet; returns the number of patterns. Raises AtlasUnfinished, AtlasDamaged, StoreFailed."""
-    total, done = sum(atlas.memories(layer) for layer in atlas.layers), 0
-    progress("patterns", 0, total, "memories")
-    finder = PatternFinder(atlas)
-    patterns: list[Pattern] = []
-    for layer in atlas.layers:
-        patterns += finder.of_layer(layer)
-        done += atlas.memories(layer)
-        progress("patterns", done, total, "memories")
-    return store_patterns(atlas, columns_of(atlas, patterns))
-
-
-def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
-    """Writes patterns.parquet and labels.parquet; returns the number of patterns. Raises StoreFailed."""
-    kind = TABLES["patterns"]
-    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
-    record_hashes(atlas, "analyses", [kind.path(), write_labels(atlas)])
-    return len(columns["pattern"])
 
 
 def columns_of(atlas: Atlas, patterns: Iterable[Pattern]) -> dict[str, Any]:

@@ -1,23 +1,51 @@
-"""Finds patterns one layer at a time, in any order and in any process, and joins them into patterns.parquet.
+"""Writes patterns.parquet: at once, or one layer at a time, in any order and in any process, joined at the end.
+
+It can be made again at any time, so its hash is in the manifest of `analyses/`, not in the atlas's own.
 
 Words are numbered first, in one pass over all layers, since their numbers order ties between patterns. One file per
 layer lies in the atlas's work folder. Only `join_patterns` needs a finished atlas.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import WORK
-from mnemoscope.atlas.schema import schema_error
+from mnemoscope.atlas.schema import TABLES, schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.patterns.finding import PatternFinder, columns_of, store_patterns, words_of
+from mnemoscope.patterns.finding import Pattern, PatternFinder, columns_of, words_of
+from mnemoscope.patterns.labels import write_labels
 
 _WORDS, _LAYER = f"{WORK}/pattern-words.json", f"{WORK}/patterns-{{:03d}}.parquet"
+
+
+def write_patterns(atlas: Atlas, *, progress: Progress = ignore_progress) -> int:
+    """Writes patterns.parquet; returns the number of patterns. Raises AtlasUnfinished, AtlasDamaged, StoreFailed."""
+    total, done = sum(atlas.memories(layer) for layer in atlas.layers), 0
+    progress("patterns", 0, total, "memories")
+    finder = PatternFinder(atlas)
+    patterns: list[Pattern] = []
+    for layer in atlas.layers:
+        patterns += finder.of_layer(layer)
+        done += atlas.memories(layer)
+        progress("patterns", done, total, "memories")
+    return store_patterns(atlas, columns_of(atlas, patterns))
+
+
+def store_patterns(atlas: Atlas, columns: Mapping[str, Any]) -> int:
+    """Writes patterns.parquet and labels.parquet; returns the number of patterns. Raises StoreFailed."""
+    kind = TABLES["patterns"]
+    write_table(atlas.path / kind.path(), columns, name=kind.name, provenance=atlas.manifest.provenance)
+    record_hashes(atlas, "analyses", [kind.path(), write_labels(atlas)])
+    return len(columns["pattern"])
 
 
 def write_words(atlas: Atlas, *, progress: Progress = ignore_progress) -> None:
