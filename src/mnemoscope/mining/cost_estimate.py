@@ -45,8 +45,10 @@ _ROLES, _ATTENTION = 1.0, 0.8
 """The seconds of roles and attention, of those of values and neighbours, and of predictions: measured on SmolLM2-135M
 (docs/log).
 """
-_PATTERNS = 500
-"""Memories per second for finding patterns, on one core: 46,080 of SmolLM2 in 92 s (docs/log)."""
+_PATTERNS = 250
+"""Memories per second for finding patterns, on one core: of SmolLM2 500 before fields of meaning, which take as long as
+the rest (docs/log).
+"""
 
 
 @dataclass(frozen=True)

@@ -130,33 +130,36 @@ class FieldFinder:
         inside = rows[at] == fields
         alike = np.zeros((rows.size, rows.size), np.float32)
         alike[np.nonzero(inside)[0], at[inside]] = 1
-        likely: list[tuple[float, float, int, int, NDArray[np.bool_], NDArray[np.bool_]]] = []
-        tests = 0
-        for window in range(len(WINDOWS)):
+        held_in = np.zeros((len(WINDOWS), rows.size, counts.size), np.bool_)
+        for window, words in enumerate(held_in):
             there = held.within(window)
-            words = np.zeros((rows.size, counts.size), np.bool_)
             words[which[there], held.prefix[there]] = True
-            shows = (alike @ words) > 0
-            numbers = shows[:, counts].sum(axis=1)
-            tests += int((numbers > 0).sum())
-            sizes = [one.alike(window, float(held.words[window, counts].mean())) for one in references]
-            shown = [one.shown[window][rows] for one in references]
-            share = np.max([held / size for held, size in zip(shown, sizes, strict=True)], axis=0)
-            for place in np.flatnonzero((numbers >= FEWEST) & (numbers > _RARE * tried * share)).tolist():
-                number = int(numbers[place])
-                log10_p = max(
-                    log10_tail(number, tried, int(own[place]), size) for own, size in zip(shown, sizes, strict=True)
-                )
-                lifted = lift(number, tried, int(shown[0][place]), sizes[0])
-                likely.append((log10_p, lifted, window, place, shows[place], words[alike[place] > 0]))
+        shows_in = (alike @ held_in) > 0
+        numbers = shows_in[:, :, counts].sum(axis=2)
+        tests = int(np.count_nonzero(numbers))
         limit = log10(LEVEL / max(1, tests))
+        likely: list[tuple[float, int, int, float]] = []
+        for window, number_of in enumerate(numbers):
+            words_there = float(held.words[window, counts].mean())
+            compared = [(one.shown[window][rows], one.alike(window, words_there)) for one in references]
+            share = np.max([shown / size for shown, size in compared], axis=0)
+            for place in np.flatnonzero((number_of >= FEWEST) & (number_of > _RARE * tried * share)).tolist():
+                number, log10_p = int(number_of[place]), -np.inf
+                for shown, size in reversed(compared):  # the layer's own, which most fail
+                    log10_p = max(log10_p, log10_tail(number, tried, int(shown[place]), size))
+                    if log10_p > limit:
+                        break
+                else:
+                    shown, size = compared[0]
+                    likely.append((log10_p, window, place, lift(number, tried, int(shown[place]), size)))
         patterns: list[FieldPattern] = []
         masks: set[int] = set()
-        for log10_p, lifted, window, place, shows, words in sorted(likely, key=lambda one: (one[0], *one[2:4])):
-            mask = sum(1 << int(group) for group in np.flatnonzero(shows))
-            if log10_p > limit or mask in masks:
+        for log10_p, window, place, lifted in sorted(likely):
+            mask = sum(1 << int(group) for group in np.flatnonzero(shows_in[window, place]))
+            if mask in masks:
                 continue
             masks.add(mask)
+            words = held_in[window, alike[place] > 0]
             names = [self.words[row] for row in rows[alike[place] > 0]]
             said = _name_held(names, words.sum(axis=1).tolist())
             if not _is_of_meaning(names, words) or (window == 0 and _is_one_class(said)):
