@@ -146,7 +146,7 @@ def test_the_seconds_of_a_large_text_are_worked_out_by_hand() -> None:
         # 4,000 prefixes of 5 tokens, and two products of each layer.
         "predictions": 4_000 * (5 + 2 * 2 * 0.25),
         "attention": pytest.approx(0.8 * 4_000 * (5 + 2 * 2 * 0.25)),
-        "patterns": 2_100 / 500,
+        "patterns": 2_100 / 250,
     }
 
 
