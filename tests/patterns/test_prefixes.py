@@ -11,7 +11,7 @@ import pytest
 
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.finding import describe, describe_words, quote
-from mnemoscope.patterns.prefixes import PrefixBatch, read_background, read_prefixes
+from mnemoscope.patterns.prefixes import PrefixBatch, count_longer, read_background, read_prefixes
 from mnemoscope.patterns.significance import count_shared, groups_of
 from mnemoscope.patterns.surface import Feature, read_spelling, split_key
 from mnemoscope.patterns.words import Lexicon
@@ -161,7 +161,7 @@ def test_a_background_in_classes_of_richness() -> None:
     assert background.words.showing(2).tolist() == [2, 3, 4]
     assert background.words.showing(4).tolist() == [4]
     assert background.words.showing(9).tolist() == []
-    assert [background.longer(than) for than in range(6)] == [5, 4, 3, 2, 1, 0]
+    assert count_longer(background.lengths, np.arange(6)).tolist() == [5, 4, 3, 2, 1, 0]
 
 
 def test_a_background_without_words_or_prefixes() -> None:
@@ -170,7 +170,8 @@ def test_a_background_without_words_or_prefixes() -> None:
     assert background.words.count_of(np.array([3], dtype=np.uint64)).tolist() == [0]
     assert background.words.showing(3).tolist() == []
     nothing = read_background(prefixes_of([]))
-    assert (nothing.size, nothing.longer(0), nothing.mean_weights.tolist()) == (0, 0, [0.0])
+    longer = count_longer(nothing.lengths, np.arange(1)).tolist()
+    assert (nothing.size, longer, nothing.mean_weights.tolist()) == (0, [0], [0.0])
 
 
 def test_words_that_do_not_count_leave_the_others_where_they_are() -> None:

@@ -5,7 +5,6 @@ A field is a word of the triggers and the words like it. Every such field is tes
 corrected for their number.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.patterns.prefixes import PrefixBatch
-from mnemoscope.patterns.significance import COMPANY, FEWEST, LEVEL, Candidate, Groups, lift, log10_tail
+from mnemoscope.patterns.significance import COMPANY, FEWEST, LEVEL, Candidate, Groups, lift, log10_tail, mask_of
 from mnemoscope.patterns.surface import FAMILY_SHIFT, Feature
 from mnemoscope.patterns.word_lists import CLASS_OF
 from mnemoscope.patterns.words import Integers, Lexicon, ranges
@@ -97,9 +96,12 @@ class FieldFinder:
             raise AtlasDamaged(f"{atlas.path}: similar_words names row {self._fields.max()} of {len(self.words)}")
         if not self.words:
             return
+        centre, place = np.nonzero(self._fields >= 0)
+        self._centres = self._by_row(self._fields[centre, place], centre)
         places = self._read(background)
         self._random = self._refer(places, np.arange(background.end.size))
-        self._holding = [self._sort_by_row(places, window) for window in range(len(WINDOWS))]
+        there = [places.within(window) for window in range(len(WINDOWS))]
+        self._holding = [self._by_row(places.row[held], places.prefix[held]) for held in there]
 
     def of_layer(self, groups: Groups, prefixes: PrefixBatch) -> Iterator[tuple[int, list[FieldPattern]]]:
         """The index of each memory with fields, and these, the least probable first."""
@@ -155,7 +157,7 @@ class FieldFinder:
         patterns: list[FieldPattern] = []
         masks: set[int] = set()
         for log10_p, window, place, lifted in sorted(likely):
-            mask = sum(1 << int(group) for group in np.flatnonzero(shows_in[window, place]))
+            mask = mask_of(shows_in[window, place])
             if mask in masks:
                 continue
             masks.add(mask)
@@ -197,25 +199,20 @@ class FieldFinder:
     def _count_shown(self, prefix: Integers, row: Integers) -> Integers:
         """How many prefixes show each word's field; prefix `prefix[i]` (ascending) holds the word of `row[i]`."""
         counts = np.zeros(len(self.words), np.int64)
-        members, centres = self._fields.ravel(), np.repeat(np.arange(len(self.words)), self._fields.shape[1])
-        order = np.argsort(members, kind="stable")
-        order = order[members[order] >= 0]
-        starts = np.searchsorted(members[order], np.arange(len(self.words) + 1))
+        starts, centres = self._centres
         last = int(prefix.max(initial=-1))
         for first in range(0, last + 1, _TOGETHER):
             own = slice(*np.searchsorted(prefix, [first, first + _TOGETHER]))
             index, flat = ranges(starts[row[own]], np.diff(starts)[row[own]])
             shows = np.zeros((_TOGETHER, len(self.words)), np.bool_)
-            shows[prefix[own][index] - first, centres[order[flat]]] = True
+            shows[prefix[own][index] - first, centres[flat]] = True
             counts += shows.sum(axis=0)
         return counts
 
-    def _sort_by_row(self, places: WordPlaces, window: int) -> tuple[Integers, Integers]:
-        """The prefixes that hold each row's word are `prefixes[starts[row]:starts[row + 1]]`."""
-        there = places.within(window)
-        order = np.argsort(places.row[there], kind="stable")
-        starts = np.searchsorted(places.row[there][order], np.arange(len(self.words) + 1))
-        return starts, places.prefix[there][order]
+    def _by_row(self, row: Integers, values: Integers) -> tuple[Integers, Integers]:
+        """Starts and values in order: the values that stand beside a row are `ordered[starts[row]:starts[row + 1]]`."""
+        order = np.argsort(row, kind="stable")
+        return np.searchsorted(row[order], np.arange(len(self.words) + 1)), values[order]
 
     def _showing(self, window: int, row: int) -> Integers:
         """The prefixes of the background that show the field of a row."""
@@ -226,8 +223,8 @@ class FieldFinder:
 
 
 def _name_held(names: Sequence[str], numbers: Sequence[int]) -> tuple[str, ...]:
-    counted = Counter(dict(zip(names, numbers, strict=True)))
-    return tuple(sorted((name for name in names if counted[name]), key=lambda name: (-counted[name], name)))
+    held = sorted((-number, name) for name, number in zip(names, numbers, strict=True) if number)
+    return tuple(name for _, name in held)
 
 
 def _is_of_meaning(names: Sequence[str], words: NDArray[np.bool_]) -> bool:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from math import log10
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mnemoscope.patterns.fields import FieldPattern
-from mnemoscope.patterns.prefixes import Background, PrefixBatch, postings
+from mnemoscope.patterns.prefixes import Background, PrefixBatch, count_longer, postings
 from mnemoscope.patterns.significance import (  # fmt: skip
     COMPANY,
     FEWEST,
@@ -24,6 +23,7 @@ from mnemoscope.patterns.significance import (  # fmt: skip
     count_shared,
     lift,
     log10_tail,
+    mask_of,
     merge,
     spread_pairs,
 )
@@ -50,14 +50,13 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
     least = window_offsets(shared.key)
     held = background.features.count_of(shared.key)
     farthest = int(least.max(initial=0)) + 1
-    longer = np.array([background.longer(than) for than in range(farthest)])[least]
+    longer = count_longer(background.lengths, np.arange(farthest))[least]
     eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, shared.memory]
     average = shared.count * longer <= eligible * held
     among = eligible_among = None
     if groups.memories.size >= COMPANY:
         among = postings(prefixes.features).count_of(shared.key)
-        lengths = np.sort(prefixes.length)
-        eligible_among = (lengths.size - np.searchsorted(lengths, np.arange(farthest), side="right"))[least]
+        eligible_among = count_longer(np.sort(prefixes.length), np.arange(farthest))[least]
     unlikely: dict[int, list[Candidate]] = {}
     for index in np.flatnonzero((shared.count >= FEWEST) & ~average).tolist():
         memory = int(shared.memory[index])
@@ -171,7 +170,3 @@ def _topic_candidate(number: int, topic: Topic, *, found: TopicVocabulary, backg
     share = (topic.groups & found.counted).sum() / found.counted.sum()
     rate = max(rate, (shown.size + 1) / (background.size + 1))
     return Candidate(-1 - number, mask_of(topic.groups), topic.log10_p, float(share / rate), 0, shown)
-
-
-def mask_of(groups: NDArray[np.bool_]) -> int:
-    return sum(1 << int(group) for group in np.flatnonzero(groups))

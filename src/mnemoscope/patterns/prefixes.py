@@ -200,11 +200,13 @@ class Background:
     mean_weights: Floats
     """[words + 1]: the same over all classes."""
 
-    def longer(self, than: int) -> int:
-        return self.size - int(np.searchsorted(self.lengths, than, side="right"))
-
     def class_of(self, words: Integers) -> Integers:
         return np.searchsorted(self.cuts, words, side="right")
+
+
+def count_longer(lengths: Integers, than: Integers) -> Integers:
+    """How many of the ascending `lengths` are greater than each of `than`."""
+    return lengths.size - np.searchsorted(lengths, than, side="right")
 
 
 def read_background(prefixes: PrefixBatch) -> Background:

@@ -177,6 +177,10 @@ class Candidate:
     shown: NDArray[np.int64]
 
 
+def mask_of(groups: NDArray[np.bool_]) -> int:
+    return sum(1 << int(group) for group in np.flatnonzero(groups))
+
+
 def merge(
     candidates: Sequence[Candidate], *, groups: int, background: int, limit: float, first: Sequence[Candidate] = ()
 ) -> list[Candidate]:
