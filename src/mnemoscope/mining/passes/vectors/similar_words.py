@@ -59,14 +59,12 @@ def word_forms(texts: Sequence[str], counts: NDArray[np.int64]) -> dict[str, lis
 def similar_rows(embeddings: Tensor, forms: Sequence[Sequence[int]]) -> list[list[int]]:
     """Of each word, whose tokens are `forms`, the numbers of the words like it, the most similar first."""
     flat = torch.tensor([token for own in forms for token in own])
-    which = torch.tensor([number for number, own in enumerate(forms) for _ in own])
     rows = embeddings[flat.to(embeddings.device)].double().cpu()
     rows -= rows.mean(0)
     directions = torch.linalg.eigh(rows.T @ rows).eigenvectors  # the greatest last
     shared = directions[:, -max(1, min(_SHARED_DIRECTIONS, rows.shape[1] // 8)) :]
     rows = normalize(rows - (rows @ shared) @ shared.T, dim=1)
-    sums = torch.zeros(len(forms), rows.shape[1], dtype=rows.dtype).index_add_(0, which, rows)
-    words = normalize(sums, dim=1).float()
+    words = normalize(torch.stack([own.sum(0) for own in rows.split([len(own) for own in forms])]), dim=1).float()
     similar: list[list[int]] = []
     for begin in range(0, len(words), _TOGETHER):
         cosines = words[begin : begin + _TOGETHER] @ words.T
