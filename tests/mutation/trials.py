@@ -189,7 +189,7 @@ class Tree:
         return (self._folder / "output").read_text(encoding="utf-8", errors="replace")
 
 
-CHOSEN = "not slow and not full and not real"
+CHOSEN = "not slow and not real" + ("" if os.environ.get("FULL") else " and not full")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-m", CHOSEN, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 

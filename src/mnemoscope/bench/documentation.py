@@ -1,4 +1,4 @@
-"""Measures the built-in model and GPT-2's shape on the standard library's documentation, and the value pass."""
+"""Measures a model, or GPT-2's shape, on the standard library's documentation, and the value pass."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _ROUNDS = 5
 def measure_text(
     name: str, *, device: torch.device, dtype: str, rounds: int, warm: int, progress: Progress = ignore_progress
 ) -> dict[str, Any]:
-    """All figures of one model, `builtin` or `gpt2-small`; in float32 also the gain and the changes of bfloat16."""
+    """All figures of one model, as in named_model; in float32 also the gain and the changes of bfloat16."""
     model = named_model(name, dtype, device)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         copy = prepare(
@@ -62,9 +62,10 @@ def measure_text(
 
 
 def named_model(name: str, dtype: str, device: torch.device) -> LanguageModel:
-    if name == "builtin":
-        return load_model("builtin:pydocs", dtype=dtype, device=device)
-    return random_model(name, dtype=dtype, device=device)
+    """The random `gpt2-small`, the built-in model as `builtin`, or any other by its specification."""
+    if name == "gpt2-small":
+        return random_model(name, dtype=dtype, device=device)
+    return load_model("builtin:pydocs" if name == "builtin" else name, dtype=dtype, device=device)
 
 
 def value_rate(model: LanguageModel, *, layers: int = 2) -> dict[str, float]:

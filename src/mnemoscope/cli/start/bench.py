@@ -9,16 +9,14 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 
-_MODELS = ("builtin", "gpt2-small", "8b", "experts", "both")
-
 
 def bench(
     model: Annotated[
         str,
         typer.Option(
-            metavar="|".join(_MODELS),
-            help="The built-in model, a random one of GPT-2's or of Llama 3 8B's shape, a small random mixture of"
-            " experts, or the first two.",
+            metavar="SPEC|gpt2-small|8b|experts|both",
+            help="A model as in mine (builtin: the built-in one), a random one of GPT-2's or of Llama 3 8B's shape, a"
+            " small random mixture of experts; both: builtin and gpt2-small.",
         ),
     ] = "both",
     rounds: Annotated[int, typer.Option(metavar="N", help="Groups of four batches that are timed.")] = 10,
@@ -38,7 +36,6 @@ def bench(
 
     Example: mnemoscope bench --model builtin
     """
-    arg.one_of(_MODELS, model=model)
     if dtype is not None:
         arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, rounds=rounds, warm=warm)
