@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
+    from mnemoscope.attribution import attribute
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
@@ -26,6 +27,7 @@ __all__ = [
     "LanguageModel",
     "MemoryId",
     "answer",
+    "attribute",
     "chart",
     "errors",
     "extend",
@@ -41,6 +43,7 @@ __all__ = [
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
+    "attribution": ("attribute",),
     "show.figures.sections": ("chart",),
     "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),

@@ -10,7 +10,7 @@ import torch
 from mining.conftest import byte_tokenizer
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.alternatives import draw_alternatives, stand
-from mnemoscope.auditing.carriers import direct_effects, without
+from mnemoscope.auditing.carriers import string_effects, without
 from mnemoscope.auditing.likelihoods import likelihoods
 from mnemoscope.auditing.recall import plants_of, recall
 from mnemoscope.errors import MnemoscopeError, OptionError, PromptError
@@ -56,7 +56,7 @@ def test_a_direct_effect_is_what_the_logits_gain_behind_a_frozen_norm(family: st
     """Memory by memory: the value, through the block's and the final norm with the scale that they had, on the head."""
     model = tiny(family)
     tokens = [40, 41, 42, 43]
-    found = direct_effects(model, tokens)
+    found = string_effects(model, tokens)
     effects = _slow_effects(model, tokens)
     for own, expected in zip(found, effects, strict=True):
         assert own.numpy() == pytest.approx(expected, abs=2e-5, rel=2e-3)

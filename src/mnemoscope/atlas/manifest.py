@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from glob import glob
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from mnemoscope.foundation.files import (
     write_json,
 )
 from mnemoscope.foundation.options.model_options import NAMED, ModelOptions, display_name
+from mnemoscope.foundation.origin import package_version
 
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
@@ -127,7 +127,7 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     if "part" in manifest:
         covered += [path.relative_to(directory).as_posix() for path in (directory / STATE).rglob("*") if path.is_file()]
     files = {path: file_entry(directory / path) for path in sorted(covered)}
-    whole = {**manifest, "schema": SCHEMA_VERSION, "package": _package_version(), "files": files}
+    whole = {**manifest, "schema": SCHEMA_VERSION, "package": package_version(), "files": files}
     data = json_bytes(whole)
     if faults := form_faults(whole):
         raise AtlasDamaged(faults[0])
@@ -136,13 +136,6 @@ def seal(directory: Path, manifest: dict[str, Any]) -> None:
     with storing(directory):
         (directory / UNFINISHED).unlink(missing_ok=True)
         flush(directory)
-
-
-def _package_version() -> str:
-    try:
-        return version("mnemoscope")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def read_manifest(directory: Path) -> Manifest:

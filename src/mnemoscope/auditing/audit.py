@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
-from mnemoscope.auditing.carriers import direct_effects, strongest, without
+from mnemoscope.auditing.carriers import string_effects, strongest, without
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.sources.pydocs import documents
@@ -196,7 +196,7 @@ def _audit_string(
     after = None
     if model.linear_head:
         tick()
-        effects = direct_effects(model, tokens)
+        effects = string_effects(model, tokens)
         carriers = _carriers(model, effects, tokens, own, options.candidates, tick)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
         controls = _controls(model, chosen, tokens, options.seed)

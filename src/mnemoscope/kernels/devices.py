@@ -22,6 +22,12 @@ def device_name(device: torch.device) -> str:
     return f"cpu {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else device.type
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; CUDA and CPU word it differently."""
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
 def join_names(*devices: str) -> str:
     return " + ".join(sorted({name for device in devices for name in split_names(device)}))
 

@@ -293,11 +293,11 @@ class LanguageModel:
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
     @held
-    def backbone(self, ids: Tensor, *, stop_after: int | None = None) -> Tensor | None:
+    def backbone(self, ids: Tensor, *, stop_after: int | None = None, gradients: bool = False) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
         Uses no attention mask: padding on the right is harmless in a causal model. With `stop_after` it ends at that
-        layer's coefficients and returns None.
+        layer's coefficients and returns None. With `gradients` what hooks put in may require its gradient.
         """
         anatomy = self.anatomy
         with Taps(own_thread=True) as taps:
@@ -306,7 +306,8 @@ class LanguageModel:
             if anatomy.backbone is None:
                 taps.enters(anatomy.head, _reach)
             try:
-                return self._forward(anatomy.model if anatomy.backbone is None else anatomy.backbone, ids)
+                whole = anatomy.model if anatomy.backbone is None else anatomy.backbone
+                return self._forward(whole, ids, gradients=gradients)
             except _Reached as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -315,9 +316,9 @@ class LanguageModel:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()
 
-    def _forward(self, module: nn.Module, ids: Tensor) -> Tensor:
+    def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids)
+        return run(module, ids, gradients=gradients)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that does not exist."""

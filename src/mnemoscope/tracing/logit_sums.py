@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
-from mnemoscope.models.forward.attention import Part, eager_attention, find_attention, read_attention
+from mnemoscope.models import LanguageModel, read_blocks, read_final
+from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
+from mnemoscope.tracing.scoring.logit_parts import LogitSplitter, StreamParts, attended_positions
 
 SHOWN = 5
 
@@ -69,36 +69,21 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     """For each position, the sum behind the predicted token's logit; active changes (`intervene`) apply."""
     own = model.reading.own(len(tokens))
     attention = find_attention(model)
-    parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
-    streams: dict[int, LayerStreams] = {}
-    weights: dict[int, Tensor] = {}
+    parts = StreamParts[None](model, lambda tensor: tensor[0, own], weigh=Tensor.float)
     final: list[Tensor] = []
-
-    def note(layer: int, part: Part, tensor: Tensor) -> None:
-        if part == "weights":
-            weights[layer] = tensor[0, :, own].transpose(0, 1).float().to(model.device)
-        else:
-            parts[layer][part] = tensor[0, own].clone()
-
-    def keep(layer: int, block: Block) -> None:
-        ffn = [tensor[0, own].clone() for tensor in ffn_streams(model, layer, block)]
-        attended = None if layer not in weights else attended_positions(weights[layer])
-        streams[layer] = LayerStreams.of(parts[layer], ffn, attended).on(model.device)
-
     with (
         torch.inference_mode(),
         eager_attention(model),
-        read_attention(model, attention, note),
-        read_blocks(model, keep),
+        read_attention(model, attention, parts.note),
+        read_blocks(model, parts.keep),
         read_final(model, lambda stream: final.append(stream[0, own].clone().to(model.device))),
     ):
         model.backbone(ids_of(model, tokens))
     logits = TokenLogits(model)
     kinds = [logits.of_tokens(final[0], torch.tensor(predicted)), logits.of_mean(final[0])]
-    embedding = parts[-1]["input"].to(model.device)
-    split = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), embedding, streams, final[0])
-    looked = {layer: most_attended(model, tokens, rows) for layer, rows in weights.items()}
-    counted = {layer: one.attended.tolist() for layer, one in streams.items() if one.attended is not None}
+    split = LogitSplitter(model, attention).split(LogitDirections.stack(kinds), parts.embedding, parts.layers, final[0])
+    looked = {layer: most_attended(model, tokens, rows) for layer, rows in parts.weighed.items()}
+    counted = {layer: attended_positions(rows).tolist() for layer, rows in parts.weighed.items()}
     ffn, above = split.ffn[:, 0].tolist(), (split.ffn[:, 0] - split.ffn[:, 1]).tolist()
     mixed, mixed_above = split.attention[:, 0].tolist(), (split.attention[:, 0] - split.attention[:, 1]).tolist()
 
@@ -110,7 +95,7 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
             looked[layer][j] if layer in looked else (),
         )  # fmt: skip
 
-    whole = torch.stack([split.logit, split.embedding, split.bias, split.other])
+    whole = torch.stack([split.logit, split.embedding, split.bias, split.other.sum(0)])
     sums = torch.cat([whole[:, 0], whole[:, 0] - whole[:, 1]]).T.tolist()
     each = range(model.sizes.layers)
     return tuple(

@@ -22,10 +22,9 @@ from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
-from mnemoscope.models.forward.attention import BlockAttention, Part, eager_attention, find_attention, read_attention
-from mnemoscope.models.forward.hooks import Block
+from mnemoscope.models.forward.attention import BlockAttention, eager_attention, find_attention, read_attention
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits
-from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, attended_positions, ffn_streams
+from mnemoscope.tracing.scoring.logit_parts import LayerStreams, LogitSplitter, StreamParts
 
 SPLIT_LOGITS = ("", "_mean", "_other")
 """The logits split: the final token's, the mean, and another prefix's final token's."""
@@ -67,52 +66,35 @@ class AttentionPass:
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Runs one forward in `eager_attention`; raises NotFinite."""
         model = self._model
-        parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
-        attended: dict[int, Tensor] = {}
-        streams: dict[int, LayerStreams] = {}
-
-        def note(layer: int, part: Part, tensor: Tensor) -> None:
-            if part == "weights":
-                attended[layer] = attended_positions(batch.at(tensor.transpose(1, 2)))
-            else:
-                parts[layer][part] = batch.at(tensor)
-
-        def keep(layer: int, block: Block) -> None:
-            ffn = [batch.at(tensor) for tensor in ffn_streams(model, layer, block)]
-            found = LayerStreams.of(parts[layer], ffn, attended.get(layer))
-            streams[layer] = found.on(model.device)
-
-        with read_attention(model, self._attention, note, own_thread=True):
-            last = batch.run(model, keep, self._plan.layers).to(model.device)
-        embedding = parts[-1]["input"].to(model.device)
-        found = self._split(batch.chosen, embedding, streams, last)
-        found |= self._project([streams[layer] for layer in self._plan.layers])
+        parts = StreamParts[None](model, batch.at)
+        with read_attention(model, self._attention, parts.note, own_thread=True):
+            last = batch.run(model, parts.keep, self._plan.layers).to(model.device)
+        found = self._split(batch.chosen, parts, last)
+        found |= self._project([parts.layers[layer] for layer in self._plan.layers])
         self._check(found, batch.chosen)
         return found
 
-    def _split(
-        self, chosen: NDArray[np.int64], embedding: Tensor, streams: Mapping[int, LayerStreams], last: Tensor
-    ) -> dict[str, NDArray[Any]]:
+    def _split(self, chosen: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
         token, other, following, elsewhere = (
             self._logits.of_tokens(last, torch.from_numpy(tokens[chosen]))
             for tokens in (self._final, self._other, self._next, self._other_next)
         )
         directions = [token, self._logits.of_mean(last), other, following, elsewhere]
-        parts = self._splitter.split(LogitDirections.stack(directions), embedding, streams, last)
+        parts = self._splitter.split(LogitDirections.stack(directions), kept.embedding, kept.layers, last)
         found: dict[str, Tensor] = {}
         for index, kind in enumerate(SPLIT_LOGITS):
-            own = (parts.embedding, parts.other, parts.bias, parts.logit)
+            own = (parts.embedding, parts.other.sum(0), parts.bias, parts.logit)
             for name, values in zip(("embedding", "rest", "bias", "final"), own, strict=True):
                 found[f"{name}_logit{kind}"] = values[index]
         for index, kind in enumerate((*SPLIT_LOGITS, *_OF_TEXT)):
             for name, layers in (("attention", parts.attention), ("ffn", parts.ffn)):
                 found[f"{name}_logit{kind}"] = layers[:, index].T
-        own_layers = [streams[layer] for layer in self._plan.layers]
+        own_layers = [kept.layers[layer] for layer in self._plan.layers]
         none = torch.zeros(len(chosen), dtype=torch.float64)
         for name, column in {
             "attention_norm": [torch.linalg.vector_norm(own.attention.double(), dim=-1) for own in own_layers],
             "ffn_norm": [torch.linalg.vector_norm(own.added.double(), dim=-1) for own in own_layers],
-            "attended": [none if own.attended is None else own.attended.cpu() for own in own_layers],
+            "attended": [kept.weighed.get(layer, none).cpu() for layer in self._plan.layers],
         }.items():
             found[name] = torch.stack(column, 1)
         return {name: values.cpu().numpy() for name, values in found.items()}

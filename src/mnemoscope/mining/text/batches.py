@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import MiningError
+from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel
 
 Items = TypeVar("Items")
@@ -99,15 +100,9 @@ def run_in_halves(step: Callable[[Items], object], items: Items, halves: Callabl
         step(items)
         return True
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     # Outside the handler: the error's traceback holds on to what filled the memory.
     for half in halves(items):
         run_in_halves(step, half, halves)
     return False
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed; CUDA and CPU word it differently."""
-    words = ("can't allocate memory", "out of memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)

@@ -31,14 +31,28 @@ REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, As
 
 
 @dataclass(frozen=True)
+class HeadOutput:
+    """How `count` heads enter the stream: side by side into the linear map `out`, whose output passes the norm `behind`
+    (None: no norm) and is multiplied by `factor`.
+    """
+
+    count: int
+    out: nn.Module
+    behind: nn.Module | None
+    factor: float
+
+
+@dataclass(frozen=True)
 class BlockAttention:
     """The attention of one block; all defaults for a block without. `weights` is the module that outputs the weights;
-    in a post-norm block `norm` reads the sum. If not `separable`, the attention's addition is unknown.
+    in a post-norm block `norm` reads the sum. If not `separable`, the attention's addition is unknown. `heads` is None
+    where they cannot be told apart.
     """
 
     separable: bool = False
     weights: nn.Module | None = None
     norm: nn.Module | None = None
+    heads: HeadOutput | None = None
 
 
 @contextmanager
@@ -105,7 +119,8 @@ class _Call:
     module: nn.Module
     taken: Tensor
     given: Tensor
-    weights: bool
+    heads: int
+    """Those of the attention weights that it also outputs; 0 without."""
 
 
 def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
@@ -137,23 +152,26 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
 def _note_call(
     calls: list[_Call], shape: tuple[int, ...], path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any
 ) -> None:
-    gives = isinstance(module, Attention) or _gives_weights(output, shape)
-    calls.append(_Call(path, module, taken, given, gives))
+    heads = module.heads if isinstance(module, Attention) else _heads_of(output, shape)
+    calls.append(_Call(path, module, taken, given, heads))
 
 
-def _gives_weights(output: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a module also outputs attention weights: causal rows that sum to 1, or to less with a sink."""
+def _heads_of(output: Any, shape: tuple[int, ...]) -> int:
+    """The heads of the attention weights that a module also outputs: causal rows that sum to 1, or to less with a sink;
+    0 without.
+    """
     weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     if not isinstance(weights, Tensor) or weights.dim() != 4:
-        return False
+        return 0
     rows = weights.float().sum(-1)
     fits = (weights.shape[0], *weights.shape[2:]) == (shape[0], shape[1], shape[1])
-    return bool(fits and (weights >= 0).all() and (rows < 1.01).all() and (weights.triu(1) == 0).all())
+    told = fits and (weights >= 0).all() and (rows < 1.01).all() and (weights.triu(1) == 0).all()
+    return weights.shape[1] if told else 0
 
 
 def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAttention:
     """How the attention of a block enters the stream, which is `before` it and `residual` after it."""
-    givers = [call for call in calls if call.weights]
+    givers = [call for call in calls if call.heads]
     # An outer module may return the weights of an inner one.
     inner = [call for call in givers if not any(other.path.startswith(f"{call.path}.") for other in givers)]
     if len(inner) != 1:
@@ -161,22 +179,40 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
     weights, path = inner[0].module, f"{inner[0].path}."
     around = [call for call in calls if path.startswith(f"{call.path}.") or call.path.startswith(path)]
     around += [call for call in calls if any(same(call.taken, one.given) for one in around)]
-    if any(_is_added(call.given, before, residual) for call in around):
-        return BlockAttention(True, weights)
-    for norm in calls:
-        sums = norm.taken.shape == before.shape and same(norm.given, residual)
-        if sums and any(_is_added(call.given, before, norm.taken) for call in around):
-            return BlockAttention(True, weights, norm.module)
+    for norm, after in [(None, residual), *((one, one.taken) for one in calls if _is_sum(one, before, residual))]:
+        for call in around:
+            factor = _factor_added(call.given, before, after)
+            if factor is not None:
+                heads = _heads(calls, inner[0], call, factor)
+                return BlockAttention(True, weights, None if norm is None else norm.module, heads)
     return BlockAttention(False, weights)
 
 
-def _is_added(given: Tensor, before: Tensor, after: Tensor) -> bool:
-    """Whether `after - before` is a multiple of `given`, apart from the stream's rounding, which may be larger."""
+def _is_sum(norm: _Call, before: Tensor, residual: Tensor) -> bool:
+    return norm.taken.shape == before.shape and same(norm.given, residual)
+
+
+def _heads(calls: Sequence[_Call], attention: _Call, added: _Call, factor: float) -> HeadOutput | None:
+    """The heads of an attention whose output, or the `added` norm of it, enters the stream times the factor."""
+    behind = None if same(added.given, attention.given) else added
+    if behind is not None and not same(behind.taken, attention.given):
+        return None
+    for call in calls:
+        inside = call.path.startswith(f"{attention.path}.") and same(call.given, attention.given)
+        if inside and not same(call.taken, call.given) and call.taken.shape[-1] % attention.heads == 0:
+            return HeadOutput(attention.heads, call.module, None if behind is None else behind.module, factor)
+    return None
+
+
+def _factor_added(given: Tensor, before: Tensor, after: Tensor) -> float | None:
+    """The factor on `given` in `after - before`, apart from the stream's rounding, which may be larger; else None."""
     if given.shape != after.shape:
-        return False
+        return None
     added, given = (after - before).float(), given.float()
-    factor = (given * added).sum() / given.square().sum().clamp_min(1e-30)
+    factor = float((given * added).sum() / given.square().sum().clamp_min(1e-30))
     rounding = 4 * torch.finfo(after.dtype).eps * float(after.abs().max())
     size = float(added.square().mean().sqrt())
     limit = 1e-4 if after.dtype == torch.float32 else HALF_TOLERANCE
-    return float((given * factor - added).abs().max()) <= limit * size + rounding
+    if float((given * factor - added).abs().max()) > limit * size + rounding:
+        return None
+    return 1.0 if abs(factor - 1.0) < limit else factor

@@ -99,10 +99,7 @@ def _run(routed: RoutedExperts, takes: list[Take], rows: Group) -> Tensor:
     for number, (a, b) in enumerate(pairwise(edges)):
         if b > a:
             activated = routed.activate(nn.functional.linear(inputs[places[a:b]], *routed.first_map(number)))
-            if rows.weights is None:
-                made[a:b] = activated
-            else:
-                torch.mul(activated, rows.weights[a:b, None], out=made[a:b])
+            made[a:b] = activated if rows.weights is None else activated * rows.weights[a:b, None]
     group = replace(rows, coefficients=made)
     for take in takes:
         group = take(group)

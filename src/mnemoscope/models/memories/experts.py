@@ -182,9 +182,12 @@ class MixtureFeedForward:
         def tap(entered: Tensor, group: Group) -> Tensor | None:
             wanted = wanted_of(group)
             if wanted is not None and group.weights is not None:
-                # Unchanged entries keep the activation itself, without the rounding of the weight.
-                weight = group.weights[:, None]
-                wanted = flat(entered).where(wanted == group.coefficients, (wanted / weight).where(weight != 0, 0))
+                # Unchanged entries keep the activation itself, without the rounding of the weight; the zero that is
+                # added to it has the gradient of what was put in.
+                weight = group.weights[:, None].where(group.weights[:, None] != 0, 1)
+                kept = flat(entered) + (wanted - group.coefficients) / weight
+                changed = (wanted / weight).where(group.weights[:, None] != 0, 0)
+                wanted = kept.where(wanted == group.coefficients, changed)
             return None if wanted is None else wanted.reshape(entered.shape)
 
         taps.enter_context(tap_experts(self.routed, take, looks=taps.act))

@@ -83,7 +83,7 @@ class AdaptiveInput(nn.Module):
 class Attention(nn.Module):
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
-        self._heads = heads
+        self.heads = heads
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(hidden, hidden) for _ in range(4))
 
     def forward(self, stream: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
     def _split_heads(self, vectors: Tensor) -> Tensor:
         batch, length, hidden = vectors.shape
-        return vectors.view(batch, length, self._heads, hidden // self._heads).transpose(1, 2)
+        return vectors.view(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
 
 
 class DecoderBlock(nn.Module):

@@ -137,10 +137,16 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
-def run(module: nn.Module, ids: Tensor) -> Tensor:
-    """The logits of a language model, or the last hidden states of a backbone."""
+def run(module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
+    """The logits of a language model, or the last hidden states of a backbone; with `gradients` hooks may require some
+    of what they put in.
+    """
     waits = ids.device.type != "cpu"
-    with torch.inference_mode(), suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext():
+    with ExitStack() as around:
+        around.enter_context(torch.inference_mode(not gradients))
+        around.enter_context(torch.set_grad_enabled(gradients))
+        for one in (suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext()):
+            around.enter_context(one)
         keywords = {"use_cache": False} if takes(module, "use_cache") else {}
         output = module(input_ids=ids, **keywords)
     if isinstance(output, Tensor):

@@ -68,6 +68,24 @@ def head_mean(model: LanguageModel) -> Tensor:
     return model.cache.get(head_mean, make)
 
 
+def known_rows(model: LanguageModel) -> Tensor:
+    """Which rows of the head have a token, `[vocab]`, on the CPU."""
+    return torch.tensor([bool(one) for one in model.vocabulary()[1]])
+
+
+def token_mean(model: LanguageModel) -> Tensor:
+    """The mean `[hidden']`, float64, of the rows of the head that have a token; cached in the model."""
+
+    def make() -> Tensor:
+        known = known_rows(model)
+        with torch.inference_mode(False), torch.no_grad():
+            if known.all():
+                return head_mean(model)
+            return model.head()[known.to(model.device)].mean(0, dtype=torch.float64)
+
+    return model.cache.get(token_mean, make)
+
+
 @final
 class TokenLogits:
     """Makes the directions of tokens' logits, and of the vocabulary's mean logit; make one per pass."""
@@ -93,18 +111,37 @@ class TokenLogits:
         vectors = head_mean(self._model).expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
+    def of_difference(self, stream: Tensor, token: int, other: int | None) -> LogitDirections:
+        """For each row of the final stream the logit of one token less that of the other, both as in `side`."""
+        (vectors, bias), (less, its_bias) = self.side(token), self.side(other)
+        count = len(stream)
+        return self._directions(stream, (vectors - less).expand(count, -1), (bias - its_bias).expand(count))
+
+    def side(self, token: int | None) -> tuple[Tensor, Tensor]:
+        """What `read` multiplies for a token's logit, `[hidden']`, and the head's bias, float64; None is the mean over
+        the rows of the head that have a token.
+        """
+        device = self._model.device
+        if token is None:
+            return token_mean(self._model).to(device), self._bias[known_rows(self._model).to(device)].mean()
+        return self._head.vectors_of(torch.tensor([token]))[0].to(device), self._bias[token]
+
+    def read(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
+        """The logits `[row]`, float64, of the head's directions for the final stream; keeps gradients."""
+        anatomy, read = self._model.anatomy, stream.to(self._model.dtype)
+        for module in (anatomy.final_norm, anatomy.project):
+            read = read if module is None else module(read)
+        return ((read.double() * vectors).sum(-1) + bias) * anatomy.logit_scale
+
     def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:
         """`vectors [row, hidden']` are the head's directions in its input; `bias [row]` is the head's."""
         anatomy = self._model.anatomy
         with torch.inference_mode():
-            read = stream.to(self._model.dtype)
-            for module in (anatomy.final_norm, anatomy.project):
-                read = read if module is None else module(read)
-            logit = (read.double() * vectors).sum(-1) + bias
+            logit = self.read(stream, vectors, bias)
             if self._matrix is not None:
                 offset = anatomy.project(torch.zeros_like(stream[:1], dtype=self._model.dtype))  # type: ignore[misc]
                 bias = bias + vectors @ offset[0].double()
                 vectors = vectors @ self._matrix.double()
             direction, added = self._norm.step_back(vectors, stream)
         scale = anatomy.logit_scale
-        return LogitDirections(direction * scale, (bias + added) * scale, logit * scale)
+        return LogitDirections(direction * scale, (bias + added) * scale, logit)

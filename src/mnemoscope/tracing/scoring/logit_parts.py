@@ -5,9 +5,9 @@ stream has a part of its own (definitions.md section 9, attention_share). The pa
 for the validation prefixes, and tracing, for the positions of a prompt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Generic, Literal, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -17,12 +17,14 @@ from mnemoscope.models.forward.attention import BlockAttention, Part
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.models.readout.token_logits import FrozenNorm, LogitDirections
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class LayerStreams:
     """The stream around one block, each `[row, hidden]`: `before` the block, `summed` with the attention's output,
     `residual` (what the feed-forward layer reads: `summed`, or its norm), `output` behind it. `added` is the update, or
-    in a post-norm block its output before the norm. `attended [row]` is the effective number of attended positions.
+    in a post-norm block its output before the norm.
     """
 
     before: Tensor
@@ -30,28 +32,11 @@ class LayerStreams:
     residual: Tensor
     added: Tensor
     output: Tensor
-    attended: Tensor | None = None
 
     @property
     def attention(self) -> Tensor:
         """The attention's addition to the stream, in a block where that is separable."""
         return self.summed - self.before
-
-    @classmethod
-    def of(cls, parts: Mapping[Part, Tensor], ffn: Sequence[Tensor], attended: Tensor | None) -> Self:
-        """From the parts of `read_attention`, and `ffn_streams`, all taken at the same places."""
-        residual, added, output = ffn
-        return cls(parts["input"].to(residual.device), parts.get("sum", residual), residual, added, output, attended)
-
-    def on(self, device: torch.device) -> Self:
-        parts = (None if one is None else one.to(device) for one in vars(self).values())
-        return type(self)(*parts)  # type: ignore[arg-type]
-
-
-def ffn_streams(model: LanguageModel, layer: int, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-    """Residual, the feed-forward layer's addition, and output of a block, in the form of `LayerStreams.of`."""
-    post_norm = model.layer(layer).output_norm is not None
-    return block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output
 
 
 def attended_positions(weights: Tensor) -> Tensor:
@@ -64,10 +49,53 @@ def attended_positions(weights: Tensor) -> Tensor:
     return effective
 
 
+@final
+class StreamParts(Generic[T]):
+    """Keeps of one forward what `LogitSplitter` needs at some rows: `note` and `keep` are the callbacks of
+    `read_attention` and `read_blocks`, `at` takes the rows `[row, ...]` of a tensor `[batch, position, ...]`. `weighed`
+    are the results of `weigh` for the attention weights `[row, head, position]`, `written` of `watch` for each block.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        at: Callable[[Tensor], Tensor],
+        *,
+        weigh: Callable[[Tensor], Tensor] = attended_positions,
+        watch: Callable[[Block, Callable[[Tensor], Tensor]], T] | None = None,
+    ) -> None:
+        self._model, self._at, self._weigh, self._watch = model, at, weigh, watch
+        self._parts: dict[int, dict[Part, Tensor]] = {layer: {} for layer in range(-1, model.sizes.layers)}
+        self.layers: dict[int, LayerStreams] = {}
+        self.weighed: dict[int, Tensor] = {}
+        self.written: dict[int, T] = {}
+
+    @property
+    def embedding(self) -> Tensor:
+        return self._parts[-1]["input"].to(self._model.device)
+
+    def note(self, layer: int, part: Part, tensor: Tensor) -> None:
+        if part == "weights":
+            self.weighed[layer] = self._weigh(self._at(tensor.transpose(1, 2))).to(self._model.device)
+        else:
+            self._parts[layer][part] = self._at(tensor).clone()
+
+    def keep(self, layer: int, block: Block) -> None:
+        post_norm = self._model.layer(layer).output_norm is not None
+        streams = (block.residual, block.ffn_output if post_norm else block.ffn_update, block.layer_output)
+        residual, added, output = (self._at(stream).clone() for stream in streams)
+        parts = self._parts[layer]
+        own = (parts["input"], parts.get("sum", residual), residual, added, output)
+        self.layers[layer] = LayerStreams(*(stream.to(self._model.device) for stream in own))
+        if self._watch is not None:
+            self.written[layer] = self._watch(block, lambda tensor: self._at(tensor).clone())
+
+
 @dataclass(frozen=True)
 class LogitParts:
-    """The parts of logits, each `[..., row]`, float64. `other` is the addition of blocks without such a layer, or with
-    inseparable attention; `attention` is 0 there.
+    """The parts of logits, each `[..., row]`, float64; `attention`, `ffn` and `other` have a first axis of layers.
+    `other` is what is added between the block before and this one, by blocks without such a layer, and by inseparable
+    attention; `attention` is 0 there.
     """
 
     embedding: Tensor
@@ -76,6 +104,13 @@ class LogitParts:
     other: Tensor
     bias: Tensor
     logit: Tensor
+
+
+See = Callable[[int, Literal["attention", "ffn"], Tensor], None]
+
+
+def ignore_directions(*_: object) -> None:
+    """Does nothing."""
 
 
 @final
@@ -90,14 +125,20 @@ class LogitSplitter:
         self._after_block = [FrozenNorm(model, layer.output_norm) for layer in layers]
 
     def split(
-        self, directions: LogitDirections, embedding: Tensor, layers: Mapping[int, LayerStreams], final: Tensor
+        self,
+        directions: LogitDirections,
+        embedding: Tensor,
+        layers: Mapping[int, LayerStreams],
+        final: Tensor,
+        *,
+        see: See = ignore_directions,
     ) -> LogitParts:
         """The parts of the logits of `directions [..., row, hidden]`. `embedding` enters the first block, `final`
-        leaves the last; changes between the given `layers` are `other`.
+        leaves the last; changes between the given `layers` are `other`, those behind the last one its own. `see` gets
+        the directions `[..., row, hidden]` before which a layer's two additions stand, the last layer first.
         """
         direction, bias = directions.direction, directions.bias
-        other = torch.zeros_like(bias)
-        attention, ffn = [], []
+        attention, ffn, other = [], [], []
         later = final
 
         def part(vectors: Tensor) -> Tensor:
@@ -105,21 +146,20 @@ class LogitSplitter:
 
         for layer, streams in sorted(layers.items(), reverse=True):
             scale = self._scales[layer]  # the block's factor on its stream
-            other = other + part(later.double() - scale * streams.output.double())
+            other.append(part(later.double() - scale * streams.output.double()))
             direction = direction * scale
             direction, added = self._after_block[layer].step_back(direction, streams.residual + streams.added)
+            see(layer, "ffn", direction)
             ffn.append(part(streams.added))
             bias = bias + added
             direction, added = self._after_attention[layer].step_back(direction, streams.summed)
+            see(layer, "attention", direction)
             bias = bias + added
             of_attention = part(streams.summed.double() - streams.before.double())
-            if self._attention[layer].separable:
-                attention.append(of_attention)
-            else:
-                attention.append(torch.zeros_like(of_attention))
-                other = other + of_attention
+            attention.append(of_attention if self._attention[layer].separable else torch.zeros_like(of_attention))
+            if not self._attention[layer].separable:
+                other[-1] = other[-1] + of_attention
             later = streams.before
-        other = other + part(later.double() - embedding.double())
-        return LogitParts(
-            part(embedding), torch.stack(attention[::-1]), torch.stack(ffn[::-1]), other, bias, directions.logit
-        )
+        other[-1] = other[-1] + part(later.double() - embedding.double())
+        of_attention, of_ffn, of_other = (torch.stack(parts[::-1]) for parts in (attention, ffn, other))
+        return LogitParts(part(embedding), of_attention, of_ffn, of_other, bias, directions.logit)

@@ -64,7 +64,8 @@ def similar_rows(embeddings: Tensor, forms: Sequence[Sequence[int]]) -> list[lis
     directions = torch.linalg.eigh(rows.T @ rows).eigenvectors  # the greatest last
     shared = directions[:, -max(1, min(_SHARED_DIRECTIONS, rows.shape[1] // 8)) :]
     rows = normalize(rows - (rows @ shared) @ shared.T, dim=1)
-    words = normalize(torch.stack([own.sum(0) for own in rows.split([len(own) for own in forms])]), dim=1).float()
+    each = torch.split(rows, [len(own) for own in forms])
+    words = normalize(torch.stack([own.sum(0) for own in each]), dim=1).float()
     similar: list[list[int]] = []
     for begin in range(0, len(words), _TOGETHER):
         cosines = words[begin : begin + _TOGETHER] @ words.T

@@ -1,0 +1,294 @@
+"""`attribute`: which memories made a prompt prefer one next token to another (definitions.md section 9).
+
+In four steps: direct effects of all parts, which add up to F; attributions of all memories by one backward pass; the
+largest ablated one by one, and the list ordered by that; F without more and more of them beside controls, and with only
+a share of all memories kept. docs/cause.md shows them on real models.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal, final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
+from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept, about_memories, spread
+from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
+from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.gradients import gradient_products
+from mnemoscope.errors import NotFinite, OptionError
+from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.origin import made_by
+from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.predictions import ids_of
+from mnemoscope.tracing.records import Token
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, contributions, require_model_of, value_norms
+
+By = Literal["ablation", "attribution", "direct"]
+ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
+SINGLES, LISTED = 128, 128
+OTHERS, DRAWS, MOST = 64, 5, 1024
+"""Random memories that are ablated beside the list; draws of controls; the most memories of the curve."""
+SHARES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0)
+
+
+@final
+class Attributor:
+    """One question about one prompt, answered step by step: each property is computed when it is first read. Hold the
+    model (`in_use`) and its lock around them.
+    """
+
+    def __init__(
+        self, model: LanguageModel, contrast: Contrast, *, singles: int = SINGLES, seed: int = 0,
+        progress: Progress = ignore_progress,
+    ) -> None:  # fmt: skip
+        self.model, self.contrast, self._most, self._seed, self._progress = model, contrast, singles, seed, progress
+        self.difference = LogitDifference(model, contrast.target, contrast.against)
+        self._ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
+        self.grid = Grid(model.sizes.memories, self._ids.shape[1])
+        self.first = model.reading.offset + model.reading.first
+        """The first column outside the frame."""
+
+    @cached_property
+    def effects(self) -> DirectEffects:
+        last = self._ids.shape[1] - 1
+        found = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
+        if not bool(found.parts.logit.isfinite().all()):
+            raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
+        return found
+
+    @property
+    def value(self) -> float:
+        """F."""
+        return float(self.effects.parts.logit[0])
+
+    @property
+    def limit(self) -> float:
+        """What the sum of the parts may miss F by."""
+        return LIMIT * float(self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0])
+
+    @cached_property
+    def _layers(self) -> list[tuple[Floats, Floats, Floats]]:
+        """By layer m_i, |m_i| norm(v_i), and m dF/dm, each `[column, memory]`."""
+        found = gradient_products(self.model, self._ids, lambda final: self.difference.of(final[:, -1]))
+        return [
+            (
+                coefficients[0].numpy(),
+                contributions(coefficients[0], value_norms(self.model, layer).cpu()).numpy(),
+                product[0].double().numpy(),
+            )
+            for layer, (coefficients, product) in sorted(found.items())
+        ]
+
+    def _every(self, index: int) -> Floats:
+        return np.concatenate([layer[index].reshape(-1) for layer in self._layers])
+
+    @cached_property
+    def attributions(self) -> Floats:
+        """The r of every place, `[place]`."""
+        return self._every(2)
+
+    @cached_property
+    def _outside(self) -> NDArray[np.bool_]:
+        """Which places lie outside the frame."""
+        columns = np.arange(self.grid.columns) >= self.first
+        return np.concatenate([np.repeat(columns, memories) for memories in self.grid.memories])
+
+    @property
+    def frame(self) -> float:
+        """The sum of |r| inside the frame."""
+        return float(np.abs(self.attributions[~self._outside]).sum())
+
+    @cached_property
+    def largest(self) -> Places:
+        """Every place outside the frame with r other than 0, by |r|."""
+        places = np.flatnonzero(self._outside & (self.attributions != 0))
+        return places[np.argsort(-np.abs(self.attributions[places]), kind="stable")]
+
+    @cached_property
+    def direct(self) -> Floats:
+        """The direct effect of every place: 0 away from the asked position."""
+        found = np.zeros(self.grid.firsts[-1])
+        for layer, own in enumerate(self.effects.memories):
+            end = self.grid.firsts[layer + 1]
+            found[end - own.shape[1] : end] = own[0].numpy()
+        return found
+
+    @cached_property
+    def singles(self) -> tuple[Places, Floats]:
+        """The places that are ablated one by one, and F less F without each."""
+        chosen = self.largest[: self._most]
+        return chosen, self._lost(chosen, "ablating one by one")
+
+    @cached_property
+    def _random_singles(self) -> tuple[Places, Floats]:
+        generator = np.random.default_rng((self._seed, 1))
+        firing = np.flatnonzero(self._outside & (self._every(1) > 0))
+        firing = np.setdiff1d(firing, self.singles[0])
+        chosen = generator.choice(firing, min(OTHERS, len(firing)), replace=False) if self._most else firing[:0]
+        return chosen, self._lost(chosen, "ablating others")
+
+    @property
+    def spearman(self) -> tuple[float | None, float | None]:
+        """Of attribution with ablation: over the list, and over random others that fire."""
+        return tuple(  # type: ignore[return-value]
+            rank_correlation(self.attributions[places], lost) for places, lost in (self.singles, self._random_singles)
+        )
+
+    @cached_property
+    def order(self) -> Places:
+        """What the curve switches off, in this order."""
+        ablated, lost = self.singles
+        pushing = ablated[lost > 0][np.argsort(-lost[lost > 0], kind="stable")]
+        rest = self.largest[self.attributions[self.largest] > 0]
+        return np.concatenate([pushing, rest[~np.isin(rest, ablated)]])
+
+    @cached_property
+    def curve(self) -> Curve:
+        """F without the first of `order` together, beside draws of controls."""
+        chosen = self.order[:MOST]
+        ks, sizes = powers(len(self.order), MOST), [size for _, size, _ in self._layers]
+        draws = [
+            draw_controls(
+                self.grid, sizes, chosen, barred=self.singles[0], generator=np.random.default_rng((self._seed, 2, draw))
+            )
+            for draw in range(DRAWS)
+        ]
+        rows = [chosen[:k] for k in ks]
+        rows += [np.array([one for one in own[:k] if one is not None], np.int64) for own in draws for k in ks]
+        found = self._without(rows, "the curve").reshape(DRAWS + 1, len(ks))
+        missing = [sum(one is None for own in draws for one in own[:k]) for k in ks]
+        return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
+
+    @cached_property
+    def kept(self) -> tuple[Kept, ...]:
+        """F with only a share of the memories outside the frame, those with the largest |r|, beside random ones."""
+        every = np.flatnonzero(self._outside)
+        if not len(every):
+            return ()
+        by_size = every[np.argsort(-np.abs(self.attributions[every]), kind="stable")]
+        at_random = np.random.default_rng((self._seed, 3)).permutation(every)
+        counts = [round(share * len(every)) for share in SHARES]
+        found = self._without([each[count:] for each in (by_size, at_random) for count in counts], "keeping shares")
+        only, beside = found.reshape(2, -1).tolist()
+        return tuple(map(Kept, SHARES, only, beside))
+
+    def _lost(self, places: Places, stage: str) -> Floats:
+        return self.value - self._without(list(places[:, None]), stage)
+
+    def _without(self, rows: Sequence[Places], stage: str) -> Floats:
+        runner, done = Ablations(self.model, self._ids, self.difference, self.grid), 0
+
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
+            self._progress(stage, done, len(rows), "runs")
+
+        return runner.run(rows, tick=tick)
+
+    def summary(self, prompt: str, *, by: By, top: int, atlas: Atlas | None, origin: dict[str, Any]) -> Attribution:
+        """All of it."""
+        effects, parts, texts = self.effects, self.effects.parts, self.model.vocabulary()[0]
+        layers = pl.DataFrame({
+            "layer": range(self.model.sizes.layers), "attention": parts.attention[:, 0].numpy(),
+            "memories": effects.by_layer[:, 0].numpy(), "other": parts.other[:, 0].numpy(),
+        })  # fmt: skip
+        heads = [
+            (layer, head, effect)
+            for layer, own in enumerate(effects.heads) if own is not None
+            for head, effect in enumerate(own[0].tolist())
+        ]  # fmt: skip
+        target, against = self.contrast.target, self.contrast.against
+        listed = about_memories(self.table(by, top), atlas, [texts[token] for token in self._words])
+        return Attribution(
+            self.model.spec, prompt, self.contrast.position, Token(target, texts[target]),
+            None if against is None else Token(against, texts[against]), self.contrast.shared, self.contrast.longer,
+            self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
+            float(effects.biases[0]), float(effects.added[0] - parts.logit[0]), self.limit, listed,
+            pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
+            *self.spearman, self.curve, self.kept, self.frame, origin,
+        )  # fmt: skip
+
+    def table(self, by: By, count: int) -> pl.DataFrame:
+        """The `count` memories that stand first in an order: layer, number, position, coefficient, direct, attribution,
+        ablation (null where it was not measured).
+        """
+        ablated, lost = self.singles
+        if by == "direct":
+            size = np.abs(self.direct)
+            places = np.flatnonzero(self._outside & (size > 0))
+            listed = places[np.lexsort((-np.abs(self.attributions[places]), -size[places]))]
+        elif by == "attribution":
+            listed = self.largest
+        else:
+            first = ablated[np.lexsort((-np.abs(self.attributions[ablated]), -np.abs(lost)))]
+            listed = np.concatenate([first, self.largest[len(ablated) :]])
+        listed = listed[:count]
+        known = dict(zip(ablated.tolist(), lost.tolist(), strict=True))
+        layers, columns, numbers = (each.tolist() for each in self.grid.split(listed))
+        names = [self.model.numbering(layer).name(layer, at) for layer, at in zip(layers, numbers, strict=True)]
+        return pl.DataFrame({
+            "memory": list(map(str, names)),
+            "position": [column - self.model.reading.offset for column in columns],
+            "coefficient": self._every(0)[listed].astype(np.float64),
+            "direct": self.direct[listed],
+            "attribution": self.attributions[listed],
+            "ablation": pl.Series([known.get(place) for place in listed.tolist()], dtype=pl.Float64),
+        })  # fmt: skip
+
+
+def rank_correlation(one: Floats, other: Floats) -> float | None:
+    """Spearman's; None for fewer than three pairs, or where one does not vary."""
+    found = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if len(one) > 2 else None
+    return None if found is None or math.isnan(found) else float(found)
+
+
+@whole_use
+def attribute(
+    model: LanguageModel,
+    prompt: str,
+    *,
+    target: str | None = None,
+    against: str | None = None,
+    position: int | None = None,
+    by: By = "ablation",
+    singles: int = SINGLES,
+    top: int = LISTED,
+    atlas: Atlas | None = None,
+    seed: int = 0,
+    progress: Progress = ignore_progress,
+) -> Attribution:
+    """Which memories made the model prefer `target` to `against` after a position of the prompt.
+
+    Both are the next word as text, with its space; None are the model's own prediction and the best other token, and
+    `against="mean"` is the mean of all tokens. `position` counts the prompt's tokens from 0, or from the end below 0.
+    `by` orders the `top` memories that are listed: by |ablation|, |attribution| or |direct effect|. `singles` memories
+    are ablated one by one. An `atlas` of the model adds labels, promoted tokens and triggers. Draws follow `seed`.
+    Definitions: definitions.md section 9. Raises PromptError, OptionError, ModelUnsupported, ModelDiffers, NotFinite.
+    """
+    if by not in ORDERS or singles < 0 or top < 0 or seed < 0:
+        raise OptionError(
+            f"by={by!r}, singles={singles}, top={top}, seed={seed} is not possible; by is one of {', '.join(ORDERS)},"
+            " the others are 0 or more"
+        )
+    check_head(model)
+    check_wide_numbers(model)
+    if atlas is not None:
+        require_model_of(model, atlas)
+    with model.lock:
+        contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
+        asked = Attributor(model, contrast, singles=singles, seed=seed, progress=progress)
+        options = {
+            "prompt": prompt, "target": target, "against": against, "position": position, "by": by, "singles": singles,
+            "top": top,
+        }  # fmt: skip
+        origin = made_by(
+            model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash, options=options, seed=seed
+        )
+        return asked.summary(prompt, by=by, top=top, atlas=atlas, origin=origin)
