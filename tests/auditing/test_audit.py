@@ -79,6 +79,12 @@ def _slow_effects(model: LanguageModel, tokens: list[int]) -> list[np.ndarray]:
         hooks.append(layer.ffn.exits[-1].register_forward_pre_hook(read))
         if own_norm is not None:
             hooks.append(own_norm.register_forward_pre_hook(read_norm))
+    later: list[tuple[int, torch.nn.Module, dict[str, torch.Tensor]]] = []
+    for k, layer in enumerate(anatomy.layers if model.block == "post-norm" else ()):  # its stream passes later norms
+        for norm in (layer.block.self_attn_layer_norm, layer.block.final_layer_norm):
+            kept: dict[str, torch.Tensor] = {}
+            later.append((k, norm, kept))
+            hooks.append(norm.register_forward_pre_hook(lambda _, i, kept=kept: kept.update(x=_flat(i[0].detach()))))
     last: dict[str, torch.Tensor] = {}
     if anatomy.final_norm is not None:
         hooks.append(anatomy.final_norm.register_forward_pre_hook(lambda _, i: last.update(x=i[0].detach()[0])))
@@ -95,7 +101,8 @@ def _slow_effects(model: LanguageModel, tokens: list[int]) -> list[np.ndarray]:
             column = first + place
             for memory, value in enumerate(values):
                 vector = (seen[k]["m"][column, memory] * value).double() * model.multiplier(k)
-                for norm, at in ((own_norm, seen[k].get("x")), (anatomy.final_norm, last.get("x"))):
+                behind = [(norm, kept["x"]) for number, norm, kept in later if number > k]
+                for norm, at in ((own_norm, seen[k].get("x")), *behind, (anatomy.final_norm, last.get("x"))):
                     if norm is not None and at is not None:
                         vector = _through(norm, at[column].double(), vector)
                 if anatomy.project is not None:
@@ -103,6 +110,10 @@ def _slow_effects(model: LanguageModel, tokens: list[int]) -> list[np.ndarray]:
                 total[memory] += float(vector @ anatomy.head.weight.detach()[target].double())
         out.append(total)
     return out
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
 
 
 def _through(norm: torch.nn.Module, at: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
