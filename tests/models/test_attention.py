@@ -1,5 +1,6 @@
 """Where attention is in blocks of known families, and what is read of it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,24 +16,35 @@ from models.conftest import LAYERS, build
 IDS = torch.tensor([[5, 1, 9, 30], [7, 2, 2, 200]])
 
 
+def places(found: Sequence[BlockAttention]) -> list[tuple[bool, nn.Module | None, nn.Module | None]]:
+    return [(one.separable, one.weights, one.norm) for one in found]
+
+
 @pytest.mark.parametrize(
-    ("name", "path", "norm"),
+    ("name", "path", "norm", "out", "behind", "factor"),
     [
-        ("gpt2", "transformer.h.{}.attn", None),
-        ("llama", "model.layers.{}.self_attn", None),
-        ("gpt_neox", "gpt_neox.layers.{}.attention", None),
-        ("gemma2", "model.layers.{}.self_attn", None),
-        ("granite", "model.layers.{}.self_attn", None),  # whose residual multiplier comes after
-        ("opt-350m", "model.decoder.layers.{}.self_attn", "model.decoder.layers.{}.self_attn_layer_norm"),
+        ("gpt2", "transformer.h.{}.attn", None, "c_proj", None, 1.0),
+        ("llama", "model.layers.{}.self_attn", None, "o_proj", None, 1.0),
+        ("gpt_neox", "gpt_neox.layers.{}.attention", None, "dense", None, 1.0),
+        ("gemma2", "model.layers.{}.self_attn", None, "o_proj", "post_attention_layernorm", 1.0),
+        ("granite", "model.layers.{}.self_attn", None, "o_proj", None, None),  # a residual multiplier comes after
+        ("opt-350m", "model.decoder.layers.{}.self_attn", "self_attn_layer_norm", "out_proj", None, 1.0),
     ],
 )
-def test_attention_is_the_module_that_gives_weights(name: str, path: str, norm: str | None, tokenizer: Any) -> None:
+def test_attention_is_the_module_that_gives_weights(
+    name: str, path: str, norm: str | None, out: str, behind: str | None, factor: float | None, tokenizer: Any
+) -> None:
     hf = build(name)
-    model = load_model(hf, tokenizer=tokenizer)
-    assert find_attention(model) == tuple(
-        BlockAttention(True, hf.get_submodule(path.format(layer)), norm and hf.get_submodule(norm.format(layer)))
-        for layer in range(LAYERS)
-    )
+    for layer, found in enumerate(find_attention(load_model(hf, tokenizer=tokenizer))):
+        module = hf.get_submodule(path.format(layer))
+        block = hf.get_submodule(path.format(layer).rpartition(".")[0])
+        assert places([found]) == [(True, module, norm and block.get_submodule(norm))]
+        assert found.heads is not None
+        assert found.heads.out is module.get_submodule(out)
+        assert found.heads.behind is (None if behind is None else block.get_submodule(behind))
+        wanted = hf.config.residual_multiplier if factor is None else factor
+        assert found.heads.factor == pytest.approx(wanted, rel=1e-4)
+        assert found.heads.count == hf.config.num_attention_heads
 
 
 def test_attention_beside_which_something_else_is_added_is_not_separable(tokenizer: Any) -> None:
@@ -43,7 +55,8 @@ def test_attention_beside_which_something_else_is_added_is_not_separable(tokeniz
     hf = build("gpt2")
     hf.transformer.h[1].__class__ = Adding
     found = find_attention(load_model(hf, tokenizer=tokenizer))
-    assert found == (BlockAttention(True, hf.transformer.h[0].attn), BlockAttention(False, hf.transformer.h[1].attn))
+    first, second = (block.attn for block in hf.transformer.h)
+    assert places(found) == [(True, first, None), (False, second, None)]
 
 
 def test_a_network_that_knows_no_plain_attention_shows_none(tokenizer: Any) -> None:
@@ -78,14 +91,14 @@ def test_what_gives_a_single_tensor_in_a_tuple_gives_no_weights(tokenizer: Any) 
     hf = build("gpt2")
     hf.transformer.h[0].mlp.act = Taking(hf.transformer.h[0].mlp.act)
     found = find_attention(load_model(hf, tokenizer=tokenizer))
-    assert found == tuple(BlockAttention(True, block.attn) for block in hf.transformer.h)
+    assert places(found) == [(True, block.attn, None) for block in hf.transformer.h]
 
 
 def test_a_block_whose_weights_nobody_gives_has_none(tokenizer: Any) -> None:
     hf = build("gpt2")
     hf.transformer.h[0].attn.register_forward_hook(lambda module, given, output: (output[0], None))
     found = find_attention(load_model(hf, tokenizer=tokenizer))
-    assert found == (BlockAttention(), BlockAttention(True, hf.transformer.h[1].attn))
+    assert places(found) == [(False, None, None), (True, hf.transformer.h[1].attn, None)]
 
 
 def test_streams_and_weights_are_read_as_blocks_run(tokenizer: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
@@ -50,14 +50,14 @@ class Attributor:
     ) -> None:  # fmt: skip
         self.model, self.contrast, self._most, self._seed, self._progress = model, contrast, singles, seed, progress
         self.difference = LogitDifference(model, contrast.target, contrast.against)
-        self._ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
-        self.grid = Grid(model.sizes.memories, self._ids.shape[1])
+        self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
+        self.grid = Grid(model.sizes.memories, self.ids.shape[1])
         self.first = model.reading.offset + model.reading.first
         """The first column outside the frame."""
 
     @cached_property
     def effects(self) -> DirectEffects:
-        last = self._ids.shape[1] - 1
+        last = self.ids.shape[1] - 1
         found = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
         if not bool(found.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
@@ -76,7 +76,7 @@ class Attributor:
     @cached_property
     def _layers(self) -> list[tuple[Floats, Floats, Floats]]:
         """By layer m_i, |m_i| norm(v_i), and m dF/dm, each `[column, memory]`."""
-        found = gradient_products(self.model, self._ids, lambda final: self.difference.of(final[:, -1]))
+        found = gradient_products(self.model, self.ids, lambda final: self.difference.of(final[:, -1]))
         return [
             (
                 coefficients[0].numpy(),
@@ -95,20 +95,43 @@ class Attributor:
         return self._every(2)
 
     @cached_property
-    def _outside(self) -> NDArray[np.bool_]:
+    def outside(self) -> NDArray[np.bool_]:
         """Which places lie outside the frame."""
         columns = np.arange(self.grid.columns) >= self.first
         return np.concatenate([np.repeat(columns, memories) for memories in self.grid.memories])
 
     @property
+    def strengths(self) -> list[Floats]:
+        """By layer |m_i| norm(v_i), `[column, memory]`."""
+        return [size for _, size, _ in self._layers]
+
+    def by_memory(self, places: ArrayLike) -> Floats:
+        """Sums over positions, `[memory]` of all layers, of a number for every place."""
+        parts = np.split(np.asarray(places, np.float64), self.grid.firsts[1:-1])
+        return np.concatenate([part.reshape(self.grid.columns, -1).sum(0) for part in parts])
+
+    def everywhere(self, memory: int) -> Places:
+        """The places outside the frame of a memory, counted through all layers, where it fires."""
+        layer, _, number = (int(one[0]) for one in Grid(self.grid.memories, 1).split(np.array([memory])))
+        columns = np.arange(self.first, self.grid.columns)
+        columns = columns[self.strengths[layer][columns, number] > 0]
+        places: Places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
+        return places
+
+    def forget(self) -> None:
+        """Drops what is as large as the network's coefficients; it is computed anew when asked for."""
+        for name in ("_layers", "attributions", "largest", "outside"):
+            self.__dict__.pop(name, None)
+
+    @property
     def frame(self) -> float:
         """The sum of |r| inside the frame."""
-        return float(np.abs(self.attributions[~self._outside]).sum())
+        return float(np.abs(self.attributions[~self.outside]).sum())
 
     @cached_property
     def largest(self) -> Places:
         """Every place outside the frame with r other than 0, by |r|."""
-        places = np.flatnonzero(self._outside & (self.attributions != 0))
+        places = np.flatnonzero(self.outside & (self.attributions != 0))
         return places[np.argsort(-np.abs(self.attributions[places]), kind="stable")]
 
     @cached_property
@@ -129,7 +152,7 @@ class Attributor:
     @cached_property
     def _random_singles(self) -> tuple[Places, Floats]:
         generator = np.random.default_rng((self._seed, 1))
-        firing = np.flatnonzero(self._outside & (self._every(1) > 0))
+        firing = np.flatnonzero(self.outside & (self._every(1) > 0))
         firing = np.setdiff1d(firing, self.singles[0])
         chosen = generator.choice(firing, min(OTHERS, len(firing)), replace=False) if self._most else firing[:0]
         return chosen, self._lost(chosen, "ablating others")
@@ -153,7 +176,7 @@ class Attributor:
     def curve(self) -> Curve:
         """F without the first of `order` together, beside draws of controls."""
         chosen = self.order[:MOST]
-        ks, sizes = powers(len(self.order), MOST), [size for _, size, _ in self._layers]
+        ks, sizes = powers(len(self.order), MOST), self.strengths
         draws = [
             draw_controls(
                 self.grid, sizes, chosen, barred=self.singles[0], generator=np.random.default_rng((self._seed, 2, draw))
@@ -169,7 +192,7 @@ class Attributor:
     @cached_property
     def kept(self) -> tuple[Kept, ...]:
         """F with only a share of the memories outside the frame, those with the largest |r|, beside random ones."""
-        every = np.flatnonzero(self._outside)
+        every = np.flatnonzero(self.outside)
         if not len(every):
             return ()
         by_size = every[np.argsort(-np.abs(self.attributions[every]), kind="stable")]
@@ -183,7 +206,7 @@ class Attributor:
         return self.value - self._without(list(places[:, None]), stage)
 
     def _without(self, rows: Sequence[Places], stage: str) -> Floats:
-        runner, done = Ablations(self.model, self._ids, self.difference, self.grid), 0
+        runner, done = Ablations(self.model, self.ids, self.difference, self.grid), 0
 
         def tick(count: int) -> None:
             nonlocal done
@@ -222,7 +245,7 @@ class Attributor:
         ablated, lost = self.singles
         if by == "direct":
             size = np.abs(self.direct)
-            places = np.flatnonzero(self._outside & (size > 0))
+            places = np.flatnonzero(self.outside & (size > 0))
             listed = places[np.lexsort((-np.abs(self.attributions[places]), -size[places]))]
         elif by == "attribution":
             listed = self.largest

@@ -1,0 +1,93 @@
+"""`mnemoscope attribute`: which memories made a model prefer one next token to another."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import ModelOptions
+
+_ORDERS = ("ablation", "attribution", "direct")
+
+
+@arg.with_model_options
+def attribute(
+    model: arg.Model,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TEXT", help="The next word asked about, with its space.  [default: the model's]"
+        ),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="TEXT|mean", help="The word it is compared with.  [default: the next best]")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSONL of prompt, for, against, in place of PROMPT: what they share."),
+    ] = None,
+    position: Annotated[
+        int | None, typer.Option(metavar="N", help="The position whose next token is asked about.  [default: the last]")
+    ] = None,
+    by: Annotated[str, typer.Option(metavar="|".join(_ORDERS), help="The order of the list.")] = "ablation",
+    singles: Annotated[int, typer.Option(metavar="N", help="Memories switched off one by one.")] = 128,
+    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    atlas: Annotated[
+        Path | None, typer.Option(metavar="ATLAS", help="An atlas of this model: labels, promoted tokens, triggers.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Show which memories made a model prefer one next token to another.
+
+    The difference of the two logits as a sum over embedding, attention and memories; each memory's attribution by one
+    backward pass; what switching it off does; and the same for many together, beside others that are as strong.
+
+    Example: mnemoscope attribute builtin:pydocs "Return a list of" --against " strings"
+    """
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.one_of(_ORDERS, by=by)
+    arg.at_least(0, singles=singles, top=top, seed=seed)
+    if (prompt is None) == (prompts is None):
+        raise OptionError("give one prompt, or --prompts FILE")
+    alone = {"--for": target, "--against": against, "--position": position}
+    if prompts is not None and any(value is not None for value in alone.values()):
+        given = next(name for name, value in alone.items() if value is not None)
+        raise OptionError(f"{given} is for one prompt; the file of --prompts has its own for each")
+    from mnemoscope import attribution
+    from mnemoscope.atlas import open_atlas
+    from mnemoscope.attribution import attribute_prompts, read_prompts
+    from mnemoscope.models import load_model
+
+    rows = None if prompts is None else read_prompts(prompts)
+    opened = None if atlas is None else open_atlas(atlas)
+    with reporting() as progress:
+        loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+        if rows is not None:
+            found: attribution.Attribution | attribution.PromptsAttribution = attribute_prompts(
+                loaded, rows, top=top, atlas=opened, seed=seed, progress=progress
+            )
+        else:
+            assert prompt is not None
+            found = attribution.attribute(
+                loaded, prompt, target=target, against=against, position=position, by=by, singles=singles, top=top,  # type: ignore[arg-type]
+                atlas=opened, seed=seed, progress=progress,
+            )  # fmt: skip
+    if json:
+        emit(found.to_dict())
+    else:
+        print(found)
