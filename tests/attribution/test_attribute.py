@@ -81,8 +81,8 @@ def test_attributions_are_slopes_and_ablations_are_runs_without(name: str) -> No
             return slow_difference(model, tokens, pair, layer, change)
 
         assert row["ablation"] == pytest.approx(found.difference - scaled(0.0), abs=1e-5)
-        slope = (scaled(1.0001) - scaled(0.9999)) / 0.0002
-        assert row["attribution"] == pytest.approx(slope, rel=1e-3, abs=1e-5)
+        slope = (scaled(1.0005) - scaled(0.9995)) / 0.001  # some norms compute in float32
+        assert row["attribution"] == pytest.approx(slope, rel=5e-3, abs=5e-4)
     ordered = found.memories["ablation"].abs().to_list()
     assert ordered == sorted(ordered, reverse=True)
 
