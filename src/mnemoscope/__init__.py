@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
-    from mnemoscope.attribution import attribute
+    from mnemoscope.attribution import attribute, diff
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
@@ -29,6 +29,7 @@ __all__ = [
     "answer",
     "attribute",
     "chart",
+    "diff",
     "errors",
     "extend",
     "intervene",
@@ -43,7 +44,7 @@ __all__ = [
 
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
-    "attribution": ("attribute",),
+    "attribution": ("attribute", "diff"),
     "show.figures.sections": ("chart",),
     "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),

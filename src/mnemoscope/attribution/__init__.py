@@ -2,6 +2,21 @@
 
 from mnemoscope.attribution.attribute import Attributor, attribute
 from mnemoscope.attribution.attribution import Attribution
+from mnemoscope.attribution.diff import Differ, diff
+from mnemoscope.attribution.diff_prompts import PromptsDifference, diff_prompts
 from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts, read_prompts
+from mnemoscope.attribution.run_difference import RunDifference
 
-__all__ = ["Attribution", "Attributor", "PromptsAttribution", "attribute", "attribute_prompts", "read_prompts"]
+__all__ = [
+    "Attribution",
+    "Attributor",
+    "Differ",
+    "PromptsAttribution",
+    "PromptsDifference",
+    "RunDifference",
+    "attribute",
+    "attribute_prompts",
+    "diff",
+    "diff_prompts",
+    "read_prompts",
+]

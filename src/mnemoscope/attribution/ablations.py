@@ -1,11 +1,12 @@
-"""F without some memories: each row of a forward sets memories of its own to 0, and everything behind is recomputed.
+"""F with some memories changed: each row of a forward sets coefficients of its own, mostly to 0, and everything behind
+is recomputed.
 
 A place is one number for layer, column and memory, columns counted with what stands before the prompt. Controls are
 other memories as strong at the same layer and column (tracing/controls.py, definitions.md 9).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import final
 
@@ -18,6 +19,7 @@ from mnemoscope.attribution.contrast import LogitDifference
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.models.modules.taps import Taps
 from mnemoscope.tracing.controls import draw_control
 from mnemoscope.tracing.predictions import last_streams
 
@@ -43,13 +45,24 @@ class Grid:
         width = np.array(self.memories, np.int64)[layer]
         return layer, inside // width, inside % width
 
-    def by_layer(self, places: Places) -> Iterator[tuple[int, Places]]:
-        """Each layer with places, and their numbers in it."""
-        ordered = np.sort(places)
-        edges = np.searchsorted(ordered, self.firsts)
+    def by_layer(self, places: Places) -> Iterator[tuple[int, Places, Places]]:
+        """Each layer with places, which of them lie in it, and their numbers there."""
+        order = np.argsort(places, kind="stable")
+        edges = np.searchsorted(places[order], self.firsts)
         for layer, (a, b) in enumerate(pairwise(edges)):
             if b > a:
-                yield layer, ordered[a:b] - self.firsts[layer]
+                yield layer, order[a:b], places[order[a:b]] - self.firsts[layer]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Coefficients at some places: `values` in their place (None: 0). `added [column, hidden]` is added to what layers
+    write, keyed by layer and branch.
+    """
+
+    places: Places
+    values: Floats | None = None
+    added: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
 @final
@@ -59,34 +72,60 @@ class Ablations:
     def __init__(self, model: LanguageModel, ids: Tensor, difference: LogitDifference, grid: Grid) -> None:
         self._model, self._ids, self._difference, self._grid = model, ids, difference, grid
 
-    def run(self, rows: Iterable[Places], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
-        """F `[row]` with each row's places set to 0; `tick` gets the number of rows after each forward."""
-        found, left = list[Floats](), iter(rows)
+    def run(self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
+        """F `[row]` with each row's change, or its places set to 0; `tick` gets the rows of each forward."""
+        return np.concatenate(
+            [np.zeros(0), *(self._difference.of(some).cpu().numpy() for some in self.streams(rows, tick=tick))]
+        )
+
+    def streams(
+        self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None
+    ) -> Iterator[Tensor]:
+        """The final streams `[row, hidden]` at the last position of some rows after another."""
+        left = (row if isinstance(row, Change) else Change(row) for row in rows)
         while some := list(islice(left, BUDGET.ablations)):
-            found.append(self._together(some))
+            with torch.inference_mode():
+                yield self._together(some)
             tick(len(some))
-        return np.concatenate(found) if found else np.zeros(0)
 
-    def _together(self, rows: Sequence[Places]) -> Floats:
-        zeroed: dict[int, list[tuple[int, Places]]] = {}
-        for row, places in enumerate(rows):
-            for layer, inside in self._grid.by_layer(places):
-                zeroed.setdefault(layer, []).append((row, inside))
+    def _together(self, rows: Sequence[Change]) -> Tensor:
+        set_to: dict[int, list[tuple[int, Tensor, Tensor | float]]] = {}
+        added: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
+        for row, one in enumerate(rows):
+            for layer, which, inside in self._grid.by_layer(one.places):
+                values = 0.0 if one.values is None else torch.from_numpy(one.values[which]).float()
+                set_to.setdefault(layer, []).append((row, torch.from_numpy(inside), values))
+            for key, vectors in one.added.items():
+                added.setdefault(key, []).append((row, vectors))
 
-        def change(own: list[tuple[int, Places]]) -> Callable[[Tensor], Tensor]:
-            def zero(coefficients: Tensor) -> Tensor:
+        def change(own: list[tuple[int, Tensor, Tensor | float]]) -> Callable[[Tensor], Tensor]:
+            def overwrite(coefficients: Tensor) -> Tensor:
                 out = coefficients.clone(memory_format=torch.contiguous_format)
-                for row, inside in own:
-                    out[row].view(-1)[torch.from_numpy(inside).to(out.device)] = 0
+                for row, inside, values in own:
+                    to = values if isinstance(values, float) else values.to(out)
+                    out[row].view(-1)[inside.to(out.device)] = to
                 return out
 
-            return zero
+            return overwrite
 
-        changes = {layer: change(own) for layer, own in zeroed.items()}
-        with torch.inference_mode(), overwrite_coefficients(self._model, changes, own_thread=True):
-            streams = last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
-            found: Floats = self._difference.of(streams).cpu().numpy()
-        return found
+        changes = {layer: change(own) for layer, own in set_to.items()}
+        with overwrite_coefficients(self._model, changes, own_thread=True), Taps(own_thread=True) as taps:
+            for (layer, branch), own in added.items():
+                self._add(layer, branch, own, taps)
+            return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
+
+    def _add(self, layer: int, branch: int, own: Sequence[tuple[int, Tensor]], taps: Taps) -> None:
+        def add(written: Tensor) -> Tensor:
+            out = self._model.split_batch(written).clone()
+            for row, vectors in own:
+                out[row] += vectors.to(out)
+            return out.view(written.shape)
+
+        ffn = self._model.layer(layer).ffn
+        if ffn.branches:
+            taps.enters(ffn.branches[branch].behind, add)
+        else:
+            taps.leaves(ffn.exits[-1], add)
 
 
 def powers(count: int, most: int) -> list[int]:

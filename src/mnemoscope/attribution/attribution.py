@@ -195,11 +195,8 @@ class Attribution:
         return table(columns if known else columns[:-1], rows if known else [row[:-1] for row in rows])
 
     def _repr_html_(self) -> str:
-        shown = [name for name in self.memories.columns if name not in ("trigger", "promotes")]
-        rows = [html_row(str(row[shown[0]]), [_cell(row[name]) for name in shown[1:]])
-                for row in self.memories.head(_SHOWN).to_dicts()]  # fmt: skip
-        head = html_row(shown[0], shown[1:], tag="th")
-        return f"<p>{escape(self.lines(0)[0])}<br>{escape(self.lines(0)[1])}</p>{html_table([head, *rows])}"
+        head, adds = (escape(line) for line in self.lines(0)[:2])
+        return f"<p>{head}<br>{adds}</p>{memories_html(self.memories)}"
 
 
 Curve = tuple[CurvePoint, ...]
@@ -207,6 +204,14 @@ Curve = tuple[CurvePoint, ...]
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
+
+
+def memories_html(memories: pl.DataFrame) -> str:
+    """The first memories of a list as an HTML table."""
+    shown = [name for name in memories.columns if name not in ("trigger", "promotes")]
+    first = memories.head(_SHOWN).to_dicts()
+    rows = [html_row(row[shown[0]], [_cell(row[name]) for name in shown[1:]]) for row in first]
+    return html_table([html_row(shown[0], shown[1:], tag="th"), *rows])
 
 
 def _cell(value: Any) -> str:
@@ -242,6 +247,15 @@ def about_memories(memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence
         pl.Series("promotes", [one[1] for one in about], dtype=pl.List(pl.String)),
         pl.Series("trigger", [one[2] for one in about], dtype=pl.String),
     )
+
+
+def labels_of(atlas: Atlas) -> dict[str, str]:
+    """The labels of positive features, by memory."""
+    rows = atlas.table("labels").filter(pl.col("sign") == 1) if atlas.has("labels") else None
+    if rows is None:
+        return {}
+    each = rows.select("layer", "memory", "label").rows()
+    return {str(atlas.name(layer, memory)): label for layer, memory, label in each}
 
 
 def _about(

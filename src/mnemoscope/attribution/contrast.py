@@ -112,8 +112,8 @@ class LogitDifference:
         """F; keeps gradients."""
         return self._logits.read(streams, self._vector, self._bias)
 
-    def directions(self, streams: Tensor) -> LogitDirections:
-        return self._logits.of_difference(streams, *self._tokens)
+    def directions(self, streams: Tensor, *, divided: bool = True) -> LogitDirections:
+        return self._logits.of_difference(streams, *self._tokens, divided=divided)
 
     @torch.inference_mode()
     def sizes(self, streams: Tensor) -> Tensor:

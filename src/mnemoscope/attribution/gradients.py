@@ -17,7 +17,15 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients, read_final
 def gradient_products(
     model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor]
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """By layer the coefficients m and m dF/dm, each `[batch, position, memory]`, on the CPU. `difference` gives F from
+    """By layer the coefficients m and m dF/dm; otherwise as `coefficient_gradients`."""
+    found = coefficient_gradients(model, ids, difference)
+    return {layer: (coefficients, coefficients * gradient) for layer, (coefficients, gradient) in found.items()}
+
+
+def coefficient_gradients(
+    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor]
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """By layer the coefficients m and dF/dm, each `[batch, position, memory]`, on the CPU. `difference` gives F from
     the final stream `[batch, position, hidden]`; it is summed over rows, which are independent. Raises OptionError
     where memory runs out, ModelUnsupported where the network has no gradient.
     """
@@ -48,14 +56,15 @@ def gradient_products(
         if "does not require grad" in str(error) or "nference tensor" in str(error) or "derivative" in str(error):
             raise ModelUnsupported(f"{model.spec} has no gradient through its blocks: {error}") from error
         raise
-    products: dict[int, tuple[Tensor, Tensor]] = {}
+    by_layer: dict[int, tuple[Tensor, Tensor]] = {}
     with torch.inference_mode():
-        for layer, own in leaves.items():
-            whole, product = torch.zeros(()), torch.zeros(())
+        for layer, own in leaves.items():  # those of experts are zero in the others' groups
+            whole = torch.stack([coefficients.float().cpu() for coefficients, _ in own]).sum(0)
+            gradient = torch.zeros_like(whole)
             for coefficients, _ in own:
-                gradient = next(found)
-                here = coefficients.float().cpu()
-                whole = whole + here
-                product = product + (here * gradient.float().cpu() if gradient is not None else torch.zeros_like(here))
-            products[layer] = whole, product
-    return products
+                slope = next(found)
+                if slope is not None:
+                    own_group = slope.float().cpu()
+                    gradient += own_group if len(own) == 1 else own_group.where(coefficients.cpu() != 0, 0)
+            by_layer[layer] = whole, gradient
+    return by_layer

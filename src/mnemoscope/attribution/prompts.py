@@ -16,7 +16,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
 from mnemoscope.attribution.attribute import DRAWS, SINGLES, Attributor
-from mnemoscope.attribution.attribution import Curve, CurvePoint, spread
+from mnemoscope.attribution.attribution import Curve, CurvePoint, labels_of, spread
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.errors import PromptError
@@ -169,12 +169,9 @@ def attribute_prompts(
         "memory": list(map(str, names)), "attribution": mean[best], "low": low, "high": high,
         "share": listed[best] / len(asked), "label": pl.Series([None] * len(best), dtype=pl.String),
     })  # fmt: skip
-    if atlas is not None and atlas.has("labels"):
-        labels = atlas.table("labels").filter(pl.col("sign") == 1)
-        known = {f"{layer}.{memory}": label for layer, memory, label in
-                 labels.select("layer", "memory", "label").iter_rows()}  # fmt: skip
-        texts = [known.get(f"{layer}.{memory}") for layer, memory in zip(layers, memories, strict=True)]
-        frame = frame.with_columns(pl.Series("label", texts, dtype=pl.String))
+    if atlas is not None:
+        labels = labels_of(atlas)
+        frame = frame.with_columns(pl.Series("label", [labels.get(name) for name in frame["memory"]], dtype=pl.String))
     origin = made_by(
         model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash,
         options={"prompts": len(prompts), "top": top}, seed=seed,

@@ -35,12 +35,12 @@ class Taps(ExitStack):
 
         self.enter_context(module.register_forward_pre_hook(hook))
 
-    def leaves(self, module: nn.Module, tap: Callable[[Tensor], None]) -> None:
-        """Calls `tap` with a module's output, or the first of several."""
+    def leaves(self, module: nn.Module, tap: Callable[[Tensor], Tensor | None]) -> None:
+        """Calls `tap` with a module's output, or the first of several, which its result, if any, replaces."""
 
-        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if self.act():
-                tap(first(output))
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+            changed = tap(first(output)) if self.act() else None
+            return changed if changed is None or isinstance(output, Tensor) else (changed, *output[1:])
 
         self.enter_context(module.register_forward_hook(hook))
 

@@ -28,17 +28,21 @@ class FrozenNorm:
         bias = None if norm is None else gain_and_bias(norm, model.sizes.hidden)[1]
         self._bias = None if bias is None else bias.double()
 
-    def step_back(self, directions: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Directions `[..., row, hidden]` before the norm of `vectors [row, hidden]`, and its bias's part."""
+    def step_back(self, directions: Tensor, vectors: Tensor, *, divided: bool = True) -> tuple[Tensor, Tensor]:
+        """Directions `[..., row, hidden]` before the norm of `vectors [row, hidden]`, and its bias's part; those that
+        are not `divided` lack the division by the norm's scale.
+        """
         if self._norm is None:
             return directions, directions.new_zeros(directions.shape[:-1])
-        with torch.inference_mode():
-            scale = scale_of(self._norm, self._fold, vectors.to(self._dtype)).to(directions.device).double()
         bias, gain = (None if one is None else one.to(directions.device) for one in (self._bias, self._fold.gain))
         added = directions.new_zeros(directions.shape[:-1]) if bias is None else directions @ bias
         before = directions if gain is None else directions * gain.double()
         if self._fold.centred:
             before = before - before.mean(-1, keepdim=True)
+        if not divided:
+            return before, added
+        with torch.inference_mode():
+            scale = scale_of(self._norm, self._fold, vectors.to(self._dtype)).to(directions.device).double()
         return before / scale[:, None], added
 
 
@@ -111,11 +115,14 @@ class TokenLogits:
         vectors = head_mean(self._model).expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
-    def of_difference(self, stream: Tensor, token: int, other: int | None) -> LogitDirections:
-        """For each row of the final stream the logit of one token less that of the other, both as in `side`."""
+    def of_difference(self, stream: Tensor, token: int, other: int | None, *, divided: bool = True) -> LogitDirections:
+        """For each row of the final stream the logit of one token less that of the other, both as in `side`. Directions
+        that are not `divided` lack the division by the final norm's scale.
+        """
         (vectors, bias), (less, its_bias) = self.side(token), self.side(other)
         count = len(stream)
-        return self._directions(stream, (vectors - less).expand(count, -1), (bias - its_bias).expand(count))
+        bias = (bias - its_bias).expand(count)
+        return self._directions(stream, (vectors - less).expand(count, -1), bias, divided=divided)
 
     def side(self, token: int | None) -> tuple[Tensor, Tensor]:
         """What `read` multiplies for a token's logit, `[hidden']`, and the head's bias, float64; None is the mean over
@@ -133,7 +140,7 @@ class TokenLogits:
             read = read if module is None else module(read)
         return ((read.double() * vectors).sum(-1) + bias) * anatomy.logit_scale
 
-    def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> LogitDirections:
+    def _directions(self, stream: Tensor, vectors: Tensor, bias: Tensor, *, divided: bool = True) -> LogitDirections:
         """`vectors [row, hidden']` are the head's directions in its input; `bias [row]` is the head's."""
         anatomy = self._model.anatomy
         with torch.inference_mode():
@@ -142,6 +149,6 @@ class TokenLogits:
                 offset = anatomy.project(torch.zeros_like(stream[:1], dtype=self._model.dtype))  # type: ignore[misc]
                 bias = bias + vectors @ offset[0].double()
                 vectors = vectors @ self._matrix.double()
-            direction, added = self._norm.step_back(vectors, stream)
+            direction, added = self._norm.step_back(vectors, stream, divided=divided)
         scale = anatomy.logit_scale
         return LogitDirections(direction * scale, (bias + added) * scale, logit)

@@ -1,0 +1,96 @@
+"""`mnemoscope diff`: which memories made two models, or one model on two prompts, answer differently."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import ModelOptions
+
+_PATCHES = ("contribution", "coefficient")
+
+
+@arg.with_model_options
+def diff(
+    model: arg.Model,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
+    ] = None,
+    other: Annotated[str | None, typer.Option(metavar="MODEL", help="The second model.")] = None,
+    other_adapter: Annotated[
+        str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
+    ] = None,
+    other_prompt: Annotated[
+        str | None, typer.Option(metavar="PROMPT", help="The second is MODEL on this prompt.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--for", metavar="TEXT", help="The second's answer.  [default: what it says]")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The first's answer.  [default: what it says]")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSONL of prompt, for, against, other_prompt, in place of PROMPT."),
+    ] = None,
+    both: Annotated[bool, typer.Option("--both", help="List those that pushed the other way, too.")] = False,
+    patch: Annotated[
+        str, typer.Option(metavar="|".join(_PATCHES), help="What is set back of a memory.")
+    ] = "contribution",
+    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    atlas: Annotated[
+        Path | None, typer.Option(metavar="ATLAS", help="An atlas of one of the models: labels, tokens, triggers.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    dtype: arg.Dtype = "float32",
+    device: arg.Device = AUTO,
+    *,
+    opening: ModelOptions,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Show which memories made two models, or one model on two prompts, answer differently.
+
+    The change of the two answers' logit difference as a sum over embedding, attention, memories and the final norm's
+    scale; the memories whose push changed most; and how many of them, set back to what they did in the first run, make
+    the second answer as the first, beside others that are as strong.
+
+    Example: mnemoscope diff builtin:pydocs "Return a list of" --other-prompt "Return the name of"
+    """
+    arg.one_of(DTYPES, dtype=dtype)
+    arg.one_of(_PATCHES, patch=patch)
+    arg.at_least(0, top=top, seed=seed)
+    if (prompt is None) == (prompts is None):
+        raise OptionError("give one prompt, or --prompts FILE")
+    alone = {"--other-prompt": other_prompt, "--for": target, "--against": against}
+    if prompts is not None and any(value is not None for value in alone.values()):
+        given = next(name for name, value in alone.items() if value is not None)
+        raise OptionError(f"{given} is for one prompt; the file of --prompts has its own for each")
+    from mnemoscope import attribution
+    from mnemoscope.atlas import open_atlas
+    from mnemoscope.models import load_model
+
+    opened = None if atlas is None else open_atlas(atlas)
+    with reporting() as progress:
+        loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+        if prompts is not None:
+            found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
+                loaded, attribution.read_prompts(prompts), other=other, other_adapter=other_adapter, both=both,
+                patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
+            )  # fmt: skip
+        else:
+            assert prompt is not None
+            found = attribution.diff(
+                loaded, prompt, other=other, other_adapter=other_adapter, other_prompt=other_prompt, target=target,
+                against=against, both=both, patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
+            )  # fmt: skip
+    if json:
+        emit(found.to_dict())
+    else:
+        print(found)
