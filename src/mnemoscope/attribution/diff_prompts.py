@@ -1,4 +1,4 @@
-"""`diff` over many prompts: which changes recur, and what setting memories back does in the median (definitions.md 9)."""
+"""`diff` over many prompts: which changes recur, and what setting memories back does (definitions.md section 9)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

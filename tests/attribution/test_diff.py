@@ -1,0 +1,161 @@
+"""What changed between two runs: against plain sums, and with changes planted where they are known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from mining.conftest import byte_tokenizer
+from mnemoscope.attribution import diff, diff_prompts
+from mnemoscope.cli import main
+from mnemoscope.errors import ModelDiffers, OptionError, PromptError
+from mnemoscope.models import LanguageModel, load_model
+from models.conftest import LAYERS, build
+
+PROMPT = "the cat sat on"
+
+
+def tiny(name: str) -> LanguageModel:
+    return load_model(build(name), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+
+
+def with_other_values(name: str, layer: int, *, keys: bool = False) -> LanguageModel:
+    """The tiny model with changed values (and keys) in one layer."""
+    network = build(name)
+    ffn = load_model(network, tokenizer=byte_tokenizer()).layer(layer).ffn
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for module in [*ffn.exits, *([ffn.entry] if keys else [])]:
+            module.weight += 0.3 * torch.randn(module.weight.shape, generator=generator)
+    return load_model(network, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+
+
+def test_a_model_and_itself_never_part_and_nothing_of_them_differs() -> None:
+    model = tiny("llama")
+    never = diff(model, PROMPT, other=model)
+    assert never.said is None
+    assert never.to_dict()["memories"] == []
+    assert "never part within 64 tokens" in str(never)
+    asked = diff(model, PROMPT, other=tiny("llama"), target="x", against="y")
+    assert asked.parts is not None
+    assert asked.memories is not None
+    assert asked.parts.is_empty()
+    assert asked.memories.is_empty()
+    assert asked.first == asked.second
+    assert [one.k for one in asked.patched] == ["all", "everywhere"]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gptj", pytest.param("falcon", marks=pytest.mark.full)])
+def test_layers_below_a_changed_one_have_no_change_and_all_set_back_is_the_first(name: str) -> None:
+    first, second = tiny(name), with_other_values(name, LAYERS - 1)
+    found = diff(first, PROMPT, other=second, target="x", against="y", top=1000, both=True)
+    assert found.parts is not None
+    assert found.memories is not None
+    assert set(found.parts["layer"].drop_nulls()) == {LAYERS - 1}
+    assert set(found.memories["memory"].str.slice(0, 2)) == {f"L{LAYERS - 1}"}
+    assert found.parts["change"].sum() == pytest.approx(found.second - found.first, abs=found.limit)
+    assert abs(found.residual_error) <= found.limit
+    memories = float(found.parts.filter(part="memories")["change"].sum())
+    assert found.memories["change"].sum() == pytest.approx(memories, abs=1e-6)
+    for one in found.patched:  # only the last position counts, since nothing comes after this layer
+        if one.k in ("all", "everywhere"):
+            assert one.difference == pytest.approx(found.first, abs=1e-5)
+            assert one.recovered == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "opt-350m", "gpt_neox", pytest.param("olmo2", marks=pytest.mark.full)])
+def test_changes_add_up_and_everything_set_back_everywhere_is_the_first(name: str) -> None:
+    first, second = tiny(name), with_other_values(name, 0, keys=True)
+    found = diff(first, PROMPT, other=second, target="x", against="y")
+    assert found.parts is not None
+    assert abs(found.residual_error) <= found.limit
+    assert found.parts["change"].sum() == pytest.approx(found.second - found.first, abs=found.limit)
+    assert found.patched[-1].k == "everywhere"
+    columns = first.reading.offset
+    if columns == 0:  # the frame is position 0, and stays as it is
+        return
+    assert found.patched[-1].difference != pytest.approx(found.second, abs=1e-4)
+
+
+def test_a_value_set_back_by_coefficient_stays_the_seconds_value() -> None:
+    first, second = tiny("llama"), with_other_values("llama", LAYERS - 1)
+    found = diff(first, PROMPT, other=second, target="x", against="y", patch="coefficient")
+    assert found.patched[-1].difference == pytest.approx(found.second, abs=1e-5)  # only values were changed
+
+
+def test_two_prompts_of_equal_length_are_compared_at_every_position() -> None:
+    model = tiny("gpt2")
+    found = diff(model, "the cat sat", other_prompt="the on sat", target="x", against="y", top=1000, both=True)
+    assert found.memories is not None
+    assert found.memories["effect"].to_list() == sorted(found.memories["effect"], reverse=True)
+    assert found.memories["position"].n_unique() > 1
+    earlier = found.memories.filter(pl.col("position") < found.memories["position"].max())
+    assert (earlier["direct_first"] == 0).all()
+    assert abs(found.residual_error) <= found.limit
+    other = diff(model, "the cat sat on", other_prompt="the cat", target="x", against="y")
+    assert other.memories is not None
+    assert "effect" not in other.memories.columns
+    assert other.memories["position"].n_unique() == 1
+    assert any("differ in length" in note for note in other.notes)
+
+
+def test_over_prompts_the_changed_memories_come_first(tmp_path: Path) -> None:
+    first, second = tiny("llama"), with_other_values("llama", LAYERS - 1)
+    rows = [{"prompt": text, "for": "x", "against": "y"} for text in ("the cat", "a dog sat", "on the mat")]
+    found = diff_prompts(first, [*rows, {"prompt": ""}], other=second, top=1000, both=True)
+    assert (found.prompts, found.never_parted, len(found.refused)) == (3, 0, 1)
+    single = [diff(first, row["prompt"], other=second, target="x", against="y", top=1000, both=True) for row in rows]
+    for row in found.memories.head(5).to_dicts():
+        each = [
+            dict(zip(*one.memories.select("memory", "change"), strict=True))
+            for one in single
+            if one.memories is not None
+        ]
+        assert row["change"] == pytest.approx(sum(one.get(row["memory"], 0.0) for one in each) / 3, abs=1e-9)
+        assert row["low"] <= row["change"] <= row["high"]
+    assert found.patched[-1]["recovered"] == pytest.approx(1, abs=1e-3)
+
+
+def test_impossible_comparisons_are_refused_in_one_line(tmp_path: Path) -> None:
+    model = tiny("gpt2")
+    for options, said in (
+        ({}, "give one of --other"),
+        ({"other": model, "other_prompt": "a"}, "give one of --other"),
+        ({"other_prompt": PROMPT}, "is the prompt itself"),
+        ({"other": model, "target": "x"}, "give both"),
+        ({"other": model, "patch": "value"}, "patch is contribution or coefficient"),
+        ({"other_adapter": "lora"}, "the model is one in memory"),
+    ):
+        with pytest.raises(OptionError, match=said.replace("--", "(--)?").replace("other", "other(_\\w+)?")):
+            diff(model, PROMPT, **options)  # type: ignore[arg-type]
+    with pytest.raises(ModelDiffers, match="layers and memories"):
+        diff(model, PROMPT, other=load_model("handmade:planted"))
+    with pytest.raises(PromptError, match=r"answers .* are one"):
+        diff(model, PROMPT, other=model, target="x", against="x")
+
+
+def test_the_command_prints_the_document_of_the_contract(capsys: Any, tmp_path: Path) -> None:
+    asked = ["--other-prompt", "the new", "--for", " mat", "--against", " house", "--json"]
+    assert main(["diff", "handmade:planted", "the old", *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) >= {
+        "prompts",
+        "tokens",
+        "difference",
+        "parts",
+        "residual_error",
+        "memories",
+        "patched",
+        "turns_at",
+    }
+    assert found["made_by"]["seed"] == 0
+    (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n{"text": 1}\n')
+    assert main(["diff", "handmade:planted", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+    assert "p.jsonl:2 is not" in capsys.readouterr().err
+    assert main(["attribute", "handmade:planted", "the old", "--json", "--singles", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["direct"]) == {"embedding", "attention", "memories", "other", "biases", "head"}
+    assert main(["attribute", "handmade:planted"]) == 2
