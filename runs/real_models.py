@@ -181,8 +181,18 @@ SHOWN = (
     ("layer_composition", "zero_agreement", "no memory says what the layer says"),
     ("layer_composition", "zero_agreement_major", "none of the major ones does"),
     ("refinement_match", "match", "residual already says the final token"),
+    ("lenses", "match_ridge", "the same through ridge"),
+    ("lenses", "agreement_ridge", "values that agree through ridge"),
+    ("lenses", "control_ridge", "with another memory's target through ridge"),
+    ("lenses", "changed_plain", "layer changes the top token"),
+    ("lenses", "changed_ridge", "the same through ridge"),
+    ("lenses", "composition_of_changed_plain", "composition, of the changed"),
+    ("lenses", "composition_of_changed_ridge", "the same through ridge"),
+    ("lenses", "key_found_plain", "last tokens of 25 triggers among the key's first 25"),
+    ("lenses", "key_found_ridge", "the same through ridge"),
+    ("lenses", "key_control_found_ridge", "of another memory's triggers through ridge"),
 )
-"""What the table of thirds of the layers shows: question, number, words."""
+"""What the table of thirds of the layers shows: question, number, words. A row that no atlas answers is left out."""
 
 
 def _layers(atlases: dict[str, Any]) -> Iterator[str]:
@@ -194,7 +204,8 @@ def _layers(atlases: dict[str, Any]) -> Iterator[str]:
         for atlas in atlases.values():
             rows = [row for row in _answer(atlas, question)["layers"] if row["name"] == number]
             cells.append(_thirds([row["value"] for row in rows]))
-        yield f"| {said} | {' | '.join(cells)} |"
+        if set(cells) != {"-"}:
+            yield f"| {said} | {' | '.join(cells)} |"
     yield f"| features that promote a clear token (1 % by chance) | {' | '.join(map(_promoting, atlases.values()))} |"
 
 
