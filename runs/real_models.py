@@ -260,10 +260,12 @@ def _features(atlas: Any) -> Any:
             best = own.group_by("memory").agg(size=pl.col("coefficient").max())
             said = pl.col(f"{end}_tokens").list.first()
             wanted = pl.Series("wanted", targets(own, values.height).target)
+            asked = values.with_columns(wanted).filter(pl.col("wanted") >= 0)
+            asked = asked.with_columns(another=pl.col("wanted").shuffle(seed=0))
             frames.append(
-                values.with_columns(wanted).filter(pl.col("wanted") >= 0).join(best, on="memory").select(
+                asked.join(best, on="memory").select(
                     "memory", "size", layer=pl.lit(layer), sign=pl.lit(sign), agrees=said == pl.col("wanted"),
-                    chance=said == pl.col("wanted").shuffle(seed=0), clear=pl.col(f"{end}_z") > pl.col("clear_z"),
+                    chance=said == pl.col("another"), clear=pl.col(f"{end}_z") > pl.col("clear_z"),
                 )
             )  # fmt: skip
     features = pl.concat(frames).sort("size", "sign", descending=True)
