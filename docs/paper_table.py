@@ -49,8 +49,9 @@ def table(demo: Path | None, replica: Path | None, page: str) -> str:
     for question in QUESTIONS:
         asked = load_question(question).paper
         found = [None if atlas is None else totals(atlas, question) for atlas in atlases]
-        for claim in asked.claims:
-            said, source = f"{asked.figure}: {claim.text}", f"[{question}](../src/mnemoscope/questions/{question}.py)"
+        for claim in asked.claims if asked.figure.startswith("Figure") else ():
+            said = f"{asked.figure}: {claim.text}"
+            source = f"[{question}](../src/mnemoscope/questions/paper/{question}.py)"
             numbers = [
                 before[said] if own is None else spoken(own.get(claim.name), claim.form)
                 for own, before in zip(found, kept, strict=True)

@@ -127,7 +127,7 @@ def tables(out: Path) -> None:
 
     finished = {said: out / name for name, said in ATLASES.items() if (out / name / "manifest.json").is_file()}
     atlases = {said: open_atlas(folder) for said, folder in finished.items()}
-    parts = ["\n".join(_claims(atlases)), "\n".join(_layers(atlases))]
+    parts = ["\n".join(make(atlases)) for make in (_claims, _layers, _signs)]
     for name, atlas in atlases.items():
         if "WikiText" not in name:
             parts.append("\n".join([f"**{name}: the ten most striking memories**", "", *_striking(atlas)]))
@@ -181,8 +181,18 @@ SHOWN = (
     ("layer_composition", "zero_agreement", "no memory says what the layer says"),
     ("layer_composition", "zero_agreement_major", "none of the major ones does"),
     ("refinement_match", "match", "residual already says the final token"),
+    ("lenses", "match_ridge", "the same through ridge"),
+    ("lenses", "agreement_ridge", "values that agree through ridge"),
+    ("lenses", "control_ridge", "with another memory's target through ridge"),
+    ("lenses", "changed_plain", "layer changes the top token"),
+    ("lenses", "changed_ridge", "the same through ridge"),
+    ("lenses", "composition_of_changed_plain", "composition, of the changed"),
+    ("lenses", "composition_of_changed_ridge", "the same through ridge"),
+    ("lenses", "key_found_plain", "last tokens of 25 triggers among the key's first 25"),
+    ("lenses", "key_found_ridge", "the same through ridge"),
+    ("lenses", "key_control_found_ridge", "of another memory's triggers through ridge"),
 )
-"""What the table of thirds of the layers shows: question, number, words."""
+"""What the table of thirds of the layers shows: question, number, words. A row that no atlas answers is left out."""
 
 
 def _layers(atlases: dict[str, Any]) -> Iterator[str]:
@@ -194,8 +204,72 @@ def _layers(atlases: dict[str, Any]) -> Iterator[str]:
         for atlas in atlases.values():
             rows = [row for row in _answer(atlas, question)["layers"] if row["name"] == number]
             cells.append(_thirds([row["value"] for row in rows]))
-        yield f"| {said} | {' | '.join(cells)} |"
+        if set(cells) != {"-"}:
+            yield f"| {said} | {' | '.join(cells)} |"
     yield f"| features that promote a clear token (1 % by chance) | {' | '.join(map(_promoting, atlases.values()))} |"
+
+
+SIGNS = {
+    "the paper's rule: the value, above zero": "sign == 1",
+    "below zero: minus the value": "sign == -1",
+    "of each memory the sign with the larger coefficient": "larger",
+    "the same, another memory's target": "larger",
+    "of each memory the other sign": "NOT larger",
+    "features that promote a clear token": "clear",
+    "the others": "NOT clear",
+}
+"""Which features the table of both signs counts, as conditions on the columns of `_features`."""
+
+
+def _signs(atlases: dict[str, Any]) -> Iterator[str]:
+    """How many features' tokens are their targets, where the paper asks of values above zero only."""
+    import polars as pl
+
+    from mnemoscope.foundation.intervals import share
+
+    yield f"| tokens that are the target: lower layers, upper layers, best layer | {' | '.join(atlases)} |"
+    yield "|---" * (1 + len(atlases)) + "|"
+    found = [_features(atlas) for atlas in atlases.values()]
+    for said, condition in SIGNS.items():
+        cells = []
+        agrees = "chance" if "another" in said else "agrees"
+        for atlas, features in zip(atlases.values(), found, strict=True):
+            own = features.filter(pl.sql_expr(condition))
+            layers = own.group_by("layer").agg(pl.col(agrees).mean()).sort(agrees, "layer", descending=[True, False])
+            best, upper = layers["layer"][0], pl.col("layer").is_in(list(atlas.upper_layers))
+            parts = [own.filter(~upper), own.filter(upper), own.filter(pl.col("layer") == best)]
+            numbers = [share(int(part[agrees].sum()), part.height) for part in parts]
+            spoken = [f"{100 * n.value:.2f} % ({100 * n.low:.2f} to {100 * n.high:.2f})" for n in numbers]
+            cells.append(f"{', '.join(spoken)} in {best}")
+        yield f"| {said} | {' | '.join(cells)} |"
+
+
+def _features(atlas: Any) -> Any:
+    """A row for each memory and sign that has a target: whether its first token is the target, and another memory's."""
+    import polars as pl
+
+    from mnemoscope.mining.passes.vectors.values import targets
+
+    triggers, frames = ["memory", "sign", "coefficient", "sentence", "next_token"], []
+    for layer in atlas.layers:
+        values = atlas.table("values", layer=layer).sort("memory")
+        every = atlas.table("triggers", layer=layer, columns=triggers)
+        for sign, end in ((1, "top"), (-1, "bottom")):
+            # Below zero, minus the value is what is added: its first token is the value's last.
+            own = every.filter(pl.col("sign") == sign).with_columns(pl.col("coefficient") * sign, sign=pl.lit(1))
+            best = own.group_by("memory").agg(size=pl.col("coefficient").max())
+            said = pl.col(f"{end}_tokens").list.first()
+            wanted = pl.Series("wanted", targets(own, values.height).target)
+            asked = values.with_columns(wanted).filter(pl.col("wanted") >= 0)
+            asked = asked.with_columns(another=pl.col("wanted").shuffle(seed=0))
+            frames.append(
+                asked.join(best, on="memory").select(
+                    "memory", "size", layer=pl.lit(layer), sign=pl.lit(sign), agrees=said == pl.col("wanted"),
+                    chance=said == pl.col("another"), clear=pl.col(f"{end}_z") > pl.col("clear_z"),
+                )
+            )  # fmt: skip
+    features = pl.concat(frames).sort("size", "sign", descending=True)
+    return features.with_columns(larger=pl.int_range(pl.len()).over("layer", "memory") == 0)
 
 
 def _promoting(atlas: Any) -> str:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def _module() -> Any:
-    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+def _module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -24,7 +24,7 @@ def _module() -> Any:
     return module
 
 
-REFRESH = _module()
+REFRESH = _module("refresh")
 
 
 def commands_of(page: str) -> list[str]:
@@ -108,6 +108,13 @@ def test_a_command_that_fails_fails_the_refreshing(tmp_path: Path) -> None:
 
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
+
+
+def test_the_table_of_claims_keeps_the_columns_of_atlases_that_are_not_given() -> None:
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    made = _module("paper_table")
+    before = page.partition(made.BEGIN)[2].partition(made.END)[0]
+    assert made.table(None, None, page) == before.strip()
 
 
 def test_every_picture_is_made_by_a_command_that_is_there() -> None:

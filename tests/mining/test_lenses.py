@@ -266,8 +266,11 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
     whole = Path(shutil.copytree(out, tmp_path / "whole"))
     fit_lenses(whole, model)
     stops = {("lens ridge", 1), ("lens tuned", 3), ("readings", 1)}
+    begun: list[float] = []
 
     def stop(stage: str, done: float, total: float | None, note: str) -> None:
+        if stage == "readings":
+            begun.append(done)
         if (stage, done) in stops:
             stops.remove((stage, done))
             raise KeyboardInterrupt
@@ -277,6 +280,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
             fit_lenses(out, model, progress=stop, checkpoint_every=0)
     fit_lenses(out, model, progress=stop)
     assert not stops
+    assert begun.count(0) == 1  # the layers that were read are not read again
     names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.suffix in (".safetensors", ".parquet"))
     assert Path("lenses/tuned.safetensors") in names
     for name in names:

@@ -157,13 +157,17 @@ def _write(
     words, moved = input_embeddings(model), kept.pop(WORDS)
     values, triggers = ValuePass(model), KeyTriggers(model, atlas.path, plan)
     roles = RolePass(model, words, triggers)
-    for number, layer in enumerate(plan.layers):
-        context.progress("readings", number, len(plan.layers), "layers")
+    maps = [part for lens in (*kept.values(), moved) for one in lens.values() for part in (one.weight, one.bias)]
+
+    def read(number: int) -> None:
+        layer = plan.layers[number]
         columns = reading_columns(values, layer, targets_of(run, layer), kept, seed=plan.seed)
         run.write("readings", columns, layer)
         ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
         run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
-    context.progress("readings", len(plan.layers), len(plan.layers), "layers")
+
+    inputs = digest(plan.hash(), *kept, *maps)
+    _run(context, "readings", plan, inputs, {}, read, steps=len(plan.layers), unit="layers")
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
     there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (found, facts))
@@ -181,7 +185,7 @@ def _fit_ridge(
         streams, final = read_streams(model, batch.rows, plan.layers)
         fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
-    _run(context, "ridge", plan, text, fit.state(), take, steps=len(text.batches))
+    _fit(context, "ridge", plan, text, fit.state(), take, steps=len(text.batches))
     found: dict[str, Lens] = {}
     for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
         found[kind] = {layer: one.translator for layer, one in layers.items()}
@@ -198,11 +202,11 @@ def _fit_tuned(
         streams, final = read_streams(model, text.batches[number % len(text.batches)].rows, plan.layers)
         fit.step(number, streams, final)
 
-    _run(context, "tuned", plan, text, fit.state(), take, steps=STEPS)
+    _fit(context, "tuned", plan, text, fit.state(), take, steps=STEPS)
     return fit.translators(), text.facts() | fit.facts()
 
 
-def _run(
+def _fit(
     context: RunContext,
     kind: str,
     plan: MiningPlan,
@@ -212,9 +216,25 @@ def _run(
     *,
     steps: int,
 ) -> None:
-    """Takes every step that no earlier run has taken; `state` are the tensors that steps change in place."""
-    checkpoint = context.work / f"lens-{kind}-{plan.hash()[:16]}.safetensors"
     inputs = digest(kind, plan.hash(), text.tokens, len(text.batches), str([(k, v.shape) for k, v in state.items()]))
+    _run(context, f"lens {kind}", plan, inputs, state, take, steps=steps)
+
+
+def _run(
+    context: RunContext,
+    stage: str,
+    plan: MiningPlan,
+    inputs: str,
+    state: dict[str, Tensor],
+    take: Callable[[int], None],
+    *,
+    steps: int,
+    unit: str = "steps",
+) -> None:
+    """Takes every step that no earlier run of the same inputs has taken; `state` are the tensors that steps change in
+    place.
+    """
+    checkpoint = context.work / f"{stage.replace(' ', '-')}-{plan.hash()[:16]}.safetensors"
     saved = read_saved(checkpoint, inputs)
     done = 0
     if saved is not None:
@@ -225,7 +245,7 @@ def _run(
 
     def step(number: int) -> None:
         nonlocal done
-        context.progress(f"lens {kind}", number, steps, "steps")
+        context.progress(stage, number, steps, unit)
         take(number)
         done = number + 1
 
@@ -234,8 +254,8 @@ def _run(
         write_bytes(checkpoint, save({**arrays, "done": torch.tensor([done])}, {"inputs": inputs}))
 
     run_checkpointed(context, range(done, steps), step, save_state)
-    context.progress(f"lens {kind}", steps, steps, "steps")
-    context.end_stage(f"lens {kind}")
+    context.progress(stage, steps, steps, unit)
+    context.end_stage(stage)
 
 
 def read_lens(atlas: Atlas, kind: str) -> Lens | None:
