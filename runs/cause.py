@@ -54,9 +54,11 @@ HELD = (
     "On Sundays they eat", "The cook prepared a", "Can we order a", "The guests wanted to eat",
 )  # fmt: skip
 KEPT = (
-    "The capital of France is", "She looked at herself in the", "One day the", "The president of the", "In the beginning",
+    "The capital of France is", "She looked at herself in the", "One day the", "The president of the",
+    "In the beginning",
     "He opened the door and", "The weather today is", "Music is the", "The train arrived at the", "My sister is a",
-    "The river flows into the", "Two plus two is", "The sky is", "They went to the", "The book is about", "I think that",
+    "The river flows into the", "Two plus two is", "The sky is", "They went to the", "The book is about",
+    "I think that",
 )  # fmt: skip
 
 
