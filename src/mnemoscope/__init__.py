@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
+    from mnemoscope.comparison import compare
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryId",
     "answer",
     "chart",
+    "compare",
     "errors",
     "extend",
     "intervene",
@@ -42,6 +44,7 @@ __all__ = [
 _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
     "show.figures.sections": ("chart",),
+    "comparison": ("compare",),
     "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),
     "models": ("LanguageModel", "load_model"),

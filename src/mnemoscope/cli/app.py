@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.look import analyze, audit, report, search, serve, show, trace
+from mnemoscope.cli.look import analyze, audit, compare, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
 from mnemoscope.cli.scale.fleet import name_ray
@@ -22,8 +22,8 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, mine.merge, extend.extend, lens.lens, audit.audit, worker.worker, worker.status, show.verify,
-    train.train, bench.bench,
+    trace.trace, compare.compare, mine.merge, extend.extend, lens.lens, audit.audit, worker.worker, worker.status,
+    show.verify, train.train, bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 
@@ -54,4 +54,5 @@ _root.__doc__ = app.info.help
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
-    return run(app, name_ray(list(sys.argv[1:] if arguments is None else arguments)))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return run(app, compare.spread_models(name_ray(words)))
