@@ -17,7 +17,6 @@ import pytest
 import mnemoscope as ms
 from mining.conftest import WORDS, byte_tokenizer
 from mnemoscope.cli.app import run_verb
-from mnemoscope.cli.look.compare import spread_models
 from mnemoscope.comparison import saved_comparisons
 from mnemoscope.errors import AtlasesDiffer, AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.models import LanguageModel, load_model
@@ -130,12 +129,9 @@ def test_the_terminal_fits_80_columns(usual: Path, swapped: Path, capsys: pytest
     assert "usual, then swapped" in out
     assert "2 features changed" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert spread_models(["compare", "A", "B", "--models", "a", "b", "--json"]) == [
-        *("compare", "A", "B", "--models", "a", "--models", "b", "--json")
-    ]  # fmt: skip
 
 
-def test_cosines_need_the_models(usual: Path, swapped: Path) -> None:
+def test_cosines_need_the_models(usual: Path, swapped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = load(build("gpt2-relu")), load(swap(build("gpt2-relu")))
     layers = ms.compare(usual, swapped, models=[one, other]).layers
     assert layers["value_cosine"][0] < layers["value_cosine"][1] == pytest.approx(1)
@@ -145,6 +141,8 @@ def test_cosines_need_the_models(usual: Path, swapped: Path) -> None:
         ms.compare(usual, swapped, models=[other, one])
     with pytest.raises(OptionError, match="names 1 models for 2 atlases"):
         ms.compare(usual, swapped, models=[one])
+    assert run_verb(["compare", str(usual), str(swapped), "--models", "nothing", "nowhere"]) == 2
+    assert "nothing" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_comparing_needs_no_torch(usual: Path, swapped: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_saved_comparison_has_a_page_with_a_drawing(compared: Path, tmp_path: 
     page, data = reader.get("/compare"), reader.get("/compare.json").json()
     assert page.status_code == 200
     assert [pair["second"] for pair in data["comparisons"][0]["pairs"]] == ["second", "third"]
-    assert data["comparisons"][0]["pairs"][0]["table"][0][:4] == ["layer", "memories", "Jaccard", "control"]
+    assert data["comparisons"][0]["pairs"][0]["table"][0][:4] == ["layer", "memories", "jaccard", "control jaccard"]
     assert page.text.count("No feature was born, died or was repurposed.") == 2
     assert "<svg" in page.text
     assert ">Compare<" in reader.get("/").text

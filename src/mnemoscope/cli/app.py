@@ -54,5 +54,4 @@ _root.__doc__ = app.info.help
 
 
 def run_verb(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    return run(app, compare.spread_models(name_ray(words)))
+    return run(app, name_ray(list(sys.argv[1:] if arguments is None else arguments)))

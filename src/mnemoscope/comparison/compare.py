@@ -17,18 +17,14 @@ import polars as pl
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.comparison.comparable import check_comparable
 from mnemoscope.comparison.correlation import excess_correlations
-from mnemoscope.comparison.features import LayerFeatures, chance_of, compare_features, layer_numbers
+from mnemoscope.comparison.features import LayerFeatures, compare_features, jaccard, jaccard_by_chance
 from mnemoscope.comparison.result import Comparison
 from mnemoscope.errors import AtlasesDiffer, OptionError
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
+KINDS = ("born", "died", "repurposed")
 _TOKENS = 5
 """Tokens that a feature promotes, before and after."""
-_KINDS: dict[str, Any] = {
-    "memory": pl.String, "sign": pl.Int8, "kind": pl.String, "jaccard": pl.Float64, "rate_before": pl.Float64,
-    "rate_after": pl.Float64, "tokens_before": pl.List(pl.String), "tokens_after": pl.List(pl.String),
-}  # fmt: skip
-"""The columns of changed features."""
 
 
 def compare(
@@ -53,9 +49,9 @@ def compare(
 
         models = open_models(models, atlases)
     pairs = [
-        {"first": one.path.name, "second": second.path.name, "note": notes[number]}
-        | _compare_pair(one, second, models and models[number : number + 2], seed=seed, progress=progress)
-        for number, (one, second) in enumerate(pairwise(atlases))
+        {"first": one.path.name, "second": two.path.name, "note": notes[number]}
+        | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=progress)
+        for number, (one, two) in enumerate(pairwise(atlases))
     ]
     made_by = {
         "models": [one.manifest.model.fingerprint for one in atlases],
@@ -69,53 +65,63 @@ def _compare_pair(
     first: Atlas, second: Atlas, models: Sequence[Any] | None, *, seed: int, progress: Progress
 ) -> dict[str, pl.DataFrame]:
     common = [one for one in first.layers if one in second.layers and first.numbering(one) == second.numbering(one)]
-    sampled = first.has("samples") and second.has("samples")
-    if not common and not sampled:
+    matches = None
+    if first.has("samples") and second.has("samples"):
+        matches = excess_correlations(first, second, seed=seed, progress=progress)
+    elif not common:
         raise AtlasesDiffer(
             f"{first.path} and {second.path} have no layer of the same memories; run `mnemoscope extend ATLAS samples` "
             "on both to compare them by correlation"
         )
     layers: list[dict[str, Any]] = []
-    changed = [pl.DataFrame(schema=_KINDS)]
-    for layer in common:
-        progress("comparing", len(layers), len(common), "layers")
-        generator = np.random.default_rng((seed, 11, layer))
-        one, other = LayerFeatures.read(first, layer), LayerFeatures.read(second, layer)
-        chance, cycle = chance_of(one, other, generator), generator.permutation(one.activity.height)
-        others = np.empty_like(cycle)
-        others[cycle] = np.roll(cycle, 1)  # no memory stays
-        features = compare_features(one, other, chance=chance)
-        found = layer_numbers(features), layer_numbers(compare_features(one, other.permute(others), chance=chance))
-        if models is not None:
-            from mnemoscope.comparison.vectors import mean_cosines
+    changed = []
+    for layer in first.layers:
+        progress("comparing", len(layers), len(first.layers), "layers")
+        row: dict[str, Any] = {"layer": layer, "memories": first.memories(layer)}
+        if layer in common:
+            numbers, features = _compare_layer(first, second, layer, models, np.random.default_rng((seed, 11, layer)))
+            row |= numbers
+            changed.append(_describe(first, second, layer, features))
+        if matches is not None:
+            own = matches.filter(pl.col("layer") == layer)
+            row |= {name: own[name].mean() for name in ("excess", "universal")}
+            row["left_out"] = row["memories"] - len(own)
+        layers.append(row)
+    progress("comparing", len(layers), len(first.layers), "layers")
+    every = pl.concat(changed) if changed else pl.DataFrame()
+    frames = {"layers": pl.DataFrame(layers, infer_schema_length=None), "changed": every}
+    return frames if matches is None else frames | {"matches": matches}
 
-            for numbers, order in zip(found, (np.sort(cycle), others), strict=True):
-                numbers |= mean_cosines(models, layer, order)
-        layers.append({
-            "layer": layer, "memories": len(cycle), **found[0], "not_asked": int((~features["asked"]).sum()),
-            **{f"control_{name}": number for name, number in found[1].items()},
-        })  # fmt: skip
-        changed.append(_describe(first, second, layer, features.filter(pl.col("kind").is_not_null())))
-    progress("comparing", len(common), len(common), "layers")
-    frames = {"layers": pl.DataFrame(layers, infer_schema_length=None), "changed": pl.concat(changed)}
-    if sampled:
-        frames["matches"] = excess_correlations(first, second, seed=seed, progress=progress)
-        means = (
-            frames["matches"]
-            .group_by("layer")
-            .agg(pl.col("excess", "universal").mean(), left_out=pl.col("excess").null_count())
-        )
-        frames["layers"] = frames["layers"].join(means, on="layer", how="full", coalesce=True) if common else means
-    return frames | {"layers": frames["layers"].sort("layer")}
+
+def _compare_layer(
+    first: Atlas, second: Atlas, layer: int, models: Sequence[Any] | None, generator: np.random.Generator
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    """The numbers of a layer, and the features that changed."""
+    one, other = LayerFeatures.read(first, layer), LayerFeatures.read(second, layer)
+    features = compare_features(one, other, chance=jaccard_by_chance(one, other, generator))
+    cycle = generator.permutation(one.activity.height)
+    others = np.empty_like(cycle)
+    others[cycle] = np.roll(cycle, 1)  # no memory stays
+    control = pl.Series(jaccard(one.places, other.places[:, others]).ravel()).drop_nans().mean()
+    rates, kinds = features["rate_after"] - features["rate_before"], features["kind"].to_list()
+    numbers = {"jaccard": features["jaccard"].mean(), "control_jaccard": control, "rate_change": rates.abs().mean()}
+    numbers |= {kind: kinds.count(kind) for kind in KINDS} | {"not_asked": features["asked"].to_list().count(False)}
+    if models is not None:
+        from mnemoscope.comparison.vectors import mean_cosines
+
+        numbers |= mean_cosines(models, layer, np.arange(len(others)))
+        numbers |= {f"control_{name}": value for name, value in mean_cosines(models, layer, others).items()}
+    return numbers, features.filter(pl.col("kind").is_not_null()).drop("asked").sort("memory", -pl.col("sign"))
 
 
 def _describe(first: Atlas, second: Atlas, layer: int, features: pl.DataFrame) -> pl.DataFrame:
     """The features with their names and the tokens that they promote."""
-    features = features.sort("memory", "sign", descending=[False, True])
-    texts: dict[str, Any] = {"memory": [str(first.name(layer, number)) for number in features["memory"]]}
+    texts = {}
     for name, atlas in {"tokens_before": first, "tokens_after": second}.items():
         values = atlas.table("values", layer=layer, columns=["memory", "top_tokens", "bottom_tokens"]).sort("memory")
         tokens = {1: values["top_tokens"], -1: values["bottom_tokens"]}
         places = features.select("sign", "memory").iter_rows()
-        texts[name] = [atlas.token_text(tokens[sign][memory][:_TOKENS].to_list()) for sign, memory in places]
-    return features.with_columns(pl.Series(name, each, _KINDS[name]) for name, each in texts.items()).select(*_KINDS)
+        each = [atlas.token_text(tokens[sign][memory][:_TOKENS].to_list()) for sign, memory in places]
+        texts[name] = pl.Series(each, dtype=pl.List(pl.String))
+    names = [str(first.name(layer, number)) for number in features["memory"]]
+    return features.with_columns(memory=pl.Series(names, dtype=pl.String), **texts)

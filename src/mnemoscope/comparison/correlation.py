@@ -18,48 +18,43 @@ Samples = NDArray[np.float32]
 
 
 def excess_correlations(first: Atlas, second: Atlas, *, seed: int, progress: Progress) -> pl.DataFrame:
-    """For each memory of the first: layer, memory, other (the memory of the second that it correlates with most),
-    correlation, control (the largest correlation after a rotation within the second's layers), excess, universal; null
-    without enough samples. Raises AtlasesDiffer where the sampled prefixes are not the same.
+    """For each memory of the first with enough samples: layer, memory, other (the memory of the second that it
+    correlates with most), correlation, control (the largest correlation after a rotation within the second's layers),
+    excess, universal. Raises AtlasesDiffer where the sampled prefixes are not the same.
     """
     if not first.table("background").equals(second.table("background")):
         raise AtlasesDiffer(f"{first.path} and {second.path} have samples of different prefixes; mine with one --seed")
     own = [_frequent(first, layer) for layer in first.layers]
-    frequent = np.concatenate([mask for mask, _ in own])
     units = _units(np.concatenate([rows for _, rows in own]))
     correlation, control = np.full((2, len(units)), -1.0, np.float32)
     other = np.full(len(units), None, object)
     for done, layer in enumerate(second.layers):
         progress("correlating", done, len(second.layers), "layers")
-        mask, rows = _frequent(second, layer)
-        names = np.array([str(second.name(layer, int(number))) for number in np.flatnonzero(mask)], object)
+        theirs, rows = _frequent(second, layer)
         rotated, rows = _units(_rotate(rows, np.random.default_rng((seed, 12, layer)))), _units(rows)
-        for start in range(0, len(units) if len(rows) else 0, _ROWS):
+        for start in range(0, len(units) if theirs else 0, _ROWS):
             part = slice(start, start + _ROWS)
             products = units[part] @ rows.T
             best = products.max(1)
-            other[part] = np.where(best > correlation[part], names[products.argmax(1)], other[part])
+            other[part] = np.where(best > correlation[part], np.array(theirs)[products.argmax(1)], other[part])
             correlation[part] = np.maximum(correlation[part], best)
             control[part] = np.maximum(control[part], (units[part] @ rotated.T).max(1))
     progress("correlating", len(second.layers), len(second.layers), "layers")
-    every = [
-        (layer, str(first.name(layer, number))) for layer in first.layers for number in range(first.memories(layer))
-    ]
+    names = [name for every, _ in own for name in every]
+    layers = np.repeat(first.layers, [len(every) for every, _ in own])
+    columns = {"layer": layers, "memory": names, "other": [*other], "correlation": correlation, "control": control}
     excess = pl.col("correlation") - pl.col("control")
-    found = pl.DataFrame(
-        {"row": np.flatnonzero(frequent), "other": [*other], "correlation": correlation, "control": control},
-        schema_overrides={"other": pl.String},
-    ).with_columns(excess=excess, universal=excess > UNIVERSAL)
-    placed = pl.DataFrame(every, schema={"layer": pl.Int64, "memory": pl.String}, orient="row").with_row_index("row")
-    return placed.cast({"row": pl.Int64}).join(found, on="row", how="left").drop("row")
+    found = pl.DataFrame(columns, schema_overrides={"memory": pl.String, "other": pl.String})
+    return found.with_columns(excess=excess, universal=excess > UNIVERSAL)
 
 
-def _frequent(atlas: Atlas, layer: int) -> tuple[NDArray[np.bool_], Samples]:
-    """Which memories have enough samples that are not zero, and their samples `[memory, prefix]`."""
+def _frequent(atlas: Atlas, layer: int) -> tuple[list[str], Samples]:
+    """The memories with enough samples that are not zero, and their samples `[memory, prefix]`."""
     table = atlas.table("samples", layer=layer).sort("memory")
     stored = table["coefficients"].explode().to_numpy().astype(np.float32).reshape(table.height, -1)
-    frequent = (stored != 0).sum(1) >= LEAST_NONZERO
-    return frequent, stored[frequent] * table["scale"].to_numpy()[frequent, None]
+    frequent = np.flatnonzero((stored != 0).sum(1) >= LEAST_NONZERO)
+    names = [str(atlas.name(layer, number)) for number in frequent.tolist()]
+    return names, stored[frequent] * table["scale"].to_numpy()[frequent, None]
 
 
 def _units(rows: Samples) -> Samples:

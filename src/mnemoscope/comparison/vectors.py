@@ -12,8 +12,6 @@ from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing.scoring.scores import require_model_of
 
-_VECTORS = {"key_cosine": "keys", "up_cosine": "up_keys", "value_cosine": "values"}
-
 
 def open_models(models: Sequence[LanguageModel | str], atlases: Sequence[Atlas]) -> list[LanguageModel]:
     """The models, opened as their atlases say. Raises ModelDiffers, and what loading raises."""
@@ -28,13 +26,13 @@ def open_models(models: Sequence[LanguageModel | str], atlases: Sequence[Atlas])
 
 
 def mean_cosines(models: Sequence[LanguageModel], layer: int, order: Any) -> dict[str, float | None]:
-    """The mean cosines of a layer's keys (gated: gates), second keys and values; of the second model the memories in
-    this `order`. None where a model has no such vectors, or of another size.
+    """The mean cosines of keys (gated: gates), second keys and values; of the second model the memories in this
+    `order`. None where a model has no such vectors, or of another size.
     """
     found: dict[str, float | None] = {}
-    with torch.inference_mode():
-        for name, kind in _VECTORS.items():
-            first, second = (getattr(model, kind)(layer) for model in models)
-            same = first is not None and second is not None and first.shape == second.shape
+    for name, kind in {"key_cosine": "keys", "up_cosine": "up_keys", "value_cosine": "values"}.items():
+        first, second = (getattr(model, kind)(layer) for model in models)
+        same = first is not None and second is not None and first.shape == second.shape
+        with torch.inference_mode():
             found[name] = float(cosine_similarity(first, second[order].to(first)).mean()) if same else None
     return found

@@ -14,19 +14,16 @@ from mnemoscope.errors import OptionError
 if TYPE_CHECKING:
     import polars as pl
 
-_MODELS, _SHOWN, _WIDTH = "--models", 20, 80
+_SHOWN, _WIDTH = 20, 80
 
 
 def compare(
     atlases: Annotated[list[Path], typer.Argument(metavar="ATLAS", help="Two or more folders.", show_default=False)],
     models: Annotated[
         list[str] | None,
-        typer.Option(
-            _MODELS, metavar="MODEL MODEL ...", help="The models in this order: adds cosines of their vectors."
-        ),
+        typer.Option(metavar="MODEL MODEL ...", help="Their models, after the atlases: adds cosines of vectors."),
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep it in the first atlas, for its pages and report.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the permuted control.")] = 0,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -38,34 +35,32 @@ def compare(
 
     Example: mnemoscope compare atlas-base atlas-tuned --models base tuned
     """
+    if models and len(models) < len(atlases):  # the parser takes one word after --models
+        half = (len(atlases) + len(models)) // 2
+        atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
     if len(atlases) < 2:
         raise OptionError("one atlas cannot be compared; name two or more")
-    arg.at_least(0, seed=seed)
     from mnemoscope.comparison import compare as run_comparison
 
     with reporting() as progress:
-        found = run_comparison(
-            atlases[0], atlases[1], *atlases[2:], models=models or None, seed=seed, progress=progress
-        )
-    for pair in found.pairs:
-        if pair["note"]:
-            print(pair["note"], file=sys.stderr)
-    if save:
-        print(f"kept in {found.save()}", file=sys.stderr)
+        found = run_comparison(*atlases, models=models or None, progress=progress)
+    notes = [pair["note"] for pair in found.pairs if pair["note"]] + ([f"kept in {found.save()}"] if save else [])
+    for note in notes:
+        print(note, file=sys.stderr)
     if json:
         emit(found.to_dict())
         return
     for pair in found.pairs:
-        _draw(pair["first"], pair["second"], pair["layers"], pair["changed"])
+        _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
 
 
-def _draw(first: str, second: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
+def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
     from mnemoscope.cli.drawing import print_table, stdout_console
     from mnemoscope.comparison.result import layer_table
     from mnemoscope.foundation.formatting import format_value, show_token
 
     console = stdout_console(piped_width=_WIDTH)
-    console.print(f"{first}, then {second}", style="bold")
+    console.print(title, style="bold")
     headings, lines = layer_table(layers.to_dicts())
     print_table(console, [f">{heading}" for heading in headings], lines, wrap=True)
     rows = []
@@ -75,14 +70,5 @@ def _draw(first: str, second: str, layers: "pl.DataFrame", changed: "pl.DataFram
         rows.append((name, row["kind"], format_value(row["jaccard"], "number"), *tokens))
     if rows:
         print_table(console, ("memory", "changed", ">Jaccard", "promoted before", "after"), rows)
-    more = changed.height - len(rows)
-    console.print(f"{changed.height:,} features changed" + (f", {more:,} more with --json" if more else ""))
-
-
-def spread_models(words: list[str]) -> list[str]:
-    """`--models A B` of `compare` as `--models A --models B`, which the parser of the command line knows."""
-    spread, inside = [], False
-    for word in words if words[:1] == ["compare"] else ():
-        inside = word == _MODELS or (inside and not word.startswith("-"))
-        spread += [] if word == _MODELS else [_MODELS, word] if inside else [word]
-    return spread or words
+    more = f", {changed.height - _SHOWN:,} more with --json" if changed.height > _SHOWN else ""
+    console.print(f"{changed.height:,} features changed{more}")
