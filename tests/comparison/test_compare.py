@@ -212,6 +212,15 @@ def test_samples_find_the_memories_that_fire_alike(make: Callable[..., Path], tm
     assert matches["L1.M5"]["correlation"] == pytest.approx(1, abs=1e-3)
     assert all(row["excess"] == pytest.approx(row["correlation"] - row["control"]) for row in matches.values())
     assert found.layers["left_out"].to_list() == [0, 0]
+    wide = build("gpt2", n_inner=40)
+    other = make("wide", wide)
+    with pytest.raises(AtlasesDiffer, match="no layer of the same memories"):
+        ms.compare(paths[0], other)
+    ms.extend(other, load(wide), ["samples"])
+    found = ms.compare(paths[0], other)
+    assert set(found.layers.columns) == {"layer", "memories", "excess", "universal", "left_out"}
+    assert found.changed.is_empty()
+    assert len(found.chart().to_dict()) > 0
 
 
 @pytest.mark.fast(1)

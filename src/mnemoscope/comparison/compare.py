@@ -18,7 +18,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.comparison.comparable import check_comparable
 from mnemoscope.comparison.correlation import excess_correlations
 from mnemoscope.comparison.features import LayerFeatures, compare_features, jaccard, jaccard_by_chance
-from mnemoscope.comparison.result import Comparison
+from mnemoscope.comparison.result import AtlasComparison
 from mnemoscope.errors import AtlasesDiffer, OptionError
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
@@ -34,7 +34,7 @@ def compare(
     models: Sequence[Any] | None = None,
     seed: int = 0,
     progress: Progress = ignore_progress,
-) -> Comparison:
+) -> AtlasComparison:
     """Compares two or more atlases of one text; of more than two each with the next.
 
     `models`, loaded or by name, one for each atlas, add cosines of keys and values. Raises AtlasesDiffer, OptionError,
@@ -48,7 +48,7 @@ def compare(
         from mnemoscope.comparison.vectors import open_models
 
         models = open_models(models, atlases)
-    pairs = [
+    pairs: list[dict[str, Any]] = [
         {"first": one.path.name, "second": two.path.name, "note": notes[number]}
         | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=progress)
         for number, (one, two) in enumerate(pairwise(atlases))
@@ -58,7 +58,15 @@ def compare(
         "atlases": [one.manifest_hash for one in atlases],
         "package": version("mnemoscope"), "options": {"models": models is not None}, "seed": seed,
     }  # fmt: skip
-    return Comparison(pairs, made_by, atlases[0])
+    return AtlasComparison(pairs, _all_rows(pairs, "layers"), _all_rows(pairs, "changed"), made_by, atlases[0])
+
+
+def _all_rows(pairs: Sequence[dict[str, Any]], name: str) -> pl.DataFrame:
+    keys = ("first", "second") if pairs[1:] else ()
+    frames: list[pl.DataFrame] = [
+        pair[name].with_columns(pl.lit(pair[key]).alias(key) for key in keys) for pair in pairs
+    ]
+    return pl.concat(frames, how="diagonal_relaxed")
 
 
 def _compare_pair(

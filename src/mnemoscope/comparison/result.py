@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -26,30 +26,17 @@ _SERIES = {"jaccard": "same memory", "control_jaccard": "permuted"}
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
-    """The neighbouring `pairs` of the atlases compared, in the order given; each has `first` and `second` (names of
-    folders), the frames `layers` and `changed`, a `note` on what else the plans differ in, and, with `samples` in both,
-    the frame `matches`.
+class AtlasComparison:
+    """The neighbouring `pairs` of the atlases compared, in the order given: each has `first` and `second` (names of
+    folders), `layers`, `changed`, a `note` on what else the plans differ in, and, with `samples` in both, `matches`.
+    The frames `layers` and `changed` hold the rows of all pairs; of more than one with `first` and `second`.
     """
 
     pairs: Sequence[Mapping[str, Any]]
+    layers: pl.DataFrame
+    changed: pl.DataFrame
     made_by: Mapping[str, Any]
     atlas: Atlas
-
-    @property
-    def layers(self) -> pl.DataFrame:
-        return self._frame("layers")
-
-    @property
-    def changed(self) -> pl.DataFrame:
-        return self._frame("changed")
-
-    def _frame(self, name: Literal["layers", "changed"]) -> pl.DataFrame:
-        """The rows of all pairs, of more than one with `first` and `second`."""
-        names = ("first", "second") if self.pairs[1:] else ()
-        frames = [pair[name].with_columns(pl.lit(pair[key]).alias(key) for key in names) for pair in self.pairs]
-        whole: pl.DataFrame = pl.concat(frames, how="diagonal_relaxed")
-        return whole
 
     def to_dict(self) -> dict[str, Any]:
         pairs = [
@@ -64,7 +51,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         names = [self.pairs[0]["first"], *(pair["second"] for pair in self.pairs)]
-        return f"<Comparison of {', '.join(names)}: {self.changed.height} features changed>"
+        return f"<AtlasComparison of {', '.join(names)}: {self.changed.height} features changed>"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{self.layers._repr_html_()}"
