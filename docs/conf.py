@@ -44,7 +44,9 @@ CONTENTS = {
         "docs/paper", "docs/real-models", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond",
         "docs/neural-memory",
     ],
-    "Working with an atlas": ["docs/search", "docs/tracing", "docs/cause", "docs/annotating", "docs/training"],
+    "Working with an atlas": [
+        "docs/search", "docs/tracing", "docs/cause", "docs/annotating", "docs/compare", "docs/training",
+    ],
     "Reference": [
         "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",
     ],

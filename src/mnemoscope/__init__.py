@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.attribution import attribute, diff
+    from mnemoscope.comparison import compare
     from mnemoscope.foundation.memory_names import MemoryId
     from mnemoscope.mining import extend, merge, mine
     from mnemoscope.models import LanguageModel, load_model
@@ -29,6 +30,7 @@ __all__ = [
     "answer",
     "attribute",
     "chart",
+    "compare",
     "diff",
     "errors",
     "extend",
@@ -46,6 +48,7 @@ _ROOMS = {
     "atlas": ("Atlas", "open_atlas", "verify"),
     "attribution": ("attribute", "diff"),
     "show.figures.sections": ("chart",),
+    "comparison": ("compare",),
     "foundation.memory_names": ("MemoryId",),
     "mining": ("extend", "merge", "mine"),
     "models": ("LanguageModel", "load_model"),

@@ -167,6 +167,10 @@ class PartsDiffer(AtlasError):
     """Parts of different plans, a missing or a repeated part."""
 
 
+class AtlasesDiffer(AtlasError):
+    """Atlases of different texts, or mined differently, which cannot be compared."""
+
+
 class StoreFailed(AtlasError):
     """Full disk, read-only folder, no permission."""
 

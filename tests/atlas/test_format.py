@@ -10,7 +10,7 @@ from mnemoscope.atlas import schema
 from mnemoscope.atlas.schema import TABLES
 
 PAGE = (Path(schema.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
-SPOKEN = {"bool": "boolean", "float": "float32", "double": "float64"}
+SPOKEN = {"halffloat": "float16", "bool": "boolean", "float": "float32", "double": "float64"}
 
 
 def section(name: str) -> str:

@@ -56,7 +56,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
 
 def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
     assert main(["train", "--out", "m"]) == 0
-    options = {"device": "auto", "checkpoint_every": 120.0, "wanted": TextSource()}
+    options = {"device": "auto", "checkpoint_every": 120.0, "keep_checkpoints": None, "wanted": TextSource()}
     assert training.calls == [(Path("m"), FakeRecipe(), options)]
     out, err = capsys.readouterr()
     assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"
@@ -67,9 +67,9 @@ def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> N
 
 
 def test_given_numbers_replace_the_recipe_s(training: FakeTraining, capsys: Capture) -> None:
-    words = "--steps 7 --seed 0 --batch 2 --device cuda --checkpoint-every 5 --json"
+    words = "--steps 7 --seed 0 --batch 2 --device cuda --checkpoint-every 5 --keep-checkpoints 3 --json"
     assert main(["train", "--out", "m", *words.split()]) == 0
-    options = {"device": "cuda", "checkpoint_every": 5.0, "wanted": TextSource()}
+    options = {"device": "cuda", "checkpoint_every": 5.0, "keep_checkpoints": 3, "wanted": TextSource()}
     assert training.calls[0][1:] == (FakeRecipe(7, 2, 0), options)
     assert json.loads(capsys.readouterr().out) == {"model": "m/model", "steps": 7, "tokens": 1000}
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
+from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, loop, train
 from mnemoscope.training import step as one_step
 from mnemoscope.training.step import Workers, attend_in_float32, batch_loss
@@ -65,6 +66,15 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, tmp_path: Path) -> Non
     assert lines[-1]["tokens"] == 60 * 8 * 16
     assert lines[-1]["held_out_loss"] < lines[0]["held_out_loss"] < 5.7
     assert said[0] == "reading the documentation on this machine"
+
+
+def test_checkpoints_are_kept_as_models(recipe: Recipe, tmp_path: Path) -> None:
+    train(tmp_path, replace(recipe, steps=5), keep_checkpoints=2, say=quietly)
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    assert [folder.name for folder in kept] == ["step-000002", "step-000004"]
+    one, other = (load_model(folder) for folder in kept)
+    assert one.fingerprint != other.fingerprint
+    assert one.tokenizer_fingerprint == other.tokenizer_fingerprint
 
 
 @pytest.mark.full

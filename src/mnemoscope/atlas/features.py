@@ -69,23 +69,31 @@ def strongly_active(activity: pl.DataFrame) -> pl.DataFrame:
     memory is strongly active (definitions.md section 2). Null where a sign never occurs or its extreme is too small or
     too large for the histogram's edges.
     """
-    counts = np.array(activity["histogram"].to_list(), np.int64).reshape(activity.height, len(HISTOGRAM_EDGES) + 1)
     sampled = np.maximum(activity["sampled"].to_numpy(), 1)
-    above = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]  # [memory, bin]: from that bin on
-    below = np.cumsum(counts, axis=1)
-    rows = np.arange(activity.height)
     columns = {}
-    for name, sign, extremes in zip(STRONG, (1, -1), ("max", "min"), strict=True):
-        extreme = sign * activity[extremes].to_numpy().astype(np.float64)
-        known = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
-        edge = _edge(np.where(known, extreme, 1.0))
-        # Bin i holds edges[i-1] <= x < edges[i]; the edges lie around zero alike.
-        count = above[rows, ZERO_BIN + edge] if sign == 1 else below[rows, ZERO_BIN - 1 - edge]
-        columns[name] = pl.Series(np.where(known, count / sampled, np.nan)).fill_nan(None)
+    for name, sign in zip(STRONG, (1, -1), strict=True):
+        edge = strong_edge(activity, sign)
+        share = np.where(edge > 0, sampled_beyond(activity, sign, edge) / sampled, np.nan)
+        columns[name] = pl.Series(share).fill_nan(None)
     return pl.DataFrame(columns)
 
 
-def _edge(extremes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The number, from 1, of the largest positive edge that is at most an eighth of each extreme."""
-    positive = np.array(HISTOGRAM_EDGES[ZERO_BIN:])
-    return np.searchsorted(positive, extremes * _EIGHTH, side="right")
+def strong_edge(activity: pl.DataFrame, sign: int) -> NDArray[np.int64]:
+    """The number, from 1, of the largest positive edge that is at most an eighth of each memory's extreme of the sign;
+    0 where the extreme is too small or too large.
+    """
+    extreme = sign * activity["max" if sign == 1 else "min"].to_numpy().astype(np.float64)
+    known = (extreme >= _LEAST_EXTREME) & (extreme <= _MOST_EXTREME)
+    return np.where(known, np.searchsorted(HISTOGRAM_EDGES[ZERO_BIN:], extreme * _EIGHTH, side="right"), 0)
+
+
+def sampled_beyond(activity: pl.DataFrame, sign: int, edge: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of sampled positions at which each coefficient is at or above the edge of that number (sign -1: below
+    its negative). Edge 0 stands for 0.
+    """
+    counts = np.array(activity["histogram"].to_list(), np.int64).reshape(activity.height, len(HISTOGRAM_EDGES) + 1)
+    rows = np.arange(activity.height)
+    # Bin i holds edges[i-1] <= x < edges[i]; the edges lie around zero alike.
+    if sign == 1:
+        return np.asarray(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][rows, ZERO_BIN + edge])
+    return np.asarray(np.cumsum(counts, axis=1)[rows, ZERO_BIN - 1 - edge])

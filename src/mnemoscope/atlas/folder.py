@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.manifest import (
+    COMPARISONS,
     EXTENSIONS,
     MANIFEST,
     RUN,
@@ -34,7 +35,7 @@ LENSES = "lenses"
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]
 
-SIDES = (EXTENSIONS, "analyses", "report")
+SIDES = (EXTENSIONS, "analyses", "report", COMPARISONS)
 _SHARED = ("leases", "states", "closed", "beats")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
@@ -56,6 +57,7 @@ _NAMED = re.compile(
     rf"|{LENSES}/[a-z]+\.safetensors"
     rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"
     rf"|report/(manifest\.json|index\.html|figures/({_QUESTION})\.(svg|png|pdf))"
+    rf"|{COMPARISONS}/[A-Za-z0-9._-]+\.json"
     rf"|search/(index\.sqlite|\.lock)"
 )
 _NAMED_FOLDER = re.compile(r"work/(leases|states|closed)/[A-Za-z0-9-]+")

@@ -41,6 +41,8 @@ OPENED = ("model", *NAMED, *TEXTS)
 WORK = "work"
 EXTENSIONS = "extensions"
 """The folder whose manifest covers what was made later with the model."""
+COMPARISONS = "comparisons"
+"""The folder of comparisons with other atlases, and their manifest."""
 
 
 def begin(directory: Path, *, plan: dict[str, Any]) -> None:

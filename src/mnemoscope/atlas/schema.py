@@ -177,6 +177,9 @@ _KINDS = (
         "document int64, held_out bool, agreed int32, loss float64, text string, sentences [int64] lengths_as=inside, "
         "inside [int32]"
     )),
+    TableKind("samples", 256, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, coefficients [float16], scale float32"
+    )),
     TableKind("attention", 65_536, optional=True, declared=(
         "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?, "
         "attention_norm float32?, ffn_norm float32, attended float32?, "

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mnemoscope.cli.look import analyze, attribute, audit, diff, report, search, serve, show, trace
+from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
 from mnemoscope.cli.scale.fleet import name_ray
@@ -22,8 +22,8 @@ app = typer.Typer(
 
 for verb in (
     demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, attribute.attribute, diff.diff, mine.merge, extend.extend, lens.lens, audit.audit, worker.worker,
-    worker.status, show.verify, train.train, bench.bench,
+    trace.trace, attribute.attribute, diff.diff, compare.compare, mine.merge, extend.extend, lens.lens, audit.audit,
+    worker.worker, worker.status, show.verify, train.train, bench.bench,
 ):  # fmt: skip
     app.command(verb.__name__)(verb)
 

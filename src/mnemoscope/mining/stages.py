@@ -16,6 +16,7 @@ from mnemoscope.mining.passes.memorised import MemorisedPass
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
 from mnemoscope.mining.passes.removals import RemovalPass
+from mnemoscope.mining.passes.samples import SamplePass
 from mnemoscope.mining.passes.scales import ScalePass
 from mnemoscope.mining.passes.text_tables import write_layer_tables, write_text_tables
 from mnemoscope.mining.passes.vectors.neighbours import write_layer_neighbours
@@ -67,6 +68,7 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("attention", AttentionPass, table="attention"),
     *_pass_stages("width", WidthPass, table="width", mined=False),
     *_pass_stages("memorised", MemorisedPass, table="memorised", mined=False),
+    *_pass_stages("samples", SamplePass, table="samples", mined=False),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),

@@ -17,7 +17,16 @@ from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
     """Writes `directory/model`: bfloat16 safetensors, tokenizer, keys of held-out documents, model card."""
-    folder = directory / "model"
+    folder = write_model(model, text, recipe, directory / "model")
+    figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
+    facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}
+    write_bytes(folder / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
+    write_bytes(folder / "MODEL_CARD.md", card(recipe, text.wanted, figures).encode())
+    return folder
+
+
+def write_model(model: Any, text: TrainingData, recipe: Recipe, folder: Path) -> Path:
+    """Writes what mining needs: weights, tokenizer, keys of held-out documents."""
     folder.mkdir(parents=True, exist_ok=True)
     copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
@@ -25,10 +34,6 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
     ends = {"bos_token": BEGINNING, "eos_token": BEGINNING, "clean_up_tokenization_spaces": False}
     make_tokenizer(tokenizer_object=text.tokenizer, model_max_length=recipe.context, **ends).save_pretrained(folder)
     write_bytes(folder / "held_out.txt", ("\n".join(text.held_out_keys) + "\n").encode())
-    figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
-    facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}
-    write_bytes(folder / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
-    write_bytes(folder / "MODEL_CARD.md", card(recipe, text.wanted, figures).encode())
     return folder
 
 

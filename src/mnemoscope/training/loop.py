@@ -19,7 +19,7 @@ from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
 from mnemoscope.models import device_of
 from mnemoscope.training.evaluate import held_out_loss
-from mnemoscope.training.export import export
+from mnemoscope.training.export import export, write_model
 from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_loss, faster_dtype
 from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, windows
@@ -36,12 +36,14 @@ def train(
     device: str = AUTO,
     checkpoint_every: float = 120.0,
     evaluate_every: int = 500,
+    keep_checkpoints: int | None = None,
     say: Callable[[str], None] = print,
     progress: Progress = ignore_progress,
 ) -> Path:
     """Trains a model and returns its folder; continues from the last checkpoint in `out`.
 
-    `wanted` names the text, by default the documentation on this machine. Raises TrainingError if `out` was begun with
+    `wanted` names the text, by default the documentation on this machine. With `keep_checkpoints` N the model of every
+    N-th step is kept as a folder `checkpoints/step-N`. Raises TrainingError if `out` was begun with
     another recipe or text, OptionError for an unavailable device, CorpusError for an unreadable text, Interrupted after
     Ctrl-C with the state saved.
     """
@@ -66,6 +68,8 @@ def train(
             progress("training", run.step, recipe.steps, note)
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
                 _log(directory, run, text, average, spent)
+            if keep_checkpoints and run.step % keep_checkpoints == 0:
+                write_model(run.model, text, recipe, directory / "checkpoints" / f"step-{run.step:06d}")
             if run.step == recipe.steps:
                 run.save(checkpoint)
             checkpoints.step_done(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there")

@@ -71,6 +71,9 @@ def train(
     seed: Size = None,
     device: arg.Device = AUTO,
     checkpoint_every: arg.CheckpointEvery = 120.0,
+    keep_checkpoints: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep every N-th step as a model folder of its own.")
+    ] = None,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
@@ -82,7 +85,7 @@ def train(
     Example: mnemoscope train --corpus wiki.txt --hidden 128 --out my-model
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
-    arg.at_least(1, max_bytes=max_bytes)
+    arg.at_least(1, max_bytes=max_bytes, keep_checkpoints=keep_checkpoints)
     arg.one_of(arg.SPLITS, split=split)
     if not corpus and (validation is not None or max_bytes is not None):
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
@@ -109,8 +112,9 @@ def train(
     )  # fmt: skip
     with reporting() as progress:
         made = run_training(
-            out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every, say=_say, progress=progress
-        )
+            out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every,
+            keep_checkpoints=keep_checkpoints, say=_say, progress=progress,
+        )  # fmt: skip
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:

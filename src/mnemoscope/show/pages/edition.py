@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST
+from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
 from mnemoscope.foundation.cache import Cache
@@ -32,7 +32,10 @@ _SPAN = 1 << 24
 Footprint = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
 _MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
-_MADE_AGAIN = (TABLES["patterns"].path(), TABLES["labels"].path(), f"analyses/{MANIFEST}")
+_MADE_AGAIN = (
+    *(TABLES["patterns"].path(), TABLES["labels"].path()),
+    *(f"analyses/{MANIFEST}", f"{COMPARISONS}/{MANIFEST}"),
+)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import polars as pl
 
 from mnemoscope.foundation.formatting import show_text, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.changes import comparison_views
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
@@ -46,6 +47,7 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
         "judged": judged_sentence(answers["refinement_events"]),
         "methods": methods(atlas, answers),
         "routing": routing_views(edition, routing),
+        "comparisons": comparison_views(atlas),
     }
     return Page("report.html", f"Memories of {data['model']}", data)
 

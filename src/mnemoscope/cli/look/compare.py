@@ -1,0 +1,74 @@
+"""`mnemoscope compare`: what changed between atlases of one text."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_SHOWN, _WIDTH = 20, 80
+
+
+def compare(
+    atlases: Annotated[list[Path], typer.Argument(metavar="ATLAS", help="Two or more folders.", show_default=False)],
+    models: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL MODEL ...", help="Their models, after the atlases: adds cosines of vectors."),
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Keep it in the first atlas, for its pages and report.")] = False,
+    json: arg.Json = False,
+    debug: arg.Debug = False,
+) -> None:
+    """Compare atlases of one text: checkpoints, fine-tunes, seeds, sizes.
+
+    Of each layer the mean overlap (Jaccard) of the triggers of memories of one number, beside those of permuted
+    memories, and how many features were born, died or were repurposed. Of more than two atlases each is compared with
+    the next. Atlases with the table samples (mnemoscope extend ATLAS samples) are compared by correlation, too.
+
+    Example: mnemoscope compare atlas-base atlas-tuned --models base tuned
+    """
+    if models and len(models) < len(atlases):  # the parser takes one word after --models
+        half = (len(atlases) + len(models)) // 2
+        atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
+    if len(atlases) < 2:
+        raise OptionError("one atlas cannot be compared; name two or more")
+    from mnemoscope.comparison import compare as run_comparison
+
+    with reporting() as progress:
+        found = run_comparison(*atlases, models=models or None, progress=progress)
+    notes = [pair["note"] for pair in found.pairs if pair["note"]] + ([f"kept in {found.save()}"] if save else [])
+    for note in notes:
+        print(note, file=sys.stderr)
+    if json:
+        emit(found.to_dict())
+        return
+    for pair in found.pairs:
+        _draw(f"{pair['first']}, then {pair['second']}", pair["layers"], pair["changed"])
+
+
+def _draw(title: str, layers: "pl.DataFrame", changed: "pl.DataFrame") -> None:
+    from mnemoscope.cli.drawing import print_table, stdout_console
+    from mnemoscope.comparison.result import layer_table
+    from mnemoscope.foundation.formatting import format_value, show_token
+
+    console = stdout_console(piped_width=_WIDTH)
+    console.print(title, style="bold")
+    headings, lines = layer_table(layers.to_dicts())
+    print_table(console, [f">{heading}" for heading in headings], lines, wrap=True)
+    rows = []
+    for row in changed.head(_SHOWN).to_dicts():
+        tokens = [" ".join(map(show_token, row[f"tokens_{when}"][:3])) for when in ("before", "after")]
+        name = row["memory"] if row["sign"] == 1 else f"{row['memory']} below zero"
+        rows.append((name, row["kind"], format_value(row["jaccard"], "number"), *tokens))
+    if rows:
+        print_table(console, ("memory", "changed", ">Jaccard", "promoted before", "after"), rows)
+    more = f", {changed.height - _SHOWN:,} more with --json" if changed.height > _SHOWN else ""
+    console.print(f"{changed.height:,} features changed{more}")

@@ -1,0 +1,50 @@
+"""The page of the comparisons that were saved in the atlas (`compare --save`), and what the report shows of them."""
+
+from typing import Any
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.manifest import COMPARISONS
+from mnemoscope.comparison import saved_comparisons
+from mnemoscope.comparison.result import draw, layer_table
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
+
+MOST = 200
+"""Changed features that are listed of a pair."""
+
+
+def comparison_page(edition: Edition) -> Page:
+    """What changed between this atlas and those that it was compared with."""
+    found = edition.read_current(COMPARISONS, lambda: comparison_views(edition.atlas))
+    if not found:
+        raise PageNotFound("The atlas was not compared with another; `mnemoscope compare ATLAS OTHER --save` does so.")
+    return Page("comparison.html", "Comparison", {"comparisons": found})
+
+
+def comparison_views(atlas: Atlas) -> list[dict[str, Any]]:
+    """Of each comparison its drawing and its pairs, each with a table of layers and the first changed features."""
+    views = []
+    for number, document in enumerate(saved_comparisons(atlas)):
+        shown = []
+        for pair in document.get("pairs", [document]):
+            listed = {"changed": pair["changed"][:MOST], "count": len(pair["changed"])}
+            shown.append(pair | listed | {"table": layer_table(pair["layers"])})
+        views.append({"pairs": shown, "drawing": _drawing(document, f"comparison-{number}")})
+    return views
+
+
+def _drawing(document: dict[str, Any], name: str) -> str:
+    # Imports the drawing library.
+    from mnemoscope.show.figures.chart import STYLE
+    from mnemoscope.show.figures.page_svg import page_svg
+
+    specification = draw(document).to_dict() | {"config": STYLE | {"header": {"labelColor": "currentColor"}}}
+    return page_svg(specification, name=name, label="Jaccard of triggers by layer", silent=True)
+
+
+PAGES = (
+    PageKind(
+        "comparison", "/compare", comparison_page, label="Compare", needs=COMPARISONS,
+        about="which memories changed between this atlas and others of its text.",
+    ),
+)  # fmt: skip

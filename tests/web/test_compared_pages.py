@@ -1,0 +1,61 @@
+"""The page, the report's section and the contents of an atlas with a saved comparison, and of one without."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mnemoscope as ms
+from mnemoscope.show.export import write_report
+from web.served import client
+
+
+@pytest.fixture(scope="module")
+def compared(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    atlas, second, third = (shutil.copytree(planted, folder / name) for name in ("atlas", "second", "third"))
+    ms.compare(atlas, second, third).save()
+    return atlas
+
+
+def test_a_saved_comparison_has_a_page_with_a_drawing(compared: Path, tmp_path: Path) -> None:
+    reader = client(compared)
+    page, data = reader.get("/compare"), reader.get("/compare.json").json()
+    assert page.status_code == 200
+    assert [pair["second"] for pair in data["comparisons"][0]["pairs"]] == ["second", "third"]
+    assert data["comparisons"][0]["pairs"][0]["table"][0][:4] == ["layer", "memories", "jaccard", "control jaccard"]
+    assert page.text.count("No feature was born, died or was repurposed.") == 2
+    assert "<svg" in page.text
+    assert ">Compare<" in reader.get("/").text
+    alone = client(shutil.copytree(compared, tmp_path / "alone", ignore=shutil.ignore_patterns("comparisons")))
+    assert "--save" in alone.get("/compare").text
+    assert alone.get("/compare").status_code == 404
+    assert ">Compare<" not in alone.get("/").text
+
+
+def test_changed_memories_are_links(compared: Path, tmp_path: Path) -> None:
+    atlas = shutil.copytree(compared, tmp_path / "atlas", ignore=shutil.ignore_patterns("comparisons"))
+    found = ms.compare(atlas, compared)
+    row = {"memory": "L0.M3", "sign": -1, "kind": "died", "jaccard": 0.0, "rate_before": 0.25, "rate_after": 0.0}
+    pair = {**found.pairs[0], "changed": found.changed.extend(_row(found.changed, row))}
+    replace(found, pairs=[pair]).save()
+    page = client(atlas).get("/compare").text
+    assert 'href="/L0.M3">L0.M3</a> below zero' in page
+    assert "1 features changed" not in page
+    assert "1 feature changed" in page
+
+
+def _row(frame: object, row: dict[str, object]) -> object:
+    import polars as pl
+
+    assert isinstance(frame, pl.DataFrame)
+    return pl.DataFrame([row | {"tokens_before": ["<b>"], "tokens_after": ["x"]}], schema=frame.schema)
+
+
+def test_the_report_has_the_section_only_then(compared: Path, tmp_path: Path) -> None:
+    text = (write_report(compared).directory / "index.html").read_text()
+    assert 'id="comparison-title"' in text
+    assert ms.verify(compared) == []
+    atlas = shutil.copytree(compared, tmp_path / "alone", ignore=shutil.ignore_patterns("comparisons"))
+    assert "comparison-title" not in (write_report(atlas).directory / "index.html").read_text()
