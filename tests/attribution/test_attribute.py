@@ -133,7 +133,7 @@ def test_the_curve_ends_with_all_that_push_and_what_is_kept_begins_with_nothing(
     with model.in_use(), model.lock:
         asked = Attributor(model, choose_contrast(model, PROMPT, target=None, against=None), singles=16)
         chosen, lost = asked.singles
-        order, curve, kept = asked.order, asked.curve, asked.kept
+        order, curve, kept = asked.order, asked.curve, asked.with_a_share
     pushing = int((lost > 0).sum())
     assert order[0] == chosen[lost.argmax()]
     assert not np.isin(order[pushing:], chosen).any()

@@ -41,5 +41,5 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_all_verbs_are_commands() -> None:
     assert get_command(app).name == "mnemoscope"
-    first = "demo inspect mine analyze report serve show search trace compare"
+    first = "demo inspect mine analyze report serve show search trace attribute diff compare"
     assert " ".join(VERBS) == f"{first} merge extend lens audit worker status verify train bench"

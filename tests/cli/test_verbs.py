@@ -82,6 +82,9 @@ def test_every_verb_prints_one_json_document(
         ["show", whole, "L0.M0"],
         ["search", whole, "cat"],
         ["trace", MODEL, "the cat sat", "--set", "L0.M0=0", "--generate", "2"],
+        ["attribute", MODEL, "the cat sat", "--singles", "2"],
+        ["diff", MODEL, "the cat sat", "--other-prompt", "the old", "--for", " mat", "--against", " house"],
+        ["compare", whole, merged],
         ["extend", merged, "roles"],
         ["lens", whole, "--max-tokens", "200"],
         ["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"],
@@ -158,5 +161,5 @@ def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark
     assert max(map(len, out.splitlines())) <= 90
     assert main(["bench", "--model", "builtin", "--warm", "1000000"]) == 2
     assert "too short to warm up with --warm 1000000 tokens" in capsys.readouterr().err
-    for words in (["--model", "gpt5"], ["--rounds", "0"], ["--warm", "0"]):
+    for words in (["--rounds", "0"], ["--warm", "0"]):
         assert main(["bench", *words]) == 2

@@ -190,7 +190,7 @@ class Attributor:
         return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
 
     @cached_property
-    def kept(self) -> tuple[Kept, ...]:
+    def with_a_share(self) -> tuple[Kept, ...]:
         """F with only a share of the memories outside the frame, those with the largest |r|, beside random ones."""
         every = np.flatnonzero(self.outside)
         if not len(every):
@@ -235,7 +235,7 @@ class Attributor:
             self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
             float(effects.biases[0]), float(effects.added[0] - parts.logit[0]), self.limit, listed,
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
-            *self.spearman, self.curve, self.kept, self.frame, origin,
+            *self.spearman, self.curve, self.with_a_share, self.frame, origin,
         )  # fmt: skip
 
     def table(self, by: By, count: int) -> pl.DataFrame:
