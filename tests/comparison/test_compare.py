@@ -143,6 +143,8 @@ def test_cosines_need_the_models(usual: Path, swapped: Path, capsys: pytest.Capt
         ms.compare(usual, swapped, models=[one])
     assert run_verb(["compare", str(usual), str(swapped), "--models", "nothing", "nowhere"]) == 2
     assert "nothing" in capsys.readouterr().err.splitlines()[-1]
+    assert run_verb(["compare", str(usual), str(swapped), "--models", "nothing"]) == 2
+    assert "--models names 1 models for 2 atlases" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_comparing_needs_no_torch(usual: Path, swapped: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import mnemoscope as ms
@@ -38,7 +39,7 @@ def test_changed_memories_are_links(compared: Path, tmp_path: Path) -> None:
     atlas = shutil.copytree(compared, tmp_path / "atlas", ignore=shutil.ignore_patterns("comparisons"))
     found = ms.compare(atlas, compared)
     row = {"memory": "L0.M3", "sign": -1, "kind": "died", "jaccard": 0.0, "rate_before": 0.25, "rate_after": 0.0}
-    pair = {**found.pairs[0], "changed": found.changed.extend(_row(found.changed, row))}
+    pair = {**found.pairs[0], "changed": found.changed.vstack(_row(found.changed, row))}
     replace(found, pairs=[pair]).save()
     page = client(atlas).get("/compare").text
     assert 'href="/L0.M3">L0.M3</a> below zero' in page
@@ -46,11 +47,26 @@ def test_changed_memories_are_links(compared: Path, tmp_path: Path) -> None:
     assert "1 feature changed" in page
 
 
-def _row(frame: object, row: dict[str, object]) -> object:
-    import polars as pl
+def test_a_document_of_another_form_is_refused(compared: Path, tmp_path: Path) -> None:
+    atlas = shutil.copytree(compared, tmp_path / "atlas", ignore=shutil.ignore_patterns("comparisons"))
+    found = ms.compare(atlas, compared)
+    for change in ({"memory": "/elsewhere"}, {"layers": 3}):
+        row = {"memory": "L0.M0", "sign": 1, "kind": "born", "jaccard": 0.0, "rate_before": 0.0, "rate_after": 0.5}
+        pair = {**found.pairs[0], "changed": found.changed.vstack(_row(found.changed, row | change)), **change}
+        replace(found, pairs=[pair]).save()
+        page = client(atlas).get("/compare")
+        assert page.status_code >= 400
+        assert "a saved comparison is none" in page.text
 
-    assert isinstance(frame, pl.DataFrame)
-    return pl.DataFrame([row | {"tokens_before": ["<b>"], "tokens_after": ["x"]}], schema=frame.schema)
+
+def _row(frame: pl.DataFrame, row: dict[str, object]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            {name: row[name] for name in frame.columns if name in row}
+            | {"tokens_before": ["<b>"], "tokens_after": ["x"]}
+        ],
+        schema=frame.schema,
+    )
 
 
 def test_the_report_has_the_section_only_then(compared: Path, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def compare(
 
     Example: mnemoscope compare atlas-base atlas-tuned --models base tuned
     """
-    if models and len(models) < len(atlases):  # the parser takes one word after --models
-        half = (len(atlases) + len(models)) // 2
+    half, odd = divmod(len(atlases) + len(models or ()), 2)
+    if models and not odd:  # the parser takes one word after --models
         atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
     if len(atlases) < 2:
         raise OptionError("one atlas cannot be compared; name two or more")

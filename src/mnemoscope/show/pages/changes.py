@@ -6,6 +6,8 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import COMPARISONS
 from mnemoscope.comparison import saved_comparisons
 from mnemoscope.comparison.result import draw, layer_table
+from mnemoscope.errors import AtlasDamaged, MemoryIdError
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
@@ -22,24 +24,28 @@ def comparison_page(edition: Edition) -> Page:
 
 
 def comparison_views(atlas: Atlas) -> list[dict[str, Any]]:
-    """Of each comparison its drawing and its pairs, each with a table of layers and the first changed features."""
-    views = []
-    for number, document in enumerate(saved_comparisons(atlas)):
-        shown = []
-        for pair in document.get("pairs", [document]):
-            listed = {"changed": pair["changed"][:MOST], "count": len(pair["changed"])}
-            shown.append(pair | listed | {"table": layer_table(pair["layers"])})
-        views.append({"pairs": shown, "drawing": _drawing(document, f"comparison-{number}")})
-    return views
-
-
-def _drawing(document: dict[str, Any], name: str) -> str:
+    """Of each comparison its drawing and its pairs, each with a table of layers and the first changed features. Raises
+    AtlasDamaged for a document of another form.
+    """
     # Imports the drawing library.
     from mnemoscope.show.figures.chart import STYLE
     from mnemoscope.show.figures.page_svg import page_svg
 
-    specification = draw(document).to_dict() | {"config": STYLE | {"header": {"labelColor": "currentColor"}}}
-    return page_svg(specification, name=name, label="Jaccard of triggers by layer", silent=True)
+    views = []
+    for number, document in enumerate(saved_comparisons(atlas)):
+        try:
+            pairs = [_pair_view(pair) for pair in document.get("pairs", [document])]
+            specification = draw(document).to_dict() | {"config": STYLE | {"header": {"labelColor": "currentColor"}}}
+        except (KeyError, TypeError, AttributeError, MemoryIdError) as error:
+            raise AtlasDamaged(f"{atlas.path}: a saved comparison is none ({error!r}); compare again") from error
+        name, label = f"comparison-{number}", "Jaccard of triggers by layer"
+        views.append({"pairs": pairs, "drawing": page_svg(specification, name=name, label=label, silent=True)})
+    return views
+
+
+def _pair_view(pair: dict[str, Any]) -> dict[str, Any]:
+    changed = [row | {"memory": str(MemoryId.parse(row["memory"]))} for row in pair["changed"][:MOST]]
+    return pair | {"changed": changed, "count": len(pair["changed"]), "table": layer_table(pair["layers"])}
 
 
 PAGES = (
