@@ -85,7 +85,7 @@ def prompts(model: LanguageModel) -> list[dict[str, Any]]:
             together = Ablations(model, asked.ids, asked.difference, asked.grid).run(sets)
             whole = time.perf_counter() - began
         rows.append({
-            "prompt": text, "difference": value, "error": float(asked.effects.added[0]) - value, "limit": asked.limit,
+            "prompt": text, "difference": value, "error": float(asked.effects.total[0]) - value, "limit": asked.limit,
             "top": rank_correlation(asked.attributions[top], lost), "random": at_random,
             "without": float(together[0]), "controls": together[1:].tolist(),
             "direct_seconds": direct, "attribution_seconds": backward, "seconds": whole,

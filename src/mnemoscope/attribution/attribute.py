@@ -233,7 +233,7 @@ class Attributor:
             self.model.spec, prompt, self.contrast.position, Token(target, texts[target]),
             None if against is None else Token(against, texts[against]), self.contrast.shared, self.contrast.longer,
             self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
-            float(effects.biases[0]), float(effects.added[0] - parts.logit[0]), self.limit, listed,
+            float(effects.biases[0]), float(effects.total[0] - parts.logit[0]), self.limit, listed,
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
             *self.spearman, self.curve, self.with_a_share, self.frame, origin,
         )  # fmt: skip

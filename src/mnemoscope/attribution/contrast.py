@@ -84,11 +84,11 @@ def _answer_tokens(model: LanguageModel, prompt: str | None, tokens: list[int], 
     if prompt is not None:
         both = model.encode([prompt + answer])[0]
         if both[: len(tokens)] == tokens and len(both) > len(tokens):
-            return _known(model, answer, both[len(tokens) :])
-    return _known(model, answer, prompt_tokens(model, answer))
+            return _check_rows(model, answer, both[len(tokens) :])
+    return _check_rows(model, answer, prompt_tokens(model, answer))
 
 
-def _known(model: LanguageModel, answer: str, tokens: list[int]) -> list[int]:
+def _check_rows(model: LanguageModel, answer: str, tokens: list[int]) -> list[int]:
     beyond = next((token for token in tokens if token >= model.sizes.vocabulary), None)
     if beyond is not None:
         raise PromptError(

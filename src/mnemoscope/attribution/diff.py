@@ -349,7 +349,9 @@ class Differ(ExitStack):
         sets: list[Places] = [chosen[:k] for k in ks] + [ends]
         names: list[int | str] = [*ks, "all"]
         if everywhere:
-            sets.append(np.flatnonzero(self._outside(its.model, grid)))
+            # Another model changes what the frame does, too.
+            every = np.arange(grid.firsts[-1])
+            sets.append(every if one.model is not its.model else every[self._outside(its.model, grid)])
             names.append("everywhere")
         sets += [np.array([place for place in own[:k] if place is not None], np.int64) for own in draws for k in ks]
         values: list[float] = []

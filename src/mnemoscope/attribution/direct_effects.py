@@ -46,7 +46,7 @@ class DirectEffects:
         return torch.stack([own.sum(1) for own in self.memories])
 
     @property
-    def added(self) -> Tensor:
+    def total(self) -> Tensor:
         """All parts added up, `[row]`."""
         parts = self.parts
         return parts.embedding + parts.attention.sum(0) + self.by_layer.sum(0) + parts.other.sum(0) + self.biases
