@@ -24,6 +24,7 @@ from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.predictions import ids_of
@@ -76,7 +77,15 @@ class Attributor:
     @cached_property
     def _layers(self) -> list[tuple[Floats, Floats, Floats]]:
         """By layer m_i, |m_i| norm(v_i), and m dF/dm, each `[column, memory]`."""
-        found = gradient_products(self.model, self._ids, lambda final: self.difference.of(final[:, -1]))
+        try:
+            found = gradient_products(self.model, self._ids, lambda final: self.difference.of(final[:, -1]))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OptionError(
+                f"the backward pass over {self.grid.columns:,} positions needs more memory than there is; shorten the"
+                " prompt, or take --dtype bfloat16"
+            ) from error
         return [
             (
                 coefficients[0].numpy(),

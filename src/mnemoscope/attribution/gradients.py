@@ -9,25 +9,31 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import ModelUnsupported, OptionError
-from mnemoscope.kernels.devices import is_out_of_memory
+from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models import LanguageModel, overwrite_coefficients, read_final
 
 
 def gradient_products(
-    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor]
+    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor], *, columns: Tensor | None = None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """By layer the coefficients m and m dF/dm, each `[batch, position, memory]`, on the CPU. `difference` gives F from
-    the final stream `[batch, position, hidden]`; it is summed over rows, which are independent. Raises OptionError
-    where memory runs out, ModelUnsupported where the network has no gradient.
+    """By layer the coefficients m and m dF/dm, each `[batch, position, memory]`, on the CPU, or `[batch, memory]` at
+    one column of each row. `difference` gives F from the final stream `[batch, position, hidden]`; it is summed over
+    rows, which are independent. Raises ModelUnsupported where the network has no gradient, and RuntimeError or
+    MemoryError where memory runs out.
     """
     leaves: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in range(model.sizes.layers)}
     final: list[Tensor] = []
 
     def add_zero(layer: int, coefficients: Tensor) -> Tensor:
-        zero = torch.zeros_like(coefficients, requires_grad=True)
-        leaves[layer].append((coefficients.detach(), zero))
-        return coefficients + zero
+        if columns is None:
+            zero = torch.zeros_like(coefficients, requires_grad=True)
+            leaves[layer].append((coefficients.detach(), zero))
+            return coefficients + zero
+        asked = tuple(one.to(coefficients.device) for one in (torch.arange(len(columns)), columns))
+        here = coefficients[asked].detach()
+        zero = torch.zeros_like(here, requires_grad=True)
+        leaves[layer].append((here, zero))
+        return coefficients.index_put(asked, zero, accumulate=True)
 
     changes = {layer: lambda coefficients, layer=layer: add_zero(layer, coefficients) for layer in leaves}
     try:
@@ -39,12 +45,7 @@ def gradient_products(
                 model.backbone(ids, gradients=True)
             flat = [zero for own in leaves.values() for _, zero in own]
             found = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise OptionError(
-                f"the backward pass over {ids.shape[1]:,} positions needs more memory than there is; shorten the"
-                " prompt, or take --dtype bfloat16"
-            ) from error
+    except RuntimeError as error:
         if "does not require grad" in str(error) or "nference tensor" in str(error) or "derivative" in str(error):
             raise ModelUnsupported(f"{model.spec} has no gradient through its blocks: {error}") from error
         raise

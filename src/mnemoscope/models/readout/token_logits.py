@@ -86,6 +86,10 @@ def token_mean(model: LanguageModel) -> Tensor:
     return model.cache.get(token_mean, make)
 
 
+Tokens = Tensor | int | None
+"""One token for all rows, one for each row, or None for the mean of all tokens."""
+
+
 @final
 class TokenLogits:
     """Makes the directions of tokens' logits, and of the vocabulary's mean logit; make one per pass."""
@@ -111,20 +115,23 @@ class TokenLogits:
         vectors = head_mean(self._model).expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
-    def of_difference(self, stream: Tensor, token: int, other: int | None) -> LogitDirections:
+    def of_difference(self, stream: Tensor, token: Tokens, other: Tokens) -> LogitDirections:
         """For each row of the final stream the logit of one token less that of the other, both as in `side`."""
         (vectors, bias), (less, its_bias) = self.side(token), self.side(other)
         count = len(stream)
         return self._directions(stream, (vectors - less).expand(count, -1), (bias - its_bias).expand(count))
 
-    def side(self, token: int | None) -> tuple[Tensor, Tensor]:
+    def side(self, token: Tokens) -> tuple[Tensor, Tensor]:
         """What `read` multiplies for a token's logit, `[hidden']`, and the head's bias, float64; None is the mean over
-        the rows of the head that have a token.
+        the rows of the head that have a token. For tokens `[row]`: `[row, hidden']` and `[row]`.
         """
         device = self._model.device
         if token is None:
             return token_mean(self._model).to(device), self._bias[known_rows(self._model).to(device)].mean()
-        return self._head.vectors_of(torch.tensor([token]))[0].to(device), self._bias[token]
+        if isinstance(token, int):
+            vectors, bias = self.side(torch.tensor([token]))
+            return vectors[0], bias[0]
+        return self._head.vectors_of(token).to(device), self._bias[token.to(self._bias.device)]
 
     def read(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
         """The logits `[row]`, float64, of the head's directions for the final stream; keeps gradients."""
