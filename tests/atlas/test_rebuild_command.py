@@ -63,7 +63,7 @@ def test_some_layers_and_a_part() -> None:
 
 
 LATER = {
-    **dict.fromkeys(("roles", "width", "memorised", "attention", "samples", "similar_words"), "extend"),
+    **dict.fromkeys(("roles", "width", "memorised", "attention", "samples", "similar_words", "importance"), "extend"),
     **dict.fromkeys(("readings", "key_readings", "readouts"), "lens"),
 }
 """The optional tables, and which command makes them."""

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding=
 def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
     atlas = build_answers(
         tmp_path, triggers={0: [], 1: []}, roles={0: [], 1: []}, width=[0, 1], memorised=[(False, 32, [0])],
-        lenses=RULERS,
+        lenses=RULERS, importance={0: [], 1: []},
     )
     found = answer(atlas, question)
     section = PAGE.split(f"\n## {question}\n")[1].split("\n## ")[0]
@@ -32,5 +32,5 @@ def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_contents_is_in_order() -> None:
-    assert re.findall(r"^## ([a-z]+_\w+|lenses|memorised|width)$", PAGE, re.MULTILINE) == list(QUESTIONS)
+    assert re.findall(r"^## ([a-z]+_\w+|lenses|memorised|width|importance)$", PAGE, re.MULTILINE) == list(QUESTIONS)
     assert re.findall(r"^\| \[(\w+)\]", PAGE, re.MULTILINE) == list(QUESTIONS)

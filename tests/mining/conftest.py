@@ -92,16 +92,16 @@ def tables_of(atlas: Path) -> dict[str, bytes]:
     return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}
 
 
-def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any) -> list[slice | None]:
+def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any, *, step: str = "take") -> list[Any]:
     """Makes a pass stop once, as by Ctrl-C, at its third step; gives the items of every step, None for the stop."""
-    take, taken = asked.take, list[slice | None]()
+    take, taken = getattr(asked, step), list[Any]()
 
-    def stop(self: Any, items: slice) -> None:
+    def stop(self: Any, items: Any) -> Any:
         if len(taken) == 2:
             taken.append(None)
             raise KeyboardInterrupt
         taken.append(items)
-        take(self, items)
+        return take(self, items)
 
-    monkeypatch.setattr(asked, "take", stop)
+    monkeypatch.setattr(asked, step, stop)
     return taken

@@ -15,11 +15,12 @@ import mnemoscope as ms
 from mining.conftest import byte_tokenizer, odd_text, stop_at_third
 from mining.slow_model import SlowTransformer
 from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import width
-from mnemoscope.mining.passes.usefulness import find_duplicates, mean_magnitude, usefulness
+from mnemoscope.mining.passes.usefulness import find_duplicates, usefulness
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward import partial_forward
 from mnemoscope.models.forward.partial_forward import PartialForward

@@ -89,9 +89,9 @@ def test_two_files_and_one_line_are_a_question(tmp_path: Path) -> None:
     (sources / "questions" / "beyond" / "attention_length.py").write_text(QUESTION)
     (sources / "show" / "figures" / "beyond" / "attention_length.py").write_text(FIGURE)
     listed = sources / "atlas" / "schema.py"
-    end = '"memorised", "width")\n'
+    end = '"width", "importance")\n'
     assert listed.read_text().count(end) == 1
-    listed.write_text(listed.read_text().replace(end, '"memorised", "width", "attention_length")\n'))
+    listed.write_text(listed.read_text().replace(end, '"width", "importance", "attention_length")\n'))
     path = os.pathsep.join([str(sources.parent), str(Path(__file__).parents[1])])
     words, there = [sys.executable, "-c", SCRIPT, str(atlas)], os.environ | {"PYTHONPATH": path}
     made = subprocess.run(words, env=there, capture_output=True, text=True)

@@ -31,6 +31,7 @@ from support.handwritten_judgements import SCHEMA
 
 OPTIONAL: dict[str, Any] = {
     "roles": {0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, "width": [0, 1, 2], "lenses": RULERS, "memorised": [],
+    "importance": {layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
 }  # fmt: skip
 CASES = "refinement_events"
 SEEN = tuple[str, float, float | None, str]
@@ -96,7 +97,7 @@ def test_optional_questions_are_answered_where_their_tables_are(tmp_path: Path) 
     assert "no document has 64 tokens" in found.answers["memorised"].missing
 
 
-@pytest.mark.parametrize("table", ["width", "attention", "roles", "lenses", "memorised"])
+@pytest.mark.parametrize("table", ["width", "attention", "roles", "lenses", "memorised", "importance"])
 def test_an_optional_question_lacks_its_own_table_alone(table: str, tmp_path: Path) -> None:
     given = {"attention": True, **OPTIONAL}
     atlas = built(tmp_path, **{**given, table: {"attention": False, "lenses": ()}.get(table)})

@@ -73,6 +73,7 @@ def reported(directory: Path, **changes: Any) -> Atlas:
         "width": range(PREFIXES),
         "lenses": RULERS,
         "memorised": [(number % 2 == 1, 32 - number % 4, [number]) for number in range(PREFIXES)],
+        "importance": {layer: [(1 + memory, 2, 3, 4) for memory in memories] for layer in (0, 1)},
         "prefixes": [(document, 1, 6, 7) for document in range(PREFIXES)],
         "predictions": predictions,
         "patterns": [(0, 0, "shallow", [0, 1, 2]), (1, 0, "semantic", [1, 2, 3])],

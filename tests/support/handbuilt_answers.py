@@ -31,6 +31,9 @@ Value = (
 )
 """Top token, target, its rank, largest probability, norm, log probability of the next tokens; probability at work."""
 
+Effects = tuple[float, float, int, int]
+"""Direct effect, attribution, and of eight prefixes those where each is among the 20 largest."""
+
 
 def build_answers(
     directory: Path,
@@ -52,6 +55,7 @@ def build_answers(
     width: Sequence[int] | None = None,
     lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
+    importance: Mapping[int, Sequence[Effects]] | None = None,
     inside: int = LENGTH,
     words: Mapping[int, str] = WORDS,
     **changes: Any,
@@ -68,6 +72,7 @@ def build_answers(
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
+    importance: per layer and memory its two effects, and how often of eight prefixes each is among the largest
     width: the documents of its text; the first half of the useful memories matters, random ones matter all
     """
     predictions = predictions or {}
@@ -103,6 +108,8 @@ def build_answers(
         _write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)
         if roles is not None:
             _write(directory, "roles", _role_columns(roles[layer]), layer)
+        if importance is not None:
+            _write(directory, "importance", _importance_columns(importance[layer]), layer)
     if lenses:
         for layer in layers:
             _write(directory, "readings", _reading_columns((values or {}).get(layer, ()), lenses), layer)
@@ -293,6 +300,18 @@ def _memorised_columns(rows: Sequence[tuple[bool, int, Sequence[int]]], inside: 
         "text": ["words"] * len(rows),
         "sentences": sentences,
         "inside": [[inside] * len(each) for each in sentences],
+    }
+
+
+def _importance_columns(rows: Sequence[Effects]) -> dict[str, Any]:
+    direct, attribution, direct_among, attribution_among = ([row[place] for row in rows] for place in range(4))
+    return {
+        "memory": range(len(rows)),
+        "prefixes": [8] * len(rows),
+        "direct": direct,
+        "attribution": attribution,
+        "direct_among_20": [count / 8 for count in direct_among],
+        "attribution_among_20": [count / 8 for count in attribution_among],
     }
 
 

@@ -97,3 +97,22 @@ def sampled_beyond(activity: pl.DataFrame, sign: int, edge: NDArray[np.int64]) -
     if sign == 1:
         return np.asarray(np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][rows, ZERO_BIN + edge])
     return np.asarray(np.cumsum(counts, axis=1)[rows, ZERO_BIN - 1 - edge])
+
+
+def mean_magnitude(activity: pl.DataFrame) -> NDArray[np.float64]:
+    """The mean of |m| `[memory]` over the mined text, from the rows of `activity` of one layer.
+
+    If no coefficient is below zero that is the mean, exactly. Otherwise it is the mean plus twice the negative part,
+    estimated from the middles of the bins of the sampled positions' histogram (to within a third, as a bin's ends
+    differ by a factor of two, and sampling error). It lies between |mean| and the largest |m|.
+    """
+    mean, least, most = (activity[name].cast(pl.Float64).to_numpy() for name in ("mean", "min", "max"))
+    counts = np.array(activity["histogram"].to_list(), np.float64).reshape(len(mean), -1)[:, :ZERO_BIN]
+    lows = np.array([-np.inf, *HISTOGRAM_EDGES[: ZERO_BIN - 1]])
+    highs = np.array(HISTOGRAM_EDGES[:ZERO_BIN])
+    # No coefficient lies below the least one.
+    middles = (np.maximum(lows, np.minimum(least, 0.0)[:, None]) + highs) / 2
+    sampled = np.maximum(activity["sampled"].to_numpy(), 1)
+    below = np.where(least < 0, (counts * np.minimum(middles, 0.0)).sum(1) / sampled, 0.0)
+    return np.asarray(np.clip(mean - 2 * below, np.abs(mean), np.maximum(np.abs(least), np.abs(most))), np.float64)
+

@@ -180,6 +180,10 @@ _KINDS = (
     TableKind("samples", 256, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, coefficients [float16], scale float32"
     )),
+    TableKind("importance", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, prefixes int64, direct float32, attribution float32, direct_among_20 float32, "
+        "attribution_among_20 float32"
+    )),
     TableKind("attention", 65_536, optional=True, declared=(
         "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?, "
         "attention_norm float32?, ffn_norm float32, attended float32?, "
@@ -207,7 +211,7 @@ THE_PAPERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
     "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
 )  # fmt: skip
-BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width")
+BEYOND = ("attention_share", "key_agreement", "lenses", "memorised", "width", "importance")
 """Questions that the paper left open; each needs an optional table."""
 QUESTIONS = (*THE_PAPERS, *BEYOND)
 """The questions, the paper's ten in its order: the one list. Their answers have a place in analyses/ and

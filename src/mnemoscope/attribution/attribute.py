@@ -19,7 +19,7 @@ from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_contr
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept, about_memories, spread
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.gradients import gradient_products
+from mnemoscope.attribution.gradients import gradient_products, refuse_out_of_memory
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
@@ -76,7 +76,8 @@ class Attributor:
     @cached_property
     def _layers(self) -> list[tuple[Floats, Floats, Floats]]:
         """By layer m_i, |m_i| norm(v_i), and m dF/dm, each `[column, memory]`."""
-        found = gradient_products(self.model, self.ids, lambda final: self.difference.of(final[:, -1]))
+        with refuse_out_of_memory(self.grid.columns):
+            found = gradient_products(self.model, self.ids, lambda final: self.difference.of(final[:, -1]))
         return [
             (
                 coefficients[0].numpy(),

@@ -22,7 +22,7 @@ from mnemoscope.attribution.attribute import DRAWS, LISTED
 from mnemoscope.attribution.attribution import about_memories, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.gradients import coefficient_gradients
+from mnemoscope.attribution.gradients import coefficient_gradients, refuse_out_of_memory
 from mnemoscope.attribution.patching import PATCHES, Patch, Patcher, Run
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
@@ -297,7 +297,8 @@ class Differ(ExitStack):
         """Every place outside the frame, and (m2 - m1) dF/dm of the second run."""
         difference = LogitDifference(its.model, *pair)
         ids = ids_of(its.model, list(its.tokens))
-        found = coefficient_gradients(its.model, ids, lambda final: difference.of(final[:, -1]))
+        with refuse_out_of_memory(grid.columns):
+            found = coefficient_gradients(its.model, ids, lambda final: difference.of(final[:, -1]))
         effects = [
             (its.coefficients[layer] - one.coefficients[layer]) * gradient[0].double().numpy()
             for layer, (_, gradient) in sorted(found.items())

@@ -4,7 +4,8 @@ Nothing is frozen, detached or replaced: the gradient is taken at a zero added t
 all paths through later layers count. Frozen variants find other memories than ablations do (docs/cause.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -14,28 +15,49 @@ from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel, overwrite_coefficients, read_final
 
 
+@contextmanager
+def refuse_out_of_memory(columns: int) -> Iterator[None]:
+    """Turns an allocation that fails in the block into an OptionError that says what to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OptionError(
+            f"the backward pass over {columns:,} positions needs more memory than there is; shorten the prompt, or take"
+            " --dtype bfloat16"
+        ) from error
+
+
 def gradient_products(
-    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor]
+    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor], *, columns: Tensor | None = None
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """By layer the coefficients m and m dF/dm; otherwise as `coefficient_gradients`."""
-    found = coefficient_gradients(model, ids, difference)
+    found = coefficient_gradients(model, ids, difference, columns=columns)
     return {layer: (coefficients, coefficients * gradient) for layer, (coefficients, gradient) in found.items()}
 
 
 def coefficient_gradients(
-    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor]
+    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor], *, columns: Tensor | None = None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """By layer the coefficients m and dF/dm, each `[batch, position, memory]`, on the CPU. `difference` gives F from
-    the final stream `[batch, position, hidden]`; it is summed over rows, which are independent. Raises OptionError
-    where memory runs out, ModelUnsupported where the network has no gradient.
+    """By layer the coefficients m and dF/dm, each `[batch, position, memory]`, on the CPU, or `[batch, memory]` at one
+    column of each row. `difference` gives F from the final stream `[batch, position, hidden]`; it is summed over rows,
+    which are independent. Raises ModelUnsupported where the network has no gradient, and RuntimeError or MemoryError
+    where memory runs out.
     """
     leaves: dict[int, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in range(model.sizes.layers)}
     final: list[Tensor] = []
 
     def add_zero(layer: int, coefficients: Tensor) -> Tensor:
-        zero = torch.zeros_like(coefficients, requires_grad=True)
-        leaves[layer].append((coefficients.detach(), zero))
-        return coefficients + zero
+        if columns is None:
+            zero = torch.zeros_like(coefficients, requires_grad=True)
+            leaves[layer].append((coefficients.detach(), zero))
+            return coefficients + zero
+        asked = tuple(one.to(coefficients.device) for one in (torch.arange(len(columns)), columns))
+        here = coefficients[asked].detach()
+        zero = torch.zeros_like(here, requires_grad=True)
+        leaves[layer].append((here, zero))
+        return coefficients.index_put(asked, zero, accumulate=True)
 
     changes = {layer: lambda coefficients, layer=layer: add_zero(layer, coefficients) for layer in leaves}
     try:
@@ -47,24 +69,19 @@ def coefficient_gradients(
                 model.backbone(ids, gradients=True)
             flat = [zero for own in leaves.values() for _, zero in own]
             found = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise OptionError(
-                f"the backward pass over {ids.shape[1]:,} positions needs more memory than there is; shorten the"
-                " prompt, or take --dtype bfloat16"
-            ) from error
+    except RuntimeError as error:
         if "does not require grad" in str(error) or "nference tensor" in str(error) or "derivative" in str(error):
             raise ModelUnsupported(f"{model.spec} has no gradient through its blocks: {error}") from error
         raise
     by_layer: dict[int, tuple[Tensor, Tensor]] = {}
     with torch.inference_mode():
-        for layer, own in leaves.items():  # those of experts are zero in the others' groups
+        for layer, own in leaves.items():
             whole = torch.stack([coefficients.float().cpu() for coefficients, _ in own]).sum(0)
             gradient = torch.zeros_like(whole)
             for coefficients, _ in own:
                 slope = next(found)
-                if slope is not None:
-                    own_group = slope.float().cpu()
-                    gradient += own_group if len(own) == 1 else own_group.where(coefficients.cpu() != 0, 0)
+                if slope is not None:  # those of several groups are zero in the others' memories
+                    here = slope.float().cpu()
+                    gradient += here if len(own) == 1 else here.where(coefficients.cpu() != 0, 0)
             by_layer[layer] = whole, gradient
     return by_layer

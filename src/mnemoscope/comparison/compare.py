@@ -6,7 +6,6 @@ memories permuted within the layer. Atlases that both have the table `samples` a
 
 import os
 from collections.abc import Sequence
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from mnemoscope.comparison.correlation import excess_correlations
 from mnemoscope.comparison.features import LayerFeatures, compare_features, jaccard, jaccard_by_chance
 from mnemoscope.comparison.result import AtlasComparison
 from mnemoscope.errors import AtlasesDiffer, OptionError
+from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
 KINDS = ("born", "died", "repurposed")
@@ -53,12 +53,11 @@ def compare(
         | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=progress)
         for number, (one, two) in enumerate(pairwise(atlases))
     ]
-    made_by = {
-        "models": [one.manifest.model.fingerprint for one in atlases],
-        "atlases": [one.manifest_hash for one in atlases],
-        "package": version("mnemoscope"), "options": {"models": models is not None}, "seed": seed,
-    }  # fmt: skip
-    return AtlasComparison(pairs, _all_rows(pairs, "layers"), _all_rows(pairs, "changed"), made_by, atlases[0])
+    origin = made_by(
+        model=[one.manifest.model.fingerprint for one in atlases], atlas=[one.manifest_hash for one in atlases],
+        options={"models": models is not None}, seed=seed,
+    )  # fmt: skip
+    return AtlasComparison(pairs, _all_rows(pairs, "layers"), _all_rows(pairs, "changed"), origin, atlases[0])
 
 
 def _all_rows(pairs: Sequence[dict[str, Any]], name: str) -> pl.DataFrame:

@@ -32,6 +32,8 @@ class Budget:
     """Tokens whose embeddings are read in one call."""
     width_tokens: int = 4_096
     """Tokens of one forward that keeps every layer's residual, padding included; a stop loses one."""
+    gradient_tokens: int = 1_024
+    """Tokens of one forward that is differentiated, padding included: all that its layers computed is kept."""
     prefixes: int = 128
     """Prefixes of one forward: bounds the rows of scores."""
     lens_sentences: int = 64

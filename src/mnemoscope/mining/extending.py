@@ -50,7 +50,7 @@ def extend(
     force: bool = False,
     progress: Progress | None = None,
 ) -> ExtendedTables:
-    """Makes optional tables in a finished atlas: those named, or all that it lacks.
+    """Makes optional tables in a finished atlas: those named, or all that it lacks and the model's head allows.
 
     `model` None is the plan's. With `force` existing tables are made again, except those that mining made. Model
     options are those of `load_model`; omitted ones are as in the plan. Raises OptionError for an unknown table,
@@ -66,6 +66,8 @@ def extend(
     if made:
         plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
         loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
+        if not tables and not loaded.linear_head:
+            made = [name for name in made if name != "importance"]
         with loaded.in_use(compare=True), hold_atlas(atlas):
             context = RunContext(atlas.path, checkpoint_every, progress)
             run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema)

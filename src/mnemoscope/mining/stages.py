@@ -12,6 +12,7 @@ from typing import Literal
 from mnemoscope.errors import MiningError
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
+from mnemoscope.mining.passes.importance import make_importance
 from mnemoscope.mining.passes.memorised import MemorisedPass
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
@@ -69,6 +70,7 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("width", WidthPass, table="width", mined=False),
     *_pass_stages("memorised", MemorisedPass, table="memorised", mined=False),
     *_pass_stages("samples", SamplePass, table="samples", mined=False),
+    Stage("importance", "run", lambda run, _: make_importance(run), "importance", mined=False),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),

@@ -27,8 +27,8 @@ _DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "prediction
 """Tables that a plan may disable, and the plan's option for it."""
 
 _CHECKED_TABLES = (
-    *("activity", "attention", "key_readings", "memorised", "predictions", "prefixes", "readings", "readouts"),
-    *("removals", "roles", "triggers", "values", "width"),
+    *("activity", "attention", "importance", "key_readings", "memorised", "predictions", "prefixes", "readings"),
+    *("readouts", "removals", "roles", "triggers", "values", "width"),
 )
 """Tables whose integers (signs aside) are at least 0 and whose numbers are finite, or null if undefined."""
 

@@ -135,23 +135,26 @@ def plan_prefixes(
     stage: str,
     inputs: Sequence[object],
     weights: int | None = None,
+    area: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> PlannedSteps:
     """Steps that fill `answers [prefix, ...]` with what `read` returns for `tokens[0..position]` of each sentence.
     `read` returns arrays `[row, ...]` by the answers' names. `inputs` are what it reads beside the sentences. At most
-    `weights` attention weights of one head exist at a time: they grow with the square of a prefix's length.
+    `weights` attention weights of one head exist at a time: they grow with the square of a prefix's length. A forward
+    has at most `area` tokens, or the plan's number.
     """
     model, sentences = run.model, run.sentences
     order = np.argsort(position, kind="stable")
     lengths = model.reading.columns(model.reading.context_length(position[order]))
-    cuts = cut_prefixes(lengths, area=run.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
+    cuts = cut_prefixes(lengths, area=area or run.plan.batch_tokens, weights=weights, apart=sides(model, lengths))
 
     def step(items: slice) -> None:
         chosen = order[items]
         places = zip(sentence[chosen].tolist(), position[chosen].tolist(), strict=True)
         ids = pad([model.reading.context(sentences.of(one), last) for one, last in places], model)
+        rows = PrefixRows(chosen, ids, torch.from_numpy(model.reading.columns(position[chosen])))
         with torch.inference_mode():
-            found = read(PrefixRows(chosen, ids, torch.from_numpy(model.reading.columns(position[chosen]))))
+            found = read(rows)
         for name, values in found.items():
             answers[name][chosen] = values
 

@@ -10,33 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
+from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, ZERO_BIN
 from mnemoscope.models import LanguageModel
 
 SAME = 0.9
 """Cosine above which two values, or two keys, count as the same."""
 
 Floats = NDArray[np.float64]
-
-
-def mean_magnitude(activity: pl.DataFrame) -> Floats:
-    """The mean of |m| `[memory]` over the mined text, from the rows of `activity` of one layer.
-
-    If no coefficient is below zero that is the mean, exactly. Otherwise it is the mean plus twice the negative part,
-    estimated from the middles of the bins of the sampled positions' histogram (to within a third, as a bin's ends
-    differ by a factor of two, and sampling error). It lies between |mean| and the largest |m|.
-    """
-    mean, least, most = (activity[name].cast(pl.Float64).to_numpy() for name in ("mean", "min", "max"))
-    counts = np.array(activity["histogram"].to_list(), np.float64).reshape(len(mean), -1)[:, :ZERO_BIN]
-    lows = np.array([-np.inf, *HISTOGRAM_EDGES[: ZERO_BIN - 1]])
-    highs = np.array(HISTOGRAM_EDGES[:ZERO_BIN])
-    # No coefficient lies below the least one.
-    middles = (np.maximum(lows, np.minimum(least, 0.0)[:, None]) + highs) / 2
-    sampled = np.maximum(activity["sampled"].to_numpy(), 1)
-    below = np.where(least < 0, (counts * np.minimum(middles, 0.0)).sum(1) / sampled, 0.0)
-    return np.asarray(np.clip(mean - 2 * below, np.abs(mean), np.maximum(np.abs(least), np.abs(most))), np.float64)
 
 
 def usefulness(activity: pl.DataFrame, value_norm: Floats, *, layer: int) -> Floats:

@@ -90,6 +90,10 @@ def token_mean(model: LanguageModel) -> Tensor:
     return model.cache.get(token_mean, make)
 
 
+Tokens = Tensor | int | None
+"""One token for all rows, one for each row, or None for the mean of all tokens."""
+
+
 @final
 class TokenLogits:
     """Makes the directions of tokens' logits, and of the vocabulary's mean logit; make one per pass."""
@@ -115,7 +119,7 @@ class TokenLogits:
         vectors = head_mean(self._model).expand(len(stream), -1)
         return self._directions(stream, vectors, self._bias.mean().expand(len(stream)))
 
-    def of_difference(self, stream: Tensor, token: int, other: int | None, *, divided: bool = True) -> LogitDirections:
+    def of_difference(self, stream: Tensor, token: Tokens, other: Tokens, *, divided: bool = True) -> LogitDirections:
         """For each row of the final stream the logit of one token less that of the other, both as in `side`. Directions
         that are not `divided` lack the division by the final norm's scale.
         """
@@ -124,14 +128,17 @@ class TokenLogits:
         bias = (bias - its_bias).expand(count)
         return self._directions(stream, (vectors - less).expand(count, -1), bias, divided=divided)
 
-    def side(self, token: int | None) -> tuple[Tensor, Tensor]:
+    def side(self, token: Tokens) -> tuple[Tensor, Tensor]:
         """What `read` multiplies for a token's logit, `[hidden']`, and the head's bias, float64; None is the mean over
-        the rows of the head that have a token.
+        the rows of the head that have a token. For tokens `[row]`: `[row, hidden']` and `[row]`.
         """
         device = self._model.device
         if token is None:
             return token_mean(self._model).to(device), self._bias[known_rows(self._model).to(device)].mean()
-        return self._head.vectors_of(torch.tensor([token]))[0].to(device), self._bias[token]
+        if isinstance(token, int):
+            vectors, bias = self.side(torch.tensor([token]))
+            return vectors[0], bias[0]
+        return self._head.vectors_of(token).to(device), self._bias[token.to(self._bias.device)]
 
     def read(self, stream: Tensor, vectors: Tensor, bias: Tensor) -> Tensor:
         """The logits `[row]`, float64, of the head's directions for the final stream; keeps gradients."""

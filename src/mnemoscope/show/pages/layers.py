@@ -32,12 +32,16 @@ COLUMNS = {
     "norm": "value_norm",
     "rank": "target_rank",
     "agreement": "agrees",
+    "importance": "attribution",
     "kind": "kind",
     "token": "top_text",
 }
 """The column of each sort order."""
-Sort = Literal["clear", "memory", "strong", "rate", "confidence", "work", "norm", "rank", "agreement", "kind", "token"]
-DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement")
+Sort = Literal[
+    "clear", "memory", "strong", "rate", "confidence", "work", "norm", "rank", "agreement", "importance", "kind",
+    "token",
+]  # fmt: skip
+DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement", "importance")
 """Columns sorted in descending order first."""
 Bound = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal[""] | SkipJsonSchema[None],
@@ -145,7 +149,7 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
         bottom_token=pl.col("bottom_tokens").list.first(),
     )  # fmt: skip
     rows = activity.join(values, on="memory", how="full", coalesce=True)
-    for more in (_kinds(edition, layer), _labels(edition, layer)):
+    for more in (_kinds(edition, layer), _labels(edition, layer), _importance(edition, layer)):
         rows = rows.join(more, on="memory", how="left")
     texts = {name: atlas.token_text(rows[f"{name}_token"].to_list()) for name in ("top", "bottom")}
     return rows.with_columns(
@@ -177,6 +181,14 @@ def _labels(edition: Edition, layer: int) -> pl.DataFrame:
     labels = edition.labels(layer)
     one, other = (labels.filter(pl.col("sign") == sign).select("memory", "label") for sign in (1, -1))
     return one.join(other.rename({"label": "label_negative"}), on="memory", how="full", coalesce=True)
+
+
+def _importance(edition: Edition, layer: int) -> pl.DataFrame:
+    """The mean |attribution| of each memory; none in an atlas without the table."""
+    columns = ["memory", "attribution"]
+    if not edition.atlas.has("importance", layer=layer):
+        return pl.DataFrame(schema={"memory": pl.Int32, "attribution": pl.Float32})
+    return edition.atlas.table("importance", layer=layer, columns=columns)
 
 
 def layers_page(edition: Edition) -> Page:
@@ -215,7 +227,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     columns = ["memory", "positive", "prefixes", "rate", "largest", *STRONG, "max_probability", *AT_WORK]
     columns += ["label", "label_negative", "promotes", "promotes_negative", "bottom_token", "bottom_text"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
-    columns += ["kind", "patterns"]
+    columns += ["kind", "patterns", "attribution"]
     listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
@@ -228,6 +240,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
         "previous": edition.atlas.layers[place - 1] if place else None,
         "next": edition.atlas.layers[place + 1] if place + 1 < len(edition.atlas.layers) else None,
         "numbers": layer_numbers(edition, layer),
+        "important": bool(rows["attribution"].count()),
         "signed": bool(rows["most_active"].count() and rows["strong_negative"].count()),
     }
     return Page(

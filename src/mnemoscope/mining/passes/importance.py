@@ -1,0 +1,146 @@
+"""Which memories matter at all: how much each one moves the model's prediction over the validation prefixes.
+
+Makes `importance` (definitions.md section 8). F is the logit of the model's top token less that of its runner-up; the
+direct effect on F and the attribution of every memory at the prefix's last position (section 9, attribute) are summed
+by memory, exactly in any order. The 20 largest of a prefix are those of the whole network, mined layers or not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.attribution.direct_effects import check_head
+from mnemoscope.attribution.gradients import gradient_products
+from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
+from mnemoscope.mining.steps import empty_answers, is_unanswered, join_pieces, run_piece
+from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
+from mnemoscope.models.readout.token_logits import TokenLogits
+from mnemoscope.tracing import top
+from mnemoscope.tracing.scoring.logit_parts import LogitSplitter, StreamParts
+from mnemoscope.tracing.scoring.memory_effects import MemoryEffects, WrittenValues
+
+KINDS = ("direct", "attribution")
+LARGEST = 20
+"""Memories of the network that count as the largest of a prefix."""
+
+
+class ImportancePass:
+    """Adds up both kinds of effect; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head that is not
+    one matrix, and for a network without a gradient.
+    """
+
+    def __init__(self, run: MiningRun) -> None:
+        check_head(run.model)
+        self._run, self._model = run, run.model
+        names = ["prefix", "sentence", "position", "final_top"]
+        listed = pl.read_parquet(run.path("prefixes"), columns=names, glob=False).sort("prefix").cast(pl.Int64)
+        self._sentence, position, self._final = (listed[name].to_numpy() for name in names[1:])
+        self._attention = find_attention(run.model)
+        self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
+        self._effects = MemoryEffects(run.model)
+        self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
+        rows, memories = min(1, len(listed)), int(self._firsts[-1])
+        self.answers: dict[str, NDArray[Any]] = {
+            "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
+            "among": empty_answers((rows, len(KINDS), memories), np.int64),
+        }
+        """Over all prefixes, in one row: exact sums of sizes, and how often each is among the largest."""
+        steps = plan_prefixes(
+            run, self._sentence, position, self.read, self.answers, stage="importance", weights=BUDGET.weights,
+            inputs=(self._final,), area=min(run.plan.batch_tokens, BUDGET.gradient_tokens),
+            around=lambda: eager_attention(run.model),
+        )  # fmt: skip
+        # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
+        self.steps = replace(steps, team=ThreadTeam(1))
+
+    def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
+        """Runs two forwards in `eager_attention`, one of them with gradients, and adds what it finds to the answers.
+        Raises NotFinite.
+        """
+        found = [self._sizes(kind, own, batch) for kind, own in zip(KINDS, self._measure(batch), strict=True)]
+        largest = [sizes.topk(min(LARGEST, sizes.shape[1]))[0][:, -1:] for sizes in found]
+        among = [((own >= least) & (own > 0)).sum(0) for own, least in zip(found, largest, strict=True)]
+        sums = torch.stack([reduce(add_sums, map(exact_sum, sizes)) for sizes in found], 1)
+        before = self.answers["sums"][0]
+        first = bool(is_unanswered(before).any())
+        before[...] = (sums if first else add_sums(torch.from_numpy(before), sums)).numpy()
+        self.answers["among"][0] = torch.stack(among).numpy() + (0 if first else self.answers["among"][0])
+        return {}
+
+    def _measure(self, batch: PrefixRows) -> tuple[Mapping[int, Tensor], Mapping[int, Tensor]]:
+        """Direct effects and attributions `[row, memory]` by layer."""
+        model = self._model
+        parts = StreamParts(model, batch.at, watch=WrittenValues.of)
+        with read_attention(model, self._attention, parts.note, own_thread=True):
+            last = batch.run(model, parts.keep, range(model.sizes.layers)).to(model.device)
+        target = torch.from_numpy(self._final[batch.chosen])
+        against = self._runner_up(last, target)
+        direct: dict[int, Tensor] = {}
+
+        def see(layer: int, part: str, direction: Tensor) -> None:
+            if part == "ffn":
+                direct[layer] = self._effects.of_layer(layer, direction, parts.written[layer])[0].cpu()
+
+        directions = self._logits.of_difference(last, target, against)
+        self._splitter.split(directions, parts.embedding, parts.layers, last, see=see)
+
+        def difference(final: Tensor) -> Tensor:
+            (vectors, bias), (less, its_bias) = self._logits.side(target), self._logits.side(against)
+            return self._logits.read(batch.at(final), vectors - less, bias - its_bias)
+
+        products = gradient_products(model, batch.ids, difference, columns=batch.column)
+        return direct, {layer: product for layer, (_, product) in products.items()}
+
+    def _runner_up(self, last: Tensor, target: Tensor) -> Tensor:
+        """The best token `[row]` that is not the model's top one."""
+        rows = rows_within(BUDGET.scores, self._model.sizes.vocabulary)
+        every = (self._model.scores(part, projection="lens") for part in torch.split(last, rows))
+        best = torch.cat([top(scores, 2)[0].cpu() for scores in every])
+        return torch.where(best[:, 0] == target, best[:, 1], best[:, 0])
+
+    def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
+        """Absolute values `[row, memory]` of all layers, float64."""
+        found = torch.cat([effects[layer].double() for layer in range(self._model.sizes.layers)], 1).abs()
+        if not bool(found.isfinite().all()):
+            row, memory = (~found.isfinite()).nonzero()[0].tolist()
+            layer = int(np.searchsorted(self._firsts, memory, side="right")) - 1
+            raise NotFinite(
+                f"layer {layer} has a NaN or infinite {kind} effect on sentence {self._sentence[batch.chosen[row]]};"
+                " try --dtype float32, or check the model's weights"
+            )
+        return found
+
+    def write(self) -> None:
+        count = len(self._final)
+        for layer in self._run.plan.layers:
+            own = slice(*self._firsts[layer : layer + 2].tolist())
+            columns = {"memory": np.arange(own.stop - own.start if count else 0)}
+            columns["prefixes"] = np.full(len(columns["memory"]), count)
+            for number, kind in enumerate(KINDS):
+                sums, among = (self.answers[name][..., number, own] for name in ("sums", "among"))
+                means = [value_of(torch.from_numpy(one)).numpy() / count for one in sums]
+                columns[kind] = np.concatenate(means or [np.empty(0)])
+                columns[f"{kind}_among_{LARGEST}"] = among.reshape(-1) / max(1, count)
+            self._run.write("importance", columns, layer)
+
+
+def make_importance(run: MiningRun) -> None:
+    """Reads the prefixes that no earlier run has read, and writes the table. Raises what the pass raises, Interrupted,
+    StoreFailed, MiningError.
+    """
+    asked = ImportancePass(run)
+    run_piece(run.context, asked.steps)
+    join_pieces(run.context, asked.steps)
+    asked.write()

@@ -1,0 +1,114 @@
+"""B6: how few memories matter to the predictions, and whether the large ones are those that do.
+
+By layer and over all memories: how much of the sum of |direct effect|, of |attribution| and of size (mean |m| times the
+norm of the value, over the mined text) the largest memories hold; and rank correlations of the three.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.features import mean_magnitude
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Z, clustered_share, share
+from mnemoscope.questions.answer_builder import AnswerBuilder
+from mnemoscope.questions.question import Number, Paper, Question
+from mnemoscope.questions.sources import by_layer, read_layers
+
+EFFECTS = ("direct", "attribution")
+MEASURES = (*EFFECTS, "size")
+PAIRS = (("size", "direct"), ("size", "attribution"), ("direct", "attribution"))
+_TOP, _HALF, _PAIR, _LAYER, _EVER = (
+    "the part of the sum that the largest 1 % of the memories hold",
+    "the fewest memories that hold half of the sum",
+    "rank correlations (Spearman)",
+    "the layer's part of the network's sum",
+    "memories that are among the network's 20 largest of at least one prefix",
+)
+
+QUESTION = Question(
+    "importance",
+    title="which memories matter",
+    paper=Paper(
+        figure="B6", section="beyond",
+        question="How few memories hold the predictions up, and are they those with large coefficients and values?",
+    ),
+    numbers=(
+        *(Number(f"{name}_top", "share", f"top 1 % by {name}", table=_TOP) for name in MEASURES),
+        *(Number(f"{name}_half", "share", f"half of {name}", table=_HALF) for name in MEASURES),
+        *(Number(f"{one}_{other}", "number", f"{one} with {other}", table=_PAIR) for one, other in PAIRS),
+        *(Number(f"{name}_of_all", "share", f"share of all {name}", table=_LAYER) for name in EFFECTS),
+        *(Number(f"{name}_ever", "share", f"ever among 20 by {name}", table=_EVER) for name in EFFECTS),
+        Number("prefixes", "count", "validation prefixes"),
+    ),
+    main="attribution_top",
+    headline=("direct_top", "attribution_top", "size_top", "size_direct", "size_attribution", "attribution_of_all"),
+    layer_page=("attribution_top", "attribution_half", "size_attribution", "attribution_of_all"),
+    may_lack=("importance",),
+    nothing="the validation text gave no prefix to ask about; mine more text, or name one with --validation",
+    interval="over memories (Wilson; of correlations Fisher's z)",
+)  # fmt: skip
+
+Floats = NDArray[np.float64]
+
+
+def answer(atlas: Atlas) -> pl.DataFrame:
+    """Raises AtlasUnfinished if the atlas has no table `importance`."""
+    activity = read_layers(atlas, "activity")
+    sizes = activity.select("layer", "memory", magnitude=mean_magnitude(activity))
+    values = read_layers(atlas, "values").select("layer", "memory", "value_norm")
+    rows = read_layers(atlas, "importance").join(sizes, on=["layer", "memory"]).join(values, on=["layer", "memory"])
+    rows = rows.with_columns(size=pl.col("magnitude") * pl.col("value_norm")).sort("layer", "memory")
+    builder = AnswerBuilder(QUESTION)
+    of_all = {name: rows[name].cast(pl.Float64).to_numpy() for name in EFFECTS}
+    for layer, own in by_layer(atlas, rows):
+        numbers = {name: own[name].cast(pl.Float64).to_numpy() for name in MEASURES}
+        for name, each in numbers.items():
+            builder.add(layer, f"{name}_top", part_of_sum(each, _largest(each)))
+            builder.add(layer, f"{name}_half", share_for_half(each))
+        for one, other in PAIRS:
+            builder.add(layer, f"{one}_{other}", rank_correlation(numbers[one], numbers[other]))
+        for name, each in of_all.items():
+            builder.add(layer, f"{name}_ever", share(int((own[f"{name}_among_20"] > 0).sum()), own.height))
+            if layer is not None:
+                builder.add(layer, f"{name}_of_all", part_of_sum(each, (rows["layer"] == layer).to_numpy()))
+    asked = int(rows["prefixes"][0]) if rows.height else 0
+    builder.add(None, "prefixes", Estimate(float(asked), asked) if asked else NOTHING)
+    return builder.frame()
+
+
+def part_of_sum(sizes: Floats, chosen: NDArray[np.bool_]) -> Estimate:
+    """The part of the sum that the chosen memories hold."""
+    if not sizes.sum() > 0:
+        return NOTHING
+    scaled = sizes / sizes.mean()
+    return replace(clustered_share(scaled * chosen, scaled), count=len(sizes))
+
+
+def _largest(sizes: Floats) -> NDArray[np.bool_]:
+    chosen = np.zeros(len(sizes), np.bool_)
+    chosen[np.argsort(-sizes, kind="stable")[: math.ceil(len(sizes) / 100)]] = True
+    return chosen
+
+
+def share_for_half(sizes: Floats) -> Estimate:
+    """The share of the memories, largest first, that hold half of the sum."""
+    if not sizes.sum() > 0:
+        return NOTHING
+    sums = np.cumsum(-np.sort(-sizes))
+    return share(int(np.searchsorted(sums, sums[-1] / 2)) + 1, len(sizes))
+
+
+def rank_correlation(one: Floats, other: Floats) -> Estimate:
+    """Spearman's, with the interval of Bonett and Wright (2000)."""
+    count = len(one)
+    found = pl.select(pl.corr(pl.Series(one), pl.Series(other), method="spearman")).item() if count > 1 else None
+    if found is None or not math.isfinite(found):
+        return Estimate(None, count)
+    if count < 4 or abs(found) >= 1:
+        return Estimate(found, count)
+    margin = Z * math.sqrt((1 + found**2 / 2) / (count - 3))
+    return Estimate(found, count, math.tanh(math.atanh(found) - margin), math.tanh(math.atanh(found) + margin))
