@@ -113,7 +113,7 @@ def test_the_json_is_the_contracts(
     row = {"layer", "memories", "jaccard", "control_jaccard", "rate_change", "born", "died", "repurposed"}
     assert row <= set(document["layers"][0])
     assert {"memory", "sign", "kind", "tokens_before", "tokens_after"} <= set(document["changed"][0])
-    assert set(document["made_by"]) == {"models", "atlases", "package", "options", "seed"}
+    assert set(document["made_by"]) == {"model", "atlas", "package", "options", "seed"}
     found = ms.compare(usual, swapped)
     assert found.to_dict() == document == json.loads(found.save(tmp_path / "saved.json").read_text())
     several = ms.compare(usual, swapped, usual)
