@@ -98,6 +98,25 @@ def test_too_many_are_told_to_come_again(planted: Path) -> None:
     assert reader.get("/trace", params=query).status_code == 200
 
 
+def test_what_is_made_aside_makes_way(model: LanguageModel) -> None:
+    worker, begun = ModelWorker(model, SPEC, max_queued=1), threading.Event()
+
+    def until_cancelled(model: LanguageModel, cancelled: Cancelled) -> None:
+        begun.set()
+        while not cancelled():
+            pass
+        raise TimeoutError
+
+    with ThreadPoolExecutor(1) as readers:
+        long = readers.submit(worker.answer, "long", until_cancelled, aside=True)
+        assert begun.wait(30)
+        with pytest.raises(HTTPException, match="others wait"):
+            worker.answer("another such", until_cancelled, aside=True)
+        assert worker.answer("short", lambda model, cancelled: "made") == "made"
+        with pytest.raises(HTTPException, match="still busy"):
+            long.result(30)
+
+
 def test_nobody_waits_longer_than_the_limit(model: LanguageModel) -> None:
     worker = ModelWorker(model, SPEC, timeout=0.05)
     done = threading.Event()

@@ -52,6 +52,7 @@ def test_a_memory_switched_off_moves_the_prediction(visit: Visits, site: str) ->
     assert "predicts ·mat" in page.locator(".answer").inner_text()
 
     # One click in the table does the same; editing the list and removing from it, too.
+    page.get_by_text("Layer 1 after position 4").click()
     page.get_by_role("link", name="off L1.M4").click()
     assert "turns from ·mat to <s>" in page.locator("#change").inner_text()
     page.get_by_label("Change 1").fill("L1.M4*1")
@@ -59,6 +60,24 @@ def test_a_memory_switched_off_moves_the_prediction(visit: Visits, site: str) ->
     assert "stays ·mat" in page.locator("#change").inner_text()
     page.get_by_role("link", name="remove L1.M4*1").click()
     assert page.locator("#change").count() == 0
+    clean(seen, site)
+
+
+def test_what_takes_longer_comes_by_itself(visit: Visits, site: str) -> None:
+    seen = visit(f"{site}/trace?{urlencode({'prompt': PROMPT, 'against': ' dog'})}")
+    page = seen.page
+    assert "Who pushed ·mat over ·dog" in page.locator("#pushed").inner_text()
+    page.get_by_role("heading", name="What it hangs on").click()
+    page.get_by_text("others, median of 5 draws").wait_for()
+    assert page.locator("[data-load]").count() == 0
+    steps = [parse_qs(urlsplit(address).query).get("until") for address in seen.requests if "/cause" in address]
+    assert steps == [["attributions"], ["ablations"], ["curve"]]
+    page.locator("#cause").get_by_role("link", name="off without L1.M4").click()
+    query = parse_qs(urlsplit(page.url).query)
+    assert (query["set"], query["against"]) == (["L1.M4=0@4"], [" dog"])
+    page.get_by_label("and not").fill("mean")
+    page.get_by_role("button", name="Trace").click()
+    assert "over the mean token" in page.locator("#pushed").inner_text()
     clean(seen, site)
 
 
@@ -74,6 +93,7 @@ def test_cells_and_keys_lead_on(visit: Visits, site: str) -> None:
     page.locator("h1").click()
     page.keyboard.press("n")
     page.wait_for_url("**/trace?prompt=the+cat+sat+on+the+mat**")
+    page.get_by_role("heading", name="The same in Python").click()
     with page.expect_download() as kept:
         page.get_by_role("link", name="Download as trace.py").click()
     assert kept.value.suggested_filename == "trace.py"
@@ -127,5 +147,5 @@ def test_script_in_a_prompt_does_not_run(visit: Visits, site: str) -> None:
     seen = visit(f"{site}/trace?{urlencode({'prompt': hostile, 'set': 'L1.M4=0', 'generate': 1})}")
     assert seen.page.title() == "Trace · Mnemoscope"
     assert seen.page.get_by_label("Prompt").input_value() == hostile
-    assert hostile in seen.page.locator("pre").inner_text().replace("\\'", "'")
+    assert hostile in (seen.page.locator("pre").text_content() or "").replace("\\'", "'")
     clean(seen, site)

@@ -49,6 +49,103 @@ def test_the_numbers_are_those_of_the_trace(reader: TestClient, model: LanguageM
     assert "L1.M4" in shown.text
 
 
+NUMBERS = ("memory", "position", "coefficient", "direct", "attribution", "ablation")
+
+
+def numbers(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in names or NUMBERS} for row in rows]
+
+
+@pytest.mark.parametrize(("against", "position"), [(None, None), (" dog", None), ("mean", 1)])
+def test_who_pushed_is_what_attribute_says(
+    reader: TestClient, model: LanguageModel, against: str | None, position: int | None
+) -> None:
+    asked = {name: value for name, value in (("against", against), ("position", position)) if value is not None}
+    expected = ms.attribute(model, PROMPT_TEXT, against=against, position=position).to_dict()
+    pushed = data(reader, **asked)["pushed"]
+    for name in ("target", "against", "position", "difference", "direct", "residual_error", "heads"):
+        assert pushed[name] == expected[name], name
+    assert numbers(pushed["memories"], "memory", "direct") == [
+        {name: row[name] for name in ("memory", "direct")} for row in expected["memories"] if row["direct"]
+    ]
+    whole = reader.get("/trace/cause.json", params={"prompt": PROMPT_TEXT, **asked}).json()["attribution"]
+    for name in ("difference", "curve", "kept", "spearman", "frame"):
+        assert whole[name] == expected[name], name
+    assert numbers(whole["memories"]) == numbers(expected["memories"])
+
+
+def test_the_answer_comes_in_steps(reader: TestClient) -> None:
+    def step(until: str) -> tuple[Any, list[str | None]]:
+        query = {"prompt": PROMPT_TEXT, "until": until}
+        shown = Parts(reader.get("/trace/cause", params=query).text)
+        return reader.get("/trace/cause.json", params=query).json()["attribution"], [
+            at["data-load"] for _, at in shown.found if "data-load" in at
+        ]
+
+    found, later = step("attributions")
+    assert ([row["ablation"] for row in found["memories"]], found["curve"], later) == ([None], [], ["ablations"])
+    found, later = step("ablations")
+    assert (found["memories"][0]["memory"], found["kept"], later) == ("L1.M4", [], ["curve"])
+    found, later = step("curve")
+    assert (found["curve"][0]["k"], later) == (1, [])
+    # The page itself waits for none of them.
+    assert [at["data-load"] for _, at in page(reader).found if "data-load" in at] == ["attributions"]
+
+
+def test_one_click_switches_the_first_off_together(reader: TestClient) -> None:
+    shown = page(reader, set="L0.M3*2")
+    (together,) = (href for href in shown.links("generate=20") if "L1.M4" in href)
+    assert parse_qs(urlsplit(together).query)["set"] == ["L0.M3*2", "L1.M4=0@4"]
+    assert urlsplit(together).fragment == "change"
+    changed = Parts(reader.get(together).text).text
+    assert "Written before the changes" in changed
+    assert "Written with the changes" in changed
+    # F is of the pair that was compared before, whatever the model says now.
+    found = data(reader, set=OFF)
+    assert found["difference"]["before"] == data(reader)["pushed"]["difference"] > 4
+    assert found["difference"]["after"] == found["pushed"]["difference"] == pytest.approx(0, abs=1e-4)
+    assert found["pushed"]["target_text"] == " mat"
+
+
+def test_dominance_is_a_share_of_a_memorys_own_largest(reader: TestClient, planted: Path) -> None:
+    found = data(reader, layer=1)
+    (one,) = found["dominant"][1]
+    assert one["memory"] == "L1.M4"
+    assert one["own_share"] == pytest.approx(one["coefficient"] / ms.open_atlas(planted)["L1.M4"].activity()["max"][0])
+    assert found["dominant"][0] == []
+
+
+def test_answers_of_several_tokens_are_asked_where_they_part(reader: TestClient) -> None:
+    query = {"for": " dog ran", "against": " dog sat"}
+    found = data(reader, **query)["pushed"]
+    assert (found["shared"], found["position"], found["target_text"]) == (1, 5, " ran")
+    assert "1 of their tokens" in page(reader, **query).text
+    assert "is several tokens" in page(reader, **{"for": " dog ran", "against": " cat"}).text
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"against": " mat"}, "is what the model says itself"),
+        ({"for": " cat", "against": " cat"}, "are one, or one begins with the other"),
+        ({"for": " cat", "against": " cat sat"}, "are one, or one begins with the other"),
+        ({"for": "x" * 201}, "at most 200 characters"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(reader: TestClient, query: dict[str, str], sentence: str) -> None:
+    asked = {"prompt": PROMPT_TEXT, **query}
+    shown, twin = reader.get("/trace", params=asked), reader.get("/trace.json", params=asked)
+    assert shown.status_code == twin.status_code == reader.get("/trace/cause", params=asked).status_code == 400
+    assert set(twin.json()) == {"status", "message"}
+    assert sentence in twin.json()["message"]
+    assert sentence in " ".join(Parts(shown.text).text.split())
+    if len(query.get("for", "")) < 200:
+        # The trace does not hang on it, and the boxes keep what was written.
+        assert "Where the prediction is made" in shown.text
+        values = {at.get("name"): at.get("value") for tag, at in Parts(shown.text).found if tag == "input"}
+        assert {name: values[name] for name in query} == query
+
+
 @pytest.mark.parametrize("stream", ["residual", "ffn", "output"])
 def test_the_heat_map_is_the_final_predictions_in_every_stream(
     reader: TestClient, model: LanguageModel, stream: str
@@ -218,7 +315,8 @@ def test_empty_fields_of_a_form_are_none(reader: TestClient) -> None:
     assert found["interventions"] == [OFF]
     assert reader.get("/trace").status_code == 200
     assert reader.get("/trace.json", params={"set": OFF}).json()["interventions"] == [OFF]
-    assert reader.get("/trace.py").status_code == 400
+    assert reader.get("/trace.py").status_code == reader.get("/trace/cause").status_code == 400
+    assert found["pushed"]["target"] == data(reader, **{"for": "", "against": ""}, set=OFF)["pushed"]["target"]
 
 
 def test_without_a_model_a_page_says_how_to_have_one(tmp_path: Path) -> None:

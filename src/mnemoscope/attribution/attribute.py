@@ -13,6 +13,7 @@ from typing import Any, Literal, final
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
@@ -32,6 +33,8 @@ from mnemoscope.tracing.scoring.scores import check_wide_numbers, contributions,
 
 By = Literal["ablation", "attribution", "direct"]
 ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
+Step = Literal["effects", "attributions", "ablations", "curve"]
+STEPS: tuple[Step, ...] = ("effects", "attributions", "ablations", "curve")
 SINGLES, LISTED = 128, 128
 OTHERS, DRAWS, MOST = 64, 5, 1024
 """Random memories that are ablated beside the list; draws of controls; the most memories of the curve."""
@@ -48,7 +51,7 @@ class Attributor:
         self, model: LanguageModel, contrast: Contrast, *, singles: int = SINGLES, seed: int = 0,
         progress: Progress = ignore_progress,
     ) -> None:  # fmt: skip
-        self.model, self.contrast, self._most, self._seed, self._progress = model, contrast, singles, seed, progress
+        self.model, self.contrast, self._most, self._seed, self.progress = model, contrast, singles, seed, progress
         self.difference = LogitDifference(model, contrast.target, contrast.against)
         self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
         self.grid = Grid(model.sizes.memories, self.ids.shape[1])
@@ -121,7 +124,7 @@ class Attributor:
 
     def forget(self) -> None:
         """Drops what is as large as the network's coefficients; it is computed anew when asked for."""
-        for name in ("_layers", "attributions", "largest", "outside"):
+        for name in ("_layers", "attributions", "largest", "outside", "direct", "order"):
             self.__dict__.pop(name, None)
 
     @property
@@ -138,8 +141,12 @@ class Attributor:
     @cached_property
     def direct(self) -> Floats:
         """The direct effect of every place: 0 away from the asked position."""
+        return self._at_asked(self.effects.memories)
+
+    def _at_asked(self, layers: Sequence[Tensor]) -> Floats:
+        """Numbers of the asked position's memories, each `[1, memory]`, as those of every place."""
         found = np.zeros(self.grid.firsts[-1])
-        for layer, own in enumerate(self.effects.memories):
+        for layer, own in enumerate(layers):
             end = self.grid.firsts[layer + 1]
             found[end - own.shape[1] : end] = own[0].numpy()
         return found
@@ -212,12 +219,17 @@ class Attributor:
         def tick(count: int) -> None:
             nonlocal done
             done += count
-            self._progress(stage, done, len(rows), "runs")
+            self.progress(stage, done, len(rows), "runs")
 
         return runner.run(rows, tick=tick)
 
-    def summary(self, prompt: str, *, by: By, top: int, atlas: Atlas | None, origin: dict[str, Any]) -> Attribution:
-        """All of it."""
+    def summary(
+        self, prompt: str, *, by: By, top: int, atlas: Atlas | None, origin: dict[str, Any], until: Step = "curve"
+    ) -> Attribution:
+        """The answer up to a step: what is not measured by then is null or empty. After `effects` the `top` memories
+        that pushed most for, and the `top` against, are listed.
+        """
+        known = STEPS.index(until)
         effects, parts, texts = self.effects, self.effects.parts, self.model.vocabulary()[0]
         layers = pl.DataFrame({
             "layer": range(self.model.sizes.layers), "attention": parts.attention[:, 0].numpy(),
@@ -229,14 +241,19 @@ class Attributor:
             for head, effect in enumerate(own[0].tolist())
         ]  # fmt: skip
         target, against = self.contrast.target, self.contrast.against
-        listed = about_memories(self.table(by, top), atlas, [texts[token] for token in self._words])
+        if known > 1:
+            rows = self.table(by, top)
+        else:
+            rows = self._rows(self.largest[:top] if known else self._pushing(top), known)
+        listed = about_memories(rows, atlas, [texts[token] for token in self._words])
         return Attribution(
             self.model.spec, prompt, self.contrast.position, Token(target, texts[target]),
             None if against is None else Token(against, texts[against]), self.contrast.shared, self.contrast.longer,
             self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
             float(effects.biases[0]), float(effects.total[0] - parts.logit[0]), self.limit, listed,
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
-            *self.spearman, self.curve, self.with_a_share, self.frame, origin,
+            *(self.spearman if known > 1 else (None, None)), self.curve if known > 2 else (),
+            self.with_a_share if known > 2 else (), self.frame if known else None, origin,
         )  # fmt: skip
 
     def table(self, by: By, count: int) -> pl.DataFrame:
@@ -253,17 +270,27 @@ class Attributor:
         else:
             first = ablated[np.lexsort((-np.abs(self.attributions[ablated]), -np.abs(lost)))]
             listed = np.concatenate([first, self.largest[len(ablated) :]])
-        listed = listed[:count]
-        known = dict(zip(ablated.tolist(), lost.tolist(), strict=True))
-        layers, columns, numbers = (each.tolist() for each in self.grid.split(listed))
+        return self._rows(listed[:count], 2)
+
+    def _pushing(self, count: int) -> Places:
+        """The places with the largest direct effects, then those with the smallest."""
+        order = np.argsort(-self.direct, kind="stable")
+        most, least = order[:count], order[::-1][:count]
+        return np.concatenate([most[self.direct[most] > 0], least[self.direct[least] < 0]])
+
+    def _rows(self, places: Places, known: int) -> pl.DataFrame:
+        """The table of these places, with what is known after so many steps behind the direct effects."""
+        layers, columns, numbers = (each.tolist() for each in self.grid.split(places))
         names = [self.model.numbering(layer).name(layer, at) for layer, at in zip(layers, numbers, strict=True)]
+        coefficients = self._every(0) if known else self._at_asked(self.effects.coefficients)
+        lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if known > 1 else {}
         return pl.DataFrame({
             "memory": list(map(str, names)),
             "position": [column - self.model.reading.offset for column in columns],
-            "coefficient": self._every(0)[listed].astype(np.float64),
-            "direct": self.direct[listed],
-            "attribution": self.attributions[listed],
-            "ablation": pl.Series([known.get(place) for place in listed.tolist()], dtype=pl.Float64),
+            "coefficient": coefficients[places].astype(np.float64),
+            "direct": self.direct[places],
+            "attribution": pl.Series(self.attributions[places] if known else [None] * len(places), dtype=pl.Float64),
+            "ablation": pl.Series([lost.get(place) for place in places.tolist()], dtype=pl.Float64),
         })  # fmt: skip
 
 

@@ -72,7 +72,7 @@ class Attribution:
     spearman_random: float | None
     curve: tuple[CurvePoint, ...]
     kept: tuple[Kept, ...]
-    frame: float
+    frame: float | None
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,6 +87,7 @@ class Attribution:
             "target_text": self.target.text,
             "against_text": None if self.against is None else self.against.text,
             "shared": self.shared,
+            "longer": list(self.longer),
             "difference": self.difference,
             "difference_after_cap": self.difference_after_cap,
             "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": 0.0},
@@ -163,7 +164,7 @@ class Attribution:
         lines += [
             f"Attribution and ablation rank alike by {_number(self.spearman_list)} over the list, by "
             f"{_number(self.spearman_random)} over random memories (Spearman).",
-            f"Before the prompt's own tokens: |attribution| {self.frame:.2f} in all, not listed.",
+            f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
             "",
         ]
         columns: list[Column] = [

@@ -25,14 +25,15 @@ LIMIT = 1e-5
 
 @dataclass(frozen=True)
 class DirectEffects:
-    """Effects on one logit a row, float64. `parts` are those of whole layers; `memories [row, memory]` and `biases
-    [row]`, which hold the feed-forward layers' own, stand in place of its `ffn` and `bias`. `behind [row]` are the
-    biases that the final norm's `scale [row]` does not divide. `heads [row, head]` are None where they cannot be told
-    apart, or are not asked for.
+    """Effects on one logit a row, float64. `parts` are those of whole layers; `memories [row, memory]`, whose m_i are
+    `coefficients`, and `biases [row]`, which hold the feed-forward layers' own, stand in place of its `ffn` and `bias`.
+    `behind [row]` are the biases that the final norm's `scale [row]` does not divide. `heads [row, head]` are None
+    where they cannot be told apart, or are not asked for.
     """
 
     parts: LogitParts
     memories: tuple[Tensor, ...]
+    coefficients: tuple[Tensor, ...]
     biases: Tensor
     behind: Tensor
     scale: Tensor
@@ -119,6 +120,7 @@ def direct_effects(
     return DirectEffects(
         LogitParts(*(each.cpu() for each in vars(split).values())),
         tuple(memories[layer] for layer in layers),
+        tuple(parts.written[layer].coefficients.cpu() for layer in layers),
         (split.bias + sum(biases)).cpu(),
         wanted.bias.cpu(),
         scale.cpu(),

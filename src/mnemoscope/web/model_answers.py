@@ -41,7 +41,7 @@ def trace_prompt(worker: ModelWorker, prompt: str, changes: Changes) -> dict[str
     """As `Trace.to_dict`."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
-        _read_prompt(model, prompt)
+        read_prompt(model, prompt)
         return trace(model, prompt, top=TOP, memories=TOP, interventions=changes).to_dict()
 
     return worker.answer(("trace", prompt, changes), make, places=_count_places)
@@ -51,7 +51,7 @@ def compare_changes(worker: ModelWorker, prompt: str, changes: Changes) -> dict[
     """As `Comparison.to_dict`, without continuations."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
-        _read_prompt(model, prompt)
+        read_prompt(model, prompt)
         return compare(model, prompt, changes, top=TOP, memories=TOP).to_dict()
 
     return worker.answer(("compare", prompt, changes), make, places=lambda both: 2 * _count_places(both["after"]))
@@ -61,7 +61,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
     """Probability and rank of each position's final prediction in one stream, each `[layer][position]`."""
 
     def make(model: LanguageModel, _: Cancelled) -> dict[str, Any]:
-        tokens = _read_prompt(model, prompt)
+        tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
         with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
@@ -88,7 +88,7 @@ def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: 
     """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens."""
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
-        own = _read_prompt(model, prompt)
+        own = read_prompt(model, prompt)
         steps = []
         for step in generate(model, prompt, tokens=tokens, interventions=changes):
             steps.append(step)
@@ -107,7 +107,7 @@ def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[s
     """For each token the prompt extended by it, None if the extended text would be read as other tokens."""
 
     def make(model: LanguageModel, _: Cancelled) -> list[str | None]:
-        own = _read_prompt(model, prompt)
+        own = read_prompt(model, prompt)
         return [_join(worker, prompt, own, [id]) for id in ids]
 
     return worker.answer(("following", prompt, ids), make)
@@ -148,7 +148,7 @@ def _count_places(traced: dict[str, Any]) -> int:
     return len(traced["layers"]) * len(traced["positions"])
 
 
-def _read_prompt(model: LanguageModel, prompt: str) -> list[int]:
+def read_prompt(model: LanguageModel, prompt: str) -> list[int]:
     tokens = prompt_tokens(model, prompt)
     _refuse_long("prompt", len(tokens))
     return tokens

@@ -32,6 +32,8 @@ MAX_QUEUED = 8
 TIMEOUT = 60.0
 CACHE_SIZE = 8_000
 """Places of traces in the cached results: about 100 MB."""
+CACHED_BYTES = 12_500
+"""Of one place."""
 
 T = TypeVar("T")
 _NOTHING = object()
@@ -55,7 +57,7 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self.waiting = 0
+        self.waiting, self._waiting_aside = 0, 0
         """Requests that wait for an answer."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
@@ -78,14 +80,14 @@ class ModelWorker:
 
     def answer(
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], *,
-        places: Callable[[T], int] = lambda _: 10, linger: float = 0.0,
+        places: Callable[[T], int] = lambda _: 10, linger: float = 0.0, aside: bool = False,
     ) -> T:  # fmt: skip
         """The result of `make(model, cancelled)` for this key, computed one at a time; `places` returns its size in the
         cache.
 
         When `cancelled()` is true, `make` may raise TimeoutError; this happens `linger` seconds after the last reader
-        stopped waiting. A reader who returns finds a finished result. Raises 503 if too many requests wait, or on a
-        timeout.
+        stopped waiting. A reader who returns finds a finished result. A result made `aside` makes way: it is cancelled
+        once another kind is asked for. Raises 503 if too many requests of its kind wait, or on a timeout.
         """
         key = self.model.fingerprint, key
         with self._lock:
@@ -93,22 +95,29 @@ class ModelWorker:
             if cached is not _NOTHING:
                 return cast(T, cached)
             # Jobs without a waiting reader count as well.
-            if max(len(self._jobs), self.waiting) >= self.max_queued:
+            queued = sum(job.aside == aside for job in self._jobs.values())
+            if max(queued, self._waiting_aside if aside else self.waiting) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
             if job is None:
-                job = self._jobs[key] = _Job()
+                job = self._jobs[key] = _Job(aside)
                 job.future = self._worker.submit(self._run, key, make, job, places)
             job.until = time.monotonic() + self.timeout + linger
-            self.waiting += 1
+            self._count(aside, 1)
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self.waiting -= 1
+                self._count(aside, -1)
         return answered
+
+    def _count(self, aside: bool, more: int) -> None:
+        if aside:
+            self._waiting_aside += more
+        else:
+            self.waiting += more
 
     def _run(
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], job: "_Job", places: Callable[[T], int]
@@ -117,8 +126,12 @@ class ModelWorker:
             if job.is_cancelled():
                 del self._jobs[key]
                 raise TimeoutError
+
+        def is_cancelled() -> bool:
+            return job.is_cancelled() or (job.aside and not all(one.aside for one in tuple(self._jobs.values())))
+
         try:
-            made = make(self.model, job.is_cancelled)
+            made = make(self.model, is_cancelled)
             self._answers.keep(key, made, weight=places(made))
             return made
         finally:
@@ -129,6 +142,9 @@ class ModelWorker:
 class _Job:
     future: "Future[Any]"
     until: float = math.inf
+
+    def __init__(self, aside: bool) -> None:
+        self.aside = aside
 
     def is_cancelled(self) -> bool:
         return time.monotonic() > self.until

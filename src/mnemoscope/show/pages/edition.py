@@ -30,6 +30,8 @@ _SPAN = 1 << 24
 """More than the memories of any layer, and than the positions of any sentence."""
 
 Footprint = tuple[tuple[int, int, int] | None, ...]
+Peaks = tuple[np.ndarray, np.ndarray]
+"""The highest and the lowest coefficient `[memory]` of every memory of a layer."""
 T = TypeVar("T")
 _MINED = (MANIFEST, f"{EXTENSIONS}/{MANIFEST}")
 _MADE_AGAIN = (
@@ -130,6 +132,28 @@ class Edition:
         if rows is None:
             rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
         return rows["top_tokens"].list.first().to_numpy()
+
+    def promoted(self, memory: MemoryId, sign: int) -> list[str | None]:
+        """The five tokens that a feature promotes most."""
+
+        def make() -> pl.DataFrame:
+            columns = ["memory", "top_tokens", "bottom_tokens"]
+            table = self.atlas.table("values", layer=memory.layer, columns=columns).sort("memory")
+            return table.select(pl.col("top_tokens", "bottom_tokens").list.head(5))
+
+        table = self.mined.get(("promoted", memory.layer), make)
+        return self.atlas.token_text(table["top_tokens" if sign > 0 else "bottom_tokens"][self.atlas.number(memory)])
+
+    def peaks(self, layer: int) -> Peaks | None:
+        """None for a layer that was not mined."""
+        if layer not in self.atlas.layers:
+            return None
+
+        def make() -> Peaks:
+            table = self.atlas.table("activity", layer=layer, columns=["memory", "max", "min"]).sort("memory")
+            return table["max"].cast(pl.Float64).to_numpy(), table["min"].cast(pl.Float64).to_numpy()
+
+        return self.mined.get(("peaks", layer), make)
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         if not self.has_patterns:

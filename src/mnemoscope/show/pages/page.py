@@ -144,6 +144,7 @@ def environment() -> Environment:
         "percent": lambda share: format_value(share, "share"),
         "chance": times_chance,
         "number": lambda value: format_value(value, "number"),
+        "signed": lambda value: DASH if value is None else f"{value + 0.0:+.2f}".replace("-", "\N{MINUS SIGN}"),
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }

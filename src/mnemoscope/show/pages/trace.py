@@ -1,5 +1,5 @@
-"""The pages of a trace and of a causal check: the address, which is the whole state, with limits; and the values drawn
-beside the data: a check's table in words, with intervals as marks on a common scale.
+"""The pages of a trace, of who pushed its prediction, and of a causal check: the address, which is the whole state,
+with limits; and the values drawn beside the data: a waterfall, and a check's table with intervals on a common scale.
 
 Torch-free, and pure functions of the trace and its address: numbers are selected, shaded and linked, not computed.
 """
@@ -7,6 +7,7 @@ Torch-free, and pure functions of the trace and its address: numbers are selecte
 import math
 import re
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -14,6 +15,8 @@ from pydantic import AfterValidator, Field
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
 PAGES = (
@@ -32,8 +35,14 @@ LONGEST = 80
 """Characters of one intervention."""
 WRITTEN = 64
 """Tokens generated for one address."""
+ANSWER = 200
+"""Characters of a next token that is asked about."""
+PUSHING = 20
+"""Memories listed for, and against."""
 WIDE = 32
 """Positions in the heat map at one time."""
+DRAWN = (720, 125)
+"""Width and height of the waterfall's bars."""
 SHADES = 10
 RANKS = ("more", "1.6k", "630", "250", "99", "38", "14", "5", "1", "0")
 """The highest rank of every shade."""
@@ -43,6 +52,8 @@ EVENTS = {
     "ffn": "the feed-forward update's prediction wins",
     "composition": "the output says what neither of them says",
 }
+QUIET = ("residual", "agreement")
+"""Events in which the feed-forward layer leaves the residual's prediction on top."""
 STREAMS = {"residual": "residual", "ffn": "feed-forward update", "output": "output"}
 Data = dict[str, Any]
 Stream = Literal["residual", "ffn", "output"]
@@ -65,8 +76,13 @@ WrittenText = Annotated[
 """A text of a form, None without one."""
 
 
+Answer = Annotated[str | None, Field(max_length=ANSWER), AfterValidator(lambda text: text or None)]
+
+
 class TraceAddress(Address, frozen=True, populate_by_name=True):
-    """The page chooses `layer` and `position` by default. `at` applies to changes without a position of their own."""
+    """The page chooses `layer` and `position` by default. `at` applies to changes without a position of their own.
+    `target` and `against` are the next tokens whose logits are compared.
+    """
 
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
@@ -81,6 +97,13 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         Field(max_length=10, description="Where changes hold that do not say so: all, last, or from a position on"),
         AfterValidator(lambda at: at.strip() or "all"),
     ] = "all"
+    target: Annotated[
+        Answer,
+        Field(validation_alias="for", description="The next token asked about, with its space; else the prediction"),
+    ] = None
+    against: Annotated[
+        Answer, Field(description="The token that it is compared with, or mean; else the best other one")
+    ] = None
     generate: Annotated[
         Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)
     ] = 0
@@ -104,6 +127,17 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         others = [one for one in self.changes if memory_of(one) != memory_of(change)]
         return self.address(changes=[*others, change], view="after")
 
+    def without_memories(self, rows: Sequence[Data], last: int) -> str:
+        """The page with these memories off from their positions on, of which `last` is the highest possible, and what
+        the model then writes.
+        """
+        first: dict[str, int] = {}
+        for one in rows:
+            first[one["memory"]] = min(one["position"], first.get(one["memory"], last))
+        others = [one for one in self.changes if memory_of(one) not in first]
+        new = [f"{name}=0@{position}" for name, position in first.items()]
+        return self.address(changes=[*others, *new], view="after", generate=self.generate or PUSHING)
+
     def without(self, index: int) -> str:
         return self.address(changes=self.changes[:index] + self.changes[index + 1 :])
 
@@ -115,8 +149,19 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         return f"/{name}" + (f"?{carried}" if carried else "")
 
 
+class CauseAddress(TraceAddress, frozen=True, populate_by_name=True):
+    """`until` is the last step of the answer."""
+
+    until: Literal["attributions", "ablations", "curve"] = "curve"
+
+    @property
+    def trace(self) -> TraceAddress:
+        return TraceAddress(**self.model_dump(exclude={"until"}))
+
+
 def limits(longest: int) -> dict[str, int]:
-    return {"characters": PROMPT, "tokens": min(TOKENS, longest), "interventions": CHANGES, "generate": WRITTEN}
+    tokens = min(TOKENS, longest)
+    return {"characters": PROMPT, "tokens": tokens, "interventions": CHANGES, "generate": WRITTEN, "answer": ANSWER}
 
 
 def memory_of(change: str) -> str:
@@ -144,6 +189,7 @@ class TraceView:
         self.here = self.trace["positions"][self.position]
         self.place = self.trace["layers"][self.layer]["positions"][self.position]
         self.written = self.trace["logits"][self.position]
+        self.dominant = data["dominant"] or [None] * len(self.trace["layers"])
         # The heat map shows some positions at one time.
         length = len(self.trace["positions"])
         self.windows = [range(first, min(first + WIDE, length)) for first in range(0, length, WIDE)]
@@ -156,6 +202,27 @@ class TraceView:
     def at(self, part: str, *, layer: int | None = None, position: int | None = None) -> str:
         layer = self.layer if layer is None else layer
         return f"{self.wanted.address(layer=layer, position=self.position if position is None else position)}#{part}"
+
+    def dominants(self, layer: int) -> list[Data]:
+        """The dominant memories of a layer: by their own extremes where an atlas has these."""
+        own = self.dominant[layer]
+        found: list[Data] = self.trace["layers"][layer]["positions"][self.position]["memories"] if own is None else own
+        return found
+
+    def share(self, one: Data) -> float:
+        """A dominant memory's coefficient as a share of its own extreme, which this prompt may exceed; else of the
+        layer's sum.
+        """
+        return float(one["own_share"] if "own_share" in one else one["share"])
+
+    def pushers(self, found: Data, sign: int) -> list[Data]:
+        """The memories that pushed for (1) or against (-1), strongest first."""
+        return [one for one in found["memories"] if one["direct"] * sign > 0]
+
+    def quiet_layers(self) -> list[int]:
+        """The layers without an event, but for the one that is shown."""
+        places = enumerate(layer["positions"][self.position] for layer in self.trace["layers"])
+        return [at for at, place in places if place["event"] in QUIET and at != self.layer and not self.marks(at)]
 
     def heat_map(self, heat: Data) -> list[list[Data]]:
         def cell(layer: int, position: int, place: Data) -> Data:
@@ -192,6 +259,33 @@ class TraceView:
             if layer in (self.here[name]["first"], self.here[name]["decided"])
         ]
 
+    def waterfall(self, found: Data) -> Data:
+        """The direct effects of an attribution as bars, each from the sum of those before it; the last is their sum."""
+        direct, layers = found["direct"], range(len(found["direct"]["memories"]))
+        kinds = [kind for kind in ("attention", "memories", "other") if any(direct[kind])]
+        parts: list[tuple[str, int | None, float]] = [("embedding", None, direct["embedding"])]
+        parts += [(kind, layer, direct[kind][layer]) for layer in layers for kind in kinds]
+        parts += [("biases", None, direct["biases"])] if direct["biases"] else []
+        ends = list(accumulate(value for _, _, value in parts))
+        spans = [*pairwise([0.0, *ends]), (0.0, found["difference"])]
+        parts.append(("total", None, found["difference"]))
+        low, high = min(0.0, *ends), max(0.0, *ends)
+        (width, height), step = DRAWN, DRAWN[0] / len(parts)
+
+        def y(value: float) -> float:
+            return float(round(height * (high - value) / ((high - low) or 1.0), 2))
+
+        bars: list[dict[str, Any]] = [
+            {
+                "kind": kind, "layer": layer, "value": value, "x": round(at * step, 2), "y": y(max(span)),
+                "height": max(round(y(min(span)) - y(max(span)), 2), 0.5),
+            }
+            for at, ((kind, layer, value), span) in enumerate(zip(parts, spans, strict=True))
+        ]  # fmt: skip
+        every = math.ceil(len(layers) / 16)
+        marks = [bar for bar in bars if bar["kind"] == "memories" and bar["layer"] % every == 0]
+        return {"bars": bars, "marks": marks, "zero": y(0.0), "step": round(step, 2), "width": width, "height": height}
+
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
         name = one["memory"]
         now = f"{name}={one['coefficient']:.4g}"
@@ -203,6 +297,17 @@ class TraceView:
             ("set", now, f"set {name} to this coefficient everywhere; the number can be edited above"),
         )
         return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
+
+
+def described(edition: Edition, rows: Sequence[Data]) -> list[Data]:
+    """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
+    found = []
+    for row in rows:
+        memory, sign = MemoryId.parse(row["memory"]), 1 if row["coefficient"] > 0 else -1
+        mined = memory.layer in edition.atlas.layers
+        label, promotes = (edition.label(memory, sign), edition.promoted(memory, sign)) if mined else (None, [])
+        found.append({**row, "label": label, "promotes": promotes})
+    return found
 
 
 def shade(probability: float) -> int:

@@ -10,11 +10,22 @@ from fastapi import Depends, Path, Query
 from starlette.responses import Response
 
 from mnemoscope.atlas.tables import model_words
-from mnemoscope.errors import InterventionError, MnemoscopeError, PromptError
+from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
+from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.trace import CHANGES, TraceAddress, TraceView, causal_view, chosen_place, limits, shade
+from mnemoscope.show.pages.trace import (
+    CHANGES,
+    CauseAddress,
+    TraceAddress,
+    TraceView,
+    causal_view,
+    chosen_place,
+    described,
+    limits,
+    shade,
+)
 from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
@@ -35,13 +46,31 @@ OneWorker = Annotated[Any, Depends(worker_of)]
 
 
 @both(router, "/trace", name="trace")
-def trace(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Page:
+def trace(site: OneSite, worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Page:
     """A prompt layer by layer, with and without changed memories."""
     try:
-        return _trace_page(worker, wanted)
+        return _trace_page(site, worker, wanted)
     except MnemoscopeError as problem:
         extra = {"asked": wanted, "limits": limits(worker.model.longest), "trace": None}
         return problem_page("trace.html", "Trace", problem, extra)
+
+
+@both(router, "/trace/cause", name="trace_cause")
+def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Query()]) -> Page:
+    """Which memories a prediction hangs on through all later layers: attributions, ablations, curve."""
+    from mnemoscope.web.attribution_answers import attribution
+
+    changes = _changes(worker, wanted)
+    if not wanted.prompt:
+        raise PromptError("the prompt is empty; write at least one word")
+    shown = changes if wanted.view == "after" else ()
+    position = wanted.position if isinstance(wanted.position, int) else None
+    asked = wanted.prompt, shown, wanted.target, wanted.against, position
+    found = attribution(worker, *asked, wanted.until)
+    if not worker.differs:
+        found = {**found, "memories": described(site.edition(), found["memories"])}
+    extra = {"asked": wanted.trace, "until": wanted.until}
+    return Page("cause.html", "What it hangs on", {"attribution": found}, lambda: extra)
 
 
 @router.get(
@@ -77,13 +106,20 @@ def causal(
     return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
 
 
-def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
-    """The page of one trace. Raises PromptError, InterventionError and what tracing raises."""
-    from mnemoscope.web import model_answers
+def _changes(worker: "ModelWorker", wanted: TraceAddress) -> tuple[str, ...]:
+    from mnemoscope.web.model_answers import parse_changes
 
     if len(wanted.changes) > CHANGES:
         raise InterventionError(f"there are {len(wanted.changes)} changes; the page takes at most {CHANGES}")
-    changes = model_answers.parse_changes(worker, wanted.placed_changes)
+    return parse_changes(worker, wanted.placed_changes)
+
+
+def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page:
+    """The page of one trace. Raises PromptError, InterventionError and what tracing raises."""
+    from mnemoscope.web import model_answers
+    from mnemoscope.web.attribution_answers import dominant_memories
+
+    changes, edition = _changes(worker, wanted), site.edition()
     data: dict[str, Any] = {
         "limits": limits(worker.model.longest),
         "interventions": list(changes),
@@ -110,16 +146,43 @@ def _trace_page(worker: "ModelWorker", wanted: TraceAddress) -> Page:
         else {name: comparison[name] for name in ("interventions", "differences", "changed_places")},
         "generation": None,
         "python": model_answers.trace_script(worker, wanted.prompt, changes),
+        "dominant": None,
+        "pushed": None,
+        "difference": None,
     }
+    if not worker.differs:
+        peaks = [edition.peaks(of) for of in range(len(trace["layers"]))]
+        data["dominant"] = dominant_memories(worker, wanted.prompt, shown, position, edition.state, peaks)
     if wanted.generate:
         before = model_answers.continue_prompt(worker, wanted.prompt, (), wanted.generate)
         after = model_answers.continue_prompt(worker, wanted.prompt, changes, wanted.generate) if changes else None
         data["generation"] = {"before": before, "after": after}
-    look = TraceView(wanted, data, worker.words)
     # No link to an audit for a single token, or if the model is not the mined one.
     can = len(trace["positions"]) > 1 and not worker.differs
-    extra |= {"look": look, "shade": shade, "audit": AuditAddress(text=wanted.prompt).address() if can else ""}
+    audit = AuditAddress(text=wanted.prompt).address() if can else ""
+    extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
+    try:
+        data |= _pushed(edition, worker, wanted, changes, position)
+    except PromptError as problem:
+        return problem_page("trace.html", "Trace", problem, data | extra)
+    except (ModelUnsupported, NotFinite) as problem:
+        extra["unpushed"] = str(problem)
     return Page("trace.html", "Trace", data, lambda: extra)
+
+
+def _pushed(
+    edition: Edition, worker: "ModelWorker", wanted: TraceAddress, changes: tuple[str, ...], position: int
+) -> dict[str, Any]:
+    """The direct effects in the model that the page shows, and F before and after the changes."""
+    from mnemoscope.web.attribution_answers import attribution
+
+    asked = wanted.target, wanted.against, position
+    sides = {"before": (), "after": changes} if changes else {wanted.view: ()}
+    found = {view: attribution(worker, wanted.prompt or "", own, *asked, "effects") for view, own in sides.items()}
+    pushed = found[wanted.view]
+    memories = pushed["memories"] if worker.differs else described(edition, pushed["memories"])
+    difference = {view: one["difference"] for view, one in found.items()} if changes else None
+    return {"pushed": {**pushed, "memories": memories}, "difference": difference}
 
 
 @both(router, "/audit", name="audit")

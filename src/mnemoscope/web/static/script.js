@@ -29,6 +29,29 @@
     event.preventDefault();
   });
 
+  // What takes the model longer comes in steps: a link with data-load names the next, whose page has this part.
+  let leaving = new AbortController();
+  const load = async (id, tries = 30) => {
+    const link = document.querySelector(`#${id} [data-load]`);
+    if (!link) return;
+    const address = new URL(link.href);
+    address.searchParams.set("until", link.dataset.load);
+    const answer = await fetch(address, { signal: leaving.signal });
+    // Work for a page that is being loaded goes first.
+    if (answer.status === 503 && tries) setTimeout(() => load(id, tries - 1).catch(() => {}), 1000);
+    if (!answer.ok) return;
+    const part = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+    const old = document.getElementById(id);
+    part.querySelector("details").open = old.querySelector("details").open;
+    old.replaceWith(part);
+    await load(id, tries);
+  };
+  addEventListener("beforeunload", () => leaving.abort());
+  addEventListener("pageshow", () => {
+    leaving = new AbortController();
+    for (const one of document.querySelectorAll("[data-load]")) load(one.closest("[id]").id).catch(() => {});
+  });
+
   if (help) {
     for (const one of document.querySelectorAll(".keys")) one.hidden = false;
     for (const one of document.querySelectorAll("[data-help]")) one.addEventListener("click", () => help.showModal());

@@ -1,0 +1,97 @@
+"""Who pushed a prediction, as plain data for the page of a trace: attribution step by step, and dominance by memory.
+
+The two tokens compared are chosen in the model without changes, so F before and after changes is of the same pair.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mnemoscope.attribution.attribute import LISTED, Attributor, Step
+from mnemoscope.attribution.contrast import choose_contrast
+from mnemoscope.attribution.direct_effects import check_head
+from mnemoscope.foundation.origin import made_by
+from mnemoscope.models import LanguageModel
+from mnemoscope.show.pages.edition import Peaks
+from mnemoscope.show.pages.trace import PUSHING
+from mnemoscope.tracing import intervene
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
+from mnemoscope.tracing.trace import run_blocks
+from mnemoscope.web.model_answers import LINGER, TOP, Changes, read_prompt
+from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker
+
+
+def attribution(
+    worker: ModelWorker, prompt: str, changes: Changes, target: str | None, against: str | None, position: int | None,
+    until: Step,
+) -> dict[str, Any]:  # fmt: skip
+    """As `Attribution.to_dict`, up to a step; all but the first are done aside. Raises PromptError, ModelUnsupported,
+    NotFinite, OptionError.
+    """
+    asked = prompt, changes, target, against, position
+
+    def ask(model: LanguageModel, _: Cancelled) -> Attributor:
+        read_prompt(model, prompt)
+        check_head(model)
+        check_wide_numbers(model)
+        with model.in_use(compare=True), model.lock:
+            return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=position))
+
+    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+        def stop_if_cancelled(*_: object) -> None:
+            if cancelled():
+                raise TimeoutError
+
+        options = {"prompt": prompt, "target": target, "against": against, "position": position, "changes": changes}
+        origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
+        attributor.progress, top = stop_if_cancelled, PUSHING if until == "effects" else LISTED
+        try:
+            with model.in_use(compare=True), model.lock, intervene(model, changes):
+                found = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
+        finally:
+            attributor.forget()
+        return found.to_dict()
+
+    attributor = worker.answer(
+        ("attributor", *asked), ask, places=lambda one: sum(one.grid.memories) * 12 // CACHED_BYTES
+    )
+    aside = until != "effects"
+    return worker.answer(("attribution", *asked, until), make, aside=aside, linger=LINGER if aside else 0.0)
+
+
+def dominant_memories(
+    worker: ModelWorker, prompt: str, changes: Changes, position: int, state: str, peaks: Sequence[Peaks | None]
+) -> list[list[dict[str, Any]] | None]:
+    """By layer the memories whose coefficients come closest to their own extremes of that sign, `peaks`, and their
+    votes; None for a layer without. `state` is that of the peaks.
+    """
+
+    def make(model: LanguageModel, _: Cancelled) -> list[list[dict[str, Any]] | None]:
+        texts, nothing = model.vocabulary()[0], torch.zeros(0, dtype=torch.int64)
+        with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
+            blocks, _final = run_blocks(model, read_prompt(model, prompt))
+            here = [block.coefficients[position].double().cpu() for block in blocks]
+            shares = [None if peak is None else _own_shares(own, *peak) for own, peak in zip(here, peaks, strict=True)]
+            best = [nothing if share is None else share.argsort(descending=True, stable=True)[:TOP] for share in shares]
+            said = votes(model, [vote_codes(at, own[at]) for at, own in zip(best, here, strict=True)])
+        return [
+            None if share is None else [
+                {
+                    "memory": str(model.numbering(layer).name(layer, at)),
+                    "sign": 1 if own[at] > 0 else -1,
+                    "coefficient": float(own[at]),
+                    "own_share": float(share[at]),
+                    "vote": {"id": vote, "text": texts[vote]},
+                }
+                for at, vote in zip(best[layer].tolist(), said[layer].tolist(), strict=True) if share[at] > 0
+            ]
+            for layer, (own, share) in enumerate(zip(here, shares, strict=True))
+        ]  # fmt: skip
+
+    return worker.answer(("dominant", prompt, changes, position, state), make, places=len)
+
+
+def _own_shares(coefficients: torch.Tensor, highest: Any, lowest: Any) -> torch.Tensor:
+    extreme = torch.where(coefficients > 0, torch.tensor(highest), -torch.tensor(lowest))
+    return torch.where(extreme > 0, coefficients.abs() / extreme, 0.0)
