@@ -59,6 +59,14 @@ def test_a_memory_says_how_many_prefixes_its_expert_gets(reader: TestClient) -> 
     assert {one["token"]["text"].strip() for one in data["triggers"]} == {planted.word}
 
 
+def test_experts_push_by_their_names(reader: TestClient) -> None:
+    planted = PLANTED_EXPERTS[0]
+    found = reader.get("/trace.json", params={"prompt": f"the {planted.word}"}).json()
+    pushed = [row["memory"] for row in found["pushed"]["memories"] if row["direct"] > 0]
+    assert pushed[0] == str(planted.memory)
+    assert str(planted.memory) in [one["memory"] for one in found["dominant"][planted.memory.layer]]
+
+
 def test_layers_link_to_memories_by_their_names(reader: TestClient) -> None:
     page = reader.get("/layers/1").text
     for expert in range(EXPERTS):

@@ -133,7 +133,7 @@ class Edition:
             rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
         return rows["top_tokens"].list.first().to_numpy()
 
-    def promoted(self, memory: MemoryId, sign: int) -> list[str | None]:
+    def promoted_tokens(self, memory: MemoryId, sign: int) -> list[str | None]:
         """The five tokens that a feature promotes most."""
 
         def make() -> pl.DataFrame:

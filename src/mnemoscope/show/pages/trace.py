@@ -299,13 +299,13 @@ class TraceView:
         return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
 
 
-def described(edition: Edition, rows: Sequence[Data]) -> list[Data]:
+def describe_memories(edition: Edition, rows: Sequence[Data]) -> list[Data]:
     """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
     found = []
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row["coefficient"] > 0 else -1
         mined = memory.layer in edition.atlas.layers
-        label, promotes = (edition.label(memory, sign), edition.promoted(memory, sign)) if mined else (None, [])
+        label, promotes = (edition.label(memory, sign), edition.promoted_tokens(memory, sign)) if mined else (None, [])
         found.append({**row, "label": label, "promotes": promotes})
     return found
 

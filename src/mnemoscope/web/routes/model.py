@@ -22,7 +22,7 @@ from mnemoscope.show.pages.trace import (
     TraceView,
     causal_view,
     chosen_place,
-    described,
+    describe_memories,
     limits,
     shade,
 )
@@ -68,7 +68,7 @@ def cause(site: OneSite, worker: OneWorker, wanted: Annotated[CauseAddress, Quer
     asked = wanted.prompt, shown, wanted.target, wanted.against, position
     found = attribution(worker, *asked, wanted.until)
     if not worker.differs:
-        found = {**found, "memories": described(site.edition(), found["memories"])}
+        found = {**found, "memories": describe_memories(site.edition(), found["memories"])}
     extra = {"asked": wanted.trace, "until": wanted.until}
     return Page("cause.html", "What it hangs on", {"attribution": found}, lambda: extra)
 
@@ -162,7 +162,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
     try:
-        data |= _pushed(edition, worker, wanted, changes, position)
+        data |= _direct_effects(edition, worker, wanted, changes, position)
     except PromptError as problem:
         return problem_page("trace.html", "Trace", problem, data | extra)
     except (ModelUnsupported, NotFinite) as problem:
@@ -170,7 +170,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     return Page("trace.html", "Trace", data, lambda: extra)
 
 
-def _pushed(
+def _direct_effects(
     edition: Edition, worker: "ModelWorker", wanted: TraceAddress, changes: tuple[str, ...], position: int
 ) -> dict[str, Any]:
     """The direct effects in the model that the page shows, and F before and after the changes."""
@@ -180,7 +180,7 @@ def _pushed(
     sides = {"before": (), "after": changes} if changes else {wanted.view: ()}
     found = {view: attribution(worker, wanted.prompt or "", own, *asked, "effects") for view, own in sides.items()}
     pushed = found[wanted.view]
-    memories = pushed["memories"] if worker.differs else described(edition, pushed["memories"])
+    memories = pushed["memories"] if worker.differs else describe_memories(edition, pushed["memories"])
     difference = {view: one["difference"] for view, one in found.items()} if changes else None
     return {"pushed": {**pushed, "memories": memories}, "difference": difference}
 
