@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from mnemoscope.atlas import open_atlas
 from mnemoscope.patterns import write_patterns
 from reports.reported_atlas import reported
+from support.handbuilt_answers import build_answers
 from support.handbuilt_atlas import build_atlas
 from web.layer_atlas import WORDS, Row, layered
 from web.served import client
@@ -227,3 +228,16 @@ def test_a_table_with_fewer_rows_leaves_gaps(tmp_path: Path) -> None:
     rows = reader.get("/layers/0.json").json()["rows"]
     assert [row["rate"] is None for row in rows] == [False] * 4 + [True] * 8
     assert reader.get("/layers/0").status_code == 200
+
+
+def test_memories_are_sorted_by_importance_where_the_table_is(tmp_path: Path, reader: TestClient) -> None:
+    value, effects = (6, 6, 0, 0.5, 1.0, -1.0), [(1.0, 2.0, 0, 0), (1.0, 9.0, 0, 0), (1.0, 5.0, 0, 0), (1.0, 7.0, 0, 0)]
+    build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value] * 4}, importance={0: effects})
+    other = client(tmp_path)
+    found = asked(other, sort="importance")
+    assert [(row["name"], row["attribution"]) for row in found["rows"]] == [
+        ("L0.M1", 9), ("L0.M3", 7), ("L0.M2", 5), ("L0.M0", 2)
+    ]  # fmt: skip
+    assert "sort=importance" in other.get("/layers/0").text
+    assert "sort=importance" not in reader.get("/layers/0").text
+    assert asked(reader, sort="importance")["rows"][0]["attribution"] is None

@@ -21,13 +21,6 @@ from mnemoscope.questions.sources import by_layer, read_layers
 EFFECTS = ("direct", "attribution")
 MEASURES = (*EFFECTS, "size")
 PAIRS = (("size", "direct"), ("size", "attribution"), ("direct", "attribution"))
-_TOP, _HALF, _PAIR, _LAYER, _EVER = (
-    "the part of the sum that the largest 1 % of the memories hold",
-    "the fewest memories that hold half of the sum",
-    "rank correlations (Spearman)",
-    "the layer's part of the network's sum",
-    "memories that are among the network's 20 largest of at least one prefix",
-)
 
 QUESTION = Question(
     "importance",
@@ -37,11 +30,11 @@ QUESTION = Question(
         question="How few memories hold the predictions up, and are they those with large coefficients and values?",
     ),
     numbers=(
-        *(Number(f"{name}_top", "share", f"top 1 % by {name}", table=_TOP) for name in MEASURES),
-        *(Number(f"{name}_half", "share", f"half of {name}", table=_HALF) for name in MEASURES),
-        *(Number(f"{one}_{other}", "number", f"{one} with {other}", table=_PAIR) for one, other in PAIRS),
-        *(Number(f"{name}_of_all", "share", f"share of all {name}", table=_LAYER) for name in EFFECTS),
-        *(Number(f"{name}_ever", "share", f"ever among 20 by {name}", table=_EVER) for name in EFFECTS),
+        *(Number(f"{name}_top", "share", f"sum of {name} held by the top 1 %") for name in MEASURES),
+        *(Number(f"{name}_half", "share", f"memories that hold half of {name}") for name in MEASURES),
+        *(Number(f"{one}_{other}", "number", f"rank correlation of {one} with {other}") for one, other in PAIRS),
+        *(Number(f"{name}_of_all", "share", f"the layer's share of all {name}") for name in EFFECTS),
+        *(Number(f"{name}_ever", "share", f"memories ever among the network's 20 by {name}") for name in EFFECTS),
         Number("prefixes", "count", "validation prefixes"),
     ),
     main="attribution_top",
