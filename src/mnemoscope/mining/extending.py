@@ -82,11 +82,13 @@ def extend(
 
 
 def _ordered_names(tables: Sequence[str]) -> list[str]:
-    """The tables named, each once, in the order in which they are made; all if none is named. Raises OptionError."""
+    """The tables named, each once, in the order in which they are made; all but `samples`, which is as large as the
+    triggers, if none is named. Raises OptionError.
+    """
     for name in tables:
         if name not in OPTIONAL_TABLES:
             raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
-    return [name for name in OPTIONAL_TABLES if not tables or name in tables]
+    return [name for name in OPTIONAL_TABLES if (name in tables if tables else name != "samples")]
 
 
 def has_table(atlas: Atlas, name: str) -> bool:
