@@ -40,7 +40,7 @@ here = Path(mnemoscope.__file__).parent
 files = [path for room in rooms for path in (here / room).rglob("*.py")]
 names = [".".join(path.relative_to(here.parent).with_suffix("").parts) for path in files]
 for name in names:
-    if name.split(".")[-1] not in ("model_worker", "model_answers"): import_module(name)
+    if name.split(".")[-1] not in ("model_worker", "model_answers", "attribution_answers"): import_module(name)
 import mnemoscope.foundation.heap, mnemoscope.foundation.progress, mnemoscope.cli.app
 print(len(names) > 80)
 """
