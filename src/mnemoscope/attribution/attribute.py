@@ -319,8 +319,9 @@ def attribute(
 
     Both are the next word as text, with its space; None are the model's own prediction and the best other token, and
     `against="mean"` is the mean of all tokens. `position` counts the prompt's tokens from 0, or from the end below 0.
-    `by` orders the `top` memories that are listed: by |ablation|, |attribution| or |direct effect|. `singles` memories
-    are ablated one by one. An `atlas` of the model adds labels, promoted tokens and triggers. Draws follow `seed`.
+    `by` orders the `top` memories that are listed: by the size of ablation, attribution or direct effect. `singles`
+    memories are ablated one by one. An `atlas` of the model adds labels, promoted tokens and triggers. Draws follow
+    `seed`.
     Definitions: definitions.md section 9. Raises PromptError, OptionError, ModelUnsupported, ModelDiffers, NotFinite.
     """
     if by not in ORDERS or singles < 0 or top < 0 or seed < 0:

@@ -127,7 +127,7 @@ def attribute_prompts(
 ) -> PromptsAttribution:
     """`attribute` over many prompts, each a row of `read_prompts`. Prompts that cannot be asked about are counted.
 
-    A prompt's list are its 128 places with the largest |attribution|. Raises PromptError if none can be asked about,
+    A prompt's list are its 128 places with the largest `|attribution|`. Raises PromptError if none can be asked about,
     and what `attribute` raises.
     """
     check_head(model)
