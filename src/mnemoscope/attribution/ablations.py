@@ -24,6 +24,8 @@ from mnemoscope.tracing.controls import draw_control
 from mnemoscope.tracing.predictions import last_streams
 
 Places = NDArray[np.int64]
+DRAWS = 5
+"""Draws of controls beside a curve."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Grid:
         inside = places - self.firsts[layer]
         width = np.array(self.memories, np.int64)[layer]
         return layer, inside // width, inside % width
+
+    def outside(self, first: int) -> NDArray[np.bool_]:
+        """Which places lie in columns from `first` on."""
+        columns = np.arange(self.columns) >= first
+        return np.concatenate([np.repeat(columns, memories) for memories in self.memories])
 
     def by_layer(self, places: Places) -> Iterator[tuple[int, Places, Places]]:
         """Each layer with places, which of them lie in it, and their numbers there."""
@@ -132,6 +139,18 @@ def powers(count: int, most: int) -> list[int]:
     """1, 2, 4 and so on, and at last the number itself, or `most`."""
     last = min(count, most)
     return [*(1 << bit for bit in range(last.bit_length()) if 1 << bit < last), *([last] if last else [])]
+
+
+def draw_sets(
+    grid: Grid, sizes: Sequence[Floats], chosen: Places, ks: Sequence[int], *, barred: Places, seed: tuple[int, ...]
+) -> tuple[list[Places], list[int]]:
+    """The controls of the first k chosen places for each k, draw after draw, and how many are missing for each k."""
+    draws = [
+        draw_controls(grid, sizes, chosen, barred=barred, generator=np.random.default_rng((*seed, draw)))
+        for draw in range(DRAWS)
+    ]
+    sets = [np.array([place for place in own[:k] if place is not None], np.int64) for own in draws for k in ks]
+    return sets, [sum(place is None for own in draws for place in own[:k]) for k in ks]
 
 
 def draw_controls(

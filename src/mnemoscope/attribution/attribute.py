@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept, about_memories, spread
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
@@ -36,8 +36,8 @@ ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
 Step = Literal["effects", "attributions", "ablations", "curve"]
 STEPS: tuple[Step, ...] = ("effects", "attributions", "ablations", "curve")
 SINGLES, LISTED = 128, 128
-OTHERS, DRAWS, MOST = 64, 5, 1024
-"""Random memories that are ablated beside the list; draws of controls; the most memories of the curve."""
+OTHERS, MOST = 64, 1024
+"""Random memories that are ablated beside the list; the most memories of the curve."""
 SHARES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -101,8 +101,7 @@ class Attributor:
     @cached_property
     def outside(self) -> NDArray[np.bool_]:
         """Which places lie outside the frame."""
-        columns = np.arange(self.grid.columns) >= self.first
-        return np.concatenate([np.repeat(columns, memories) for memories in self.grid.memories])
+        return self.grid.outside(self.first)
 
     @property
     def strengths(self) -> list[Floats]:
@@ -185,16 +184,9 @@ class Attributor:
         """F without the first of `order` together, beside draws of controls."""
         chosen = self.order[:MOST]
         ks, sizes = powers(len(self.order), MOST), self.strengths
-        draws = [
-            draw_controls(
-                self.grid, sizes, chosen, barred=self.singles[0], generator=np.random.default_rng((self._seed, 2, draw))
-            )
-            for draw in range(DRAWS)
-        ]
-        rows = [chosen[:k] for k in ks]
-        rows += [np.array([one for one in own[:k] if one is not None], np.int64) for own in draws for k in ks]
+        sets, missing = draw_sets(self.grid, sizes, chosen, ks, barred=self.singles[0], seed=(self._seed, 2))
+        rows = [*(chosen[:k] for k in ks), *sets]
         found = self._without(rows, "the curve").reshape(DRAWS + 1, len(ks))
-        missing = [sum(one is None for own in draws for one in own[:k]) for k in ks]
         return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
 
     @cached_property

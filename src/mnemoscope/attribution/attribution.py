@@ -250,13 +250,14 @@ def about_memories(memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence
     )
 
 
-def labels_of(atlas: Atlas) -> dict[str, str]:
-    """The labels of positive features, by memory."""
-    rows = atlas.table("labels").filter(pl.col("sign") == 1) if atlas.has("labels") else None
-    if rows is None:
-        return {}
-    each = rows.select("layer", "memory", "label").rows()
-    return {str(atlas.name(layer, memory)): label for layer, memory, label in each}
+def with_labels(memories: pl.DataFrame, atlas: Atlas) -> pl.DataFrame:
+    """The list with the `label` of each memory's positive feature; null in an atlas without labels."""
+    labels: dict[str, str] = {}
+    if atlas.has("labels"):
+        each = atlas.table("labels").filter(pl.col("sign") == 1).select("layer", "memory", "label").rows()
+        labels = {str(atlas.name(layer, memory)): label for layer, memory, label in each}
+    found = [labels.get(name) for name in memories["memory"]]
+    return memories.with_columns(pl.Series("label", found, dtype=pl.String))
 
 
 def _about(

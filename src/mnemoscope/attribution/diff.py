@@ -17,8 +17,8 @@ import polars as pl
 import torch
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import Ablations, Change, Grid, Places, draw_controls, powers
-from mnemoscope.attribution.attribute import DRAWS, LISTED
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers
+from mnemoscope.attribution.attribute import LISTED
 from mnemoscope.attribution.attribution import about_memories, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
@@ -260,7 +260,7 @@ class Differ(ExitStack):
         aligned = len(one.tokens) == len(its.tokens)
         by_position = aligned and one.model is model
         if by_position:
-            places, score = self._effects(one, its, pair, grid)
+            places, score = self._effects(one, its, grid)
         else:
             places, score = ends, change
         order = places[np.argsort(-score, kind="stable")][: int((score > 0).sum())]
@@ -293,24 +293,18 @@ class Differ(ExitStack):
             notes.append("What memories of earlier positions changed arrives as attention's change.")
         return tuple(notes)
 
-    def _effects(self, one: Side, its: Side, pair: tuple[int, int], grid: Grid) -> tuple[Places, Floats]:
+    def _effects(self, one: Side, its: Side, grid: Grid) -> tuple[Places, Floats]:
         """Every place outside the frame, and (m2 - m1) dF/dm of the second run."""
-        difference = LogitDifference(its.model, *pair)
         ids = ids_of(its.model, list(its.tokens))
         with refuse_out_of_memory(grid.columns):
-            found = coefficient_gradients(its.model, ids, lambda final: difference.of(final[:, -1]))
+            found = coefficient_gradients(its.model, ids, lambda final: its.difference.of(final[:, -1]))
         effects = [
             (its.coefficients[layer] - one.coefficients[layer]) * gradient[0].double().numpy()
             for layer, (_, gradient) in sorted(found.items())
         ]
         flat = np.concatenate([each.reshape(-1) for each in effects])
-        places = np.flatnonzero(self._outside(its.model, grid))
+        places = np.flatnonzero(grid.outside(its.model.reading.offset + its.model.reading.first))
         return places, flat[places]
-
-    @staticmethod
-    def _outside(model: LanguageModel, grid: Grid) -> Any:
-        columns = np.arange(grid.columns) >= model.reading.offset + model.reading.first
-        return np.concatenate([np.repeat(columns, memories) for memories in grid.memories])
 
     @staticmethod
     def _table(one: Side, its: Side, grid: Grid, places: Places, change: dict[int, float]) -> pl.DataFrame:
@@ -343,18 +337,19 @@ class Differ(ExitStack):
             contributions(torch.from_numpy(own), value_norms(its.model, layer).cpu()).numpy()
             for layer, own in enumerate(its.coefficients)
         ]
-        draws = [
-            draw_controls(grid, sizes, chosen, barred=chosen, generator=np.random.default_rng((self._seed, 7, draw)))
-            for draw in range(DRAWS)
-        ]
+        drawn, missing = draw_sets(grid, sizes, chosen, ks, barred=chosen, seed=(self._seed, 7))
         sets: list[Places] = [chosen[:k] for k in ks] + [ends]
         names: list[int | str] = [*ks, "all"]
         if everywhere:
             # Another model changes what the frame does, too.
             every = np.arange(grid.firsts[-1])
-            sets.append(every if one.model is not its.model else every[self._outside(its.model, grid)])
+            sets.append(
+                every
+                if one.model is not its.model
+                else every[grid.outside(its.model.reading.offset + its.model.reading.first)]
+            )
             names.append("everywhere")
-        sets += [np.array([place for place in own[:k] if place is not None], np.int64) for own in draws for k in ks]
+        sets += drawn
         values: list[float] = []
         says: list[int] = []
         tick = partial(self._tick, len(sets))
@@ -365,7 +360,6 @@ class Differ(ExitStack):
                 says += best_of(its.model.scores(streams, projection="lens"), 1)[0][:, 0].tolist()
             tick(len(values))
         controls = np.array(values[len(names) :]).reshape(DRAWS, len(ks))
-        missing = [sum(place is None for own in draws for place in own[:k]) for k in ks]
         texts, gap = its.model.vocabulary()[0], its.value - one.value
         return tuple(
             Patched(

@@ -11,7 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.attribute import LISTED
-from mnemoscope.attribution.attribution import labels_of
+from mnemoscope.attribution.attribution import with_labels
 from mnemoscope.attribution.diff import Differ, second_model
 from mnemoscope.attribution.patching import Patch
 from mnemoscope.attribution.run_difference import RunDifference
@@ -112,12 +112,7 @@ def diff_prompts(
     )  # fmt: skip
     with Differ(model, second, patch=patch, seed=seed) as differ:
         found = _compare_all(differ, prompts, both=both, top=top, origin=origin, progress=progress)
-    if atlas is None:
-        return found
-    labels = labels_of(atlas)
-    return replace(found, memories=found.memories.with_columns(
-        pl.Series("label", [labels.get(name) for name in found.memories["memory"]], dtype=pl.String)
-    ))  # fmt: skip
+    return found if atlas is None else replace(found, memories=with_labels(found.memories, atlas))
 
 
 def _compare_all(

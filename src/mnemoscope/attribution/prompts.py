@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import Ablations, Grid, Places, draw_controls, powers
-from mnemoscope.attribution.attribute import DRAWS, SINGLES, Attributor
-from mnemoscope.attribution.attribution import Curve, CurvePoint, labels_of, spread
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_controls, powers
+from mnemoscope.attribution.attribute import SINGLES, Attributor
+from mnemoscope.attribution.attribution import Curve, CurvePoint, spread, with_labels
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.errors import PromptError
@@ -170,8 +170,7 @@ def attribute_prompts(
         "share": listed[best] / len(asked), "label": pl.Series([None] * len(best), dtype=pl.String),
     })  # fmt: skip
     if atlas is not None:
-        labels = labels_of(atlas)
-        frame = frame.with_columns(pl.Series("label", [labels.get(name) for name in frame["memory"]], dtype=pl.String))
+        frame = with_labels(frame, atlas)
     origin = made_by(
         model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash,
         options={"prompts": len(prompts), "top": top}, seed=seed,

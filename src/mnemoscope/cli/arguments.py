@@ -102,6 +102,15 @@ def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def one_prompt_or_file(prompt: str | None, prompts: Path | None, **alone: object) -> None:
+    """Raises OptionError unless one of the two is given, and for options that go with one prompt only."""
+    if (prompt is None) == (prompts is None):
+        raise OptionError("give one prompt, or --prompts FILE")
+    given = next((name for name, value in alone.items() if prompts is not None and value is not None), None)
+    if given is not None:
+        raise OptionError(f"--{given.replace('_', '-')} is for one prompt; the file of --prompts has its own for each")
+
+
 def at_least(least: float, **options: float | None) -> None:
     """Raises OptionError if the number of an option, such as `max_tokens`, is too small; None passes."""
     for name, value in options.items():

@@ -8,7 +8,6 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions
 
@@ -62,12 +61,7 @@ def attribute(
     arg.one_of(DTYPES, dtype=dtype)
     arg.one_of(_ORDERS, by=by)
     arg.at_least(0, singles=singles, top=top, seed=seed)
-    if (prompt is None) == (prompts is None):
-        raise OptionError("give one prompt, or --prompts FILE")
-    alone = {"--for": target, "--against": against, "--position": position}
-    if prompts is not None and any(value is not None for value in alone.values()):
-        given = next(name for name, value in alone.items() if value is not None)
-        raise OptionError(f"{given} is for one prompt; the file of --prompts has its own for each")
+    arg.one_prompt_or_file(prompt, prompts, **{"for": target, "against": against, "position": position})
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.attribution import attribute_prompts, read_prompts
