@@ -87,6 +87,37 @@ def test_the_cheap_commands_run_as_written(tmp_path: Path) -> None:
             assert printed in page, f"docs/tour.md shows something else for {command}; python docs/refresh.py mends it"
 
 
+def test_there_are_ten_recipes_and_each_has_something_to_type() -> None:
+    recipes = re.split(r"^## ", text_of(ROOT / "docs/recipes.md"), flags=re.MULTILINE)[1:]
+    assert len(recipes) == 10
+    assert all("```" in recipe for recipe in recipes)
+
+
+@pytest.mark.full
+def test_every_recipe_runs_as_written(tmp_path: Path) -> None:
+    """In one empty folder, in the page's order, and each says what it is for."""
+    scratch = REFRESH.Scratch(tmp_path)
+    printed = {}
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text_of(ROOT / "docs/recipes.md"), re.DOTALL | re.MULTILINE):
+        if language == "python":
+            printed[block] = scratch.run_python(block)
+        else:
+            printed |= {line: scratch.run(line) for line in block.splitlines()}
+
+    def said(words: str) -> str:
+        (found,) = (text for command, text in printed.items() if words in command)
+        return found
+
+    assert said("show atlas").startswith("L5.M367")
+    assert "«returns»" in said("search atlas returns").lower()
+    assert re.search(r"L\d+\.M\d+", said("attribute builtin"))
+    assert "plugh" in said("audit builtin")
+    assert "coefficient" in said("triggers()")
+    assert (tmp_path / "figure4.html").stat().st_size > 0
+    assert (tmp_path / "atlas/report/index.html").is_file()
+    assert (tmp_path / "whole/manifest.json").is_file()
+
+
 def test_refreshing_pastes_what_is_printed(tmp_path: Path) -> None:
     page = "a\n\n```console\n$ echo new\nold\n$ false  # refused\n```\n\nb\n\n"
     page += "```python\nshown, and (not run\n```\n\n"

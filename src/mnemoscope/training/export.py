@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.foundation.files import write_bytes
+from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
 from mnemoscope.training.recipe import BEGINNING, Recipe
 from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
@@ -18,7 +19,9 @@ from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
     """Writes `directory/model`: bfloat16 safetensors, tokenizer, keys of held-out documents, model card."""
     folder = write_model(model, text, recipe, directory / "model")
-    figures = measure(model.__class__.from_pretrained(folder, dtype=torch.float32).eval(), text, recipe)
+    with suppress_output():
+        written = model.__class__.from_pretrained(folder, dtype=torch.float32).eval()
+    figures = measure(written, text, recipe)
     facts = {"recipe": asdict(recipe), "text": asdict(text.wanted), **figures}
     write_bytes(folder / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
     write_bytes(folder / "MODEL_CARD.md", card(recipe, text.wanted, figures).encode())
@@ -28,7 +31,8 @@ def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> P
 def write_model(model: Any, text: TrainingData, recipe: Recipe, folder: Path) -> Path:
     """Writes what mining needs: weights, tokenizer, keys of held-out documents."""
     folder.mkdir(parents=True, exist_ok=True)
-    copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
+    with suppress_output():
+        copy.deepcopy(model).cpu().to(torch.bfloat16).save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
     make_tokenizer: Any = PreTrainedTokenizerFast  # its constructor has no types
     ends = {"bos_token": BEGINNING, "eos_token": BEGINNING, "clean_up_tokenization_spaces": False}
