@@ -98,7 +98,9 @@ def test_every_recipe_runs_as_written(tmp_path: Path) -> None:
     """In one empty folder, in the page's order, and each says what it is for."""
     scratch = REFRESH.Scratch(tmp_path)
     printed = {}
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text_of(ROOT / "docs/recipes.md"), re.DOTALL | re.MULTILINE):
+    for language, block in re.findall(
+        r"^```(\w*)\n(.*?)^```", text_of(ROOT / "docs/recipes.md"), re.DOTALL | re.MULTILINE
+    ):
         if language == "python":
             printed[block] = scratch.run_python(block)
         else:
