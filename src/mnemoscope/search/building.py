@@ -1,6 +1,6 @@
 """Builds the index file from an atlas's tables. Annotations, which change, are not indexed.
 
-Memory holds a few numbers for every trigger and for every word of their sentences.
+Memory holds a few numbers for every trigger.
 """
 
 import sqlite3
@@ -17,11 +17,10 @@ from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
-from mnemoscope.search.database import BOTTOM, CONTEXT, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
-from mnemoscope.search.postings import pack
-from mnemoscope.search.stretches import Stretches, WordRows
+from mnemoscope.search.database import BOTTOM, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
 from mnemoscope.search.text import prepare
 from mnemoscope.search.tokens import sort_keys
+from mnemoscope.search.windows import Windows
 
 _PRAGMAS = (
     "page_size=8192",
@@ -85,26 +84,18 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
 def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int], progress: Progress) -> bool:
     """Returns whether tokens include the spaces between words."""
     prefixes = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
-    trigger = pl.int_range(prefixes.height, dtype=pl.Int64).alias("trigger")
-    by_place = prefixes.select("sentence", "position", trigger).sort("sentence", "position", "trigger")
-    ids, sizes = np.unique(by_place["sentence"].to_numpy(), return_counts=True)
-    positions, trigger_of = (by_place[name].to_numpy() for name in ("position", "trigger"))
-    rows, spaced, done = None, True, 0
-    made: list[tuple[Any, Any]] = []
-    for at in range(0, len(ids), _BATCH_SIZE):
-        some = atlas.sentences(ids[at : at + _BATCH_SIZE].tolist(), columns=["sentence", "text", "tokens"])
-        own = sizes[at : at + some.height]
-        ends_at = positions[done : done + int(own.sum())].astype(np.int64)
-        tokens, starts = _write_sentences(database, atlas, some, ends_at, own)
-        if rows is None:
-            spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
-            rows = WordRows(atlas.vocabulary.raw, spaced=spaced)
-        made.append(rows.add(tokens, starts, np.repeat(np.arange(some.height), own), ends_at))
-        done += len(ends_at)
-        progress("index", done, prefixes.height, "prefixes")
-    if rows is not None:
-        first_places, last_places = (np.concatenate(pieces) for pieces in zip(*made, strict=True))
-        _write_words(database, rows.finish(), prefixes, trigger_of, first_places, last_places)
+    places = prefixes.select("sentence", "position").unique(maintain_order=True).with_row_index("place")
+    place = prefixes.join(places, on=["sentence", "position"], how="left", maintain_order="left")["place"]
+    columns = {"memory": prefixes["memory"], "rank": prefixes["rank"], "place": place}
+    columns |= {"sentence": places["sentence"], "position": places["position"]}
+    write_arrays(database, {name: column.to_numpy() for name, column in columns.items()})
+    spaced = _write_sentences(database, atlas, places)
+    windows = Windows(atlas.vocabulary.raw, spaced=spaced)
+    for at in range(0, places.height, _BATCH_SIZE):
+        some = windows.read(database, places[at : at + _BATCH_SIZE].select("sentence", "position").rows())
+        rows = ((at + i, prepare(window.prefix), prepare(window.word)) for i, window in enumerate(some))
+        database.executemany("INSERT INTO place_text (rowid, context, word) VALUES (?, ?, ?)", rows)
+        progress("index", at + len(some), places.height, "places")
     return spaced
 
 
@@ -122,59 +113,25 @@ def _number_memories(atlas: Atlas, layer: int, memories: pl.Series, first: int) 
     return memories.cast(pl.Int64) + first
 
 
-def _write_sentences(
-    database: sqlite3.Connection, atlas: Atlas, some: pl.DataFrame, positions: NDArray[np.int64], sizes: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Writes the tokens of these sentences' prefixes, of which each sentence has `sizes`. Returns the tokens of all
-    sentences, each up to its last prefix, and where each starts.
-    """
-    raw = len(atlas.vocabulary.raw)
-    tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len().to_numpy()
-    if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
-        raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
-    own = np.cumsum(sizes) - sizes
-    longest = np.maximum.reduceat(positions, own) + 1
-    first = np.maximum(0, np.minimum.reduceat(positions, own) - (CONTEXT - 1))
-    if np.any(longest > lengths) or int(positions.min()) < 0:
-        raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
-    kind = token_type(raw)
-    tokens, ends = tokens.astype(kind), np.cumsum(lengths, dtype=np.int64)
-    data, begins = tokens.tobytes(), ends - lengths
-    bytes_at = [((begins + some) * kind.itemsize).tolist() for some in (first, longest)]
-    each = (data[begin:end] for begin, end in zip(*bytes_at, strict=True))
-    stored = zip(some["sentence"].to_list(), first.tolist(), each, strict=True)
-    database.executemany("INSERT INTO sentences VALUES (?, ?, ?)", stored)
-    starts = np.cumsum(longest) - longest
-    kept = np.arange(int(longest.sum())) + np.repeat(begins - starts, longest)
-    return tokens[kept], starts
-
-
-def _write_words(
-    database: sqlite3.Connection,
-    stretches: Stretches,
-    prefixes: pl.DataFrame,
-    trigger: NDArray[Any],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-) -> None:
-    """`trigger`, `first` and `last` are per prefix."""
-    numbers = range(len(stretches.words))
-    database.executemany("INSERT INTO words VALUES (?, ?)", zip(stretches.words, numbers, strict=True))
-    packed, ends = pack(stretches.pairs, len(stretches.words))
-    del stretches  # the largest object of the build
-    write_arrays(database, {"packed": packed, "bytes": np.diff(ends, prepend=0)})
-    del packed
-    order = np.argsort(last, kind="stable")
-    arrays = {
-        "last": last[order],
-        "words": (last - first + 1)[order],
-        "trigger": trigger[order],
-        "memory": prefixes["memory"].to_numpy(),
-        "rank": prefixes["rank"].to_numpy(),
-        "sentence": prefixes["sentence"].to_numpy(),
-        "position": prefixes["position"].to_numpy(),
-    }
-    write_arrays(database, arrays)
+def _write_sentences(database: sqlite3.Connection, atlas: Atlas, places: pl.DataFrame) -> bool:
+    """Writes the tokens of the sentences with these places. Returns whether tokens include the spaces between words."""
+    ends = places.group_by("sentence").agg(pl.col("position").min().alias("least"), pl.col("position").max())
+    ends, raw = ends.sort("sentence"), len(atlas.vocabulary.raw)
+    spaced, kind = True, token_type(raw)
+    for at in range(0, ends.height, _BATCH_SIZE):
+        own = ends[at : at + _BATCH_SIZE]
+        some = atlas.sentences(own["sentence"].to_list(), columns=["sentence", "text", "tokens"])
+        tokens, lengths = some["tokens"].explode().drop_nulls().to_numpy(), some["tokens"].list.len()
+        if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < raw):
+            raise AtlasDamaged(f"{atlas.path}: a sentence has a token beyond the vocabulary")
+        if (own["position"] >= lengths).any() or (own["least"] < 0).any():
+            raise AtlasDamaged(f"{atlas.path}: a trigger lies beyond the end of its sentence")
+        if not at:
+            spaced = atlas.vocabulary.carries_spaces(some.head(1_000))
+        pieces = np.split(tokens.astype(kind), np.cumsum(lengths.to_numpy())[:-1])
+        rows = zip(some["sentence"].to_list(), (piece.tobytes() for piece in pieces), strict=True)
+        database.executemany("INSERT INTO sentences VALUES (?, ?)", rows)
+    return spaced
 
 
 def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, int]) -> None:

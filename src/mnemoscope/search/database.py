@@ -1,10 +1,12 @@
 """The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
-Words of the triggers' prefixes are in `words` and `arrays` (trigger_words.py); the full-text tables of the other fields
-are contentless. Displayed text is rebuilt from `vocabulary` and `sentences`, which has the tokens of a sentence's
-prefixes from the position `first` on. The rows of a token in `fires`, `promotes` and `demotes` are one blob.
+The texts of triggers are in `place_text`, a row per place (a position in a sentence; places are numbered by the best rank
+of their triggers, so that the first rows of an answer are the strongest). `arrays` has the memory, rank and place of every
+trigger, by rank and memory, and the sentence and position of every place. Full-text tables are contentless: displayed text
+is rebuilt from `vocabulary` and `sentences`. The rows of a token in `fires`, `promotes` and `demotes` are one blob.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -21,13 +23,11 @@ from numpy.typing import NDArray
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
-VERSION = 3
+VERSION = 4
 FOLDER, NAME = "search", "index.sqlite"
-CONTEXT = 24
-"""Tokens of a prefix that are indexed and shown, counted back from the trigger token."""
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
-"""The most triggers that a search counts, by rank."""
+"""The most places that a search counts."""
 TOP, BOTTOM = 0, 1
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
 """The tables of memories by token."""
@@ -42,25 +42,16 @@ def token_type(vocabulary: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<i4")
 
 
-def window_text(tokens: list[int], raw: list[bytes], *, spaced: bool, cut: bool) -> str:
-    """The text of a prefix's last tokens; if it is `cut`, from the first space on if one is near. `raw` are the bytes
-    of every token; `spaced`: they include spaces.
-    """
-    text = (b"" if spaced else b" ").join(map(raw.__getitem__, tokens)).decode("utf-8", "replace")
-    space = text.find(" ", 0, 24) if cut and spaced else 0
-    return text[max(0, space) :]
-
-
-FULL_TEXT = {"value_text": "top, bottom", "token_text": "text", "pattern_text": "description"}
-_WORDS = f"tokenize=\"{TOKENIZER}\", prefix='2'"
+FULL_TEXT = {
+    "place_text": "context, word", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"
+}  # fmt: skip
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL);
 CREATE TABLE vocabulary (
   token INTEGER PRIMARY KEY, text TEXT NOT NULL, shown TEXT NOT NULL, folded TEXT NOT NULL, count INTEGER NOT NULL
 );
-CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, first INTEGER NOT NULL, tokens BLOB NOT NULL);
-CREATE TABLE words (word TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sentences (sentence INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
 CREATE TABLE arrays (
   name TEXT, piece INTEGER, type TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (name, piece)
 );
@@ -73,7 +64,7 @@ CREATE TABLE patterns (
   explained INTEGER NOT NULL
 );
 """ + "".join(
-    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, {_WORDS});"
+    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, prefix='2', tokenize=\"{TOKENIZER}\");"
     for name, columns in FULL_TEXT.items()
 )
 PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
@@ -121,6 +112,13 @@ def condition(column: str, within: Ranges) -> tuple[str, list[int]]:
         return "1", []
     either = " OR ".join([f"{column} BETWEEN ? AND ?"] * len(within)) or "0"
     return f"({either})", [end for pair in within for end in pair]
+
+
+def rows_by_key(
+    database: sqlite3.Connection, table: str, key: str, columns: str, keys: Sequence[int]
+) -> dict[int, tuple[Any, ...]]:
+    sql = f"SELECT {key}, {columns} FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))"
+    return {row[0]: row[1:] for row in database.execute(sql, (json.dumps(list(keys)),))}
 
 
 def lie_within(memories: NDArray[Any], within: Ranges) -> NDArray[np.bool_]:

@@ -3,9 +3,8 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,22 +13,27 @@ import polars as pl
 from mnemoscope.annotate.judgements.reading import read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
+from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.search import tokens
 from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
 from mnemoscope.search.fields import (  # fmt: skip
+    ANNOTATIONS,
+    PATTERNS,
+    TRIGGERS,
     USUAL_FIELDS,
+    VALUES,
+    WORDS,
     Annotations,
     Field,
-    Hit,
-    MatchingRow,
     Patterns,
-    TriggerField,
+    TriggerFields,
     Values,
     check_fields,
 )
-from mnemoscope.search.text import parse_query
+from mnemoscope.search.matches import Match
+from mnemoscope.search.text import Part, parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
-from mnemoscope.search.trigger_words import TriggerWords
+from mnemoscope.search.trigger_words import TriggerPlaces
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
@@ -38,11 +42,35 @@ ReadJudgements = Callable[[], pl.DataFrame | None]
 
 
 @dataclass(frozen=True)
+class Hit:
+    """A sentence with triggers that match (fields words and triggers), or a memory that matches in another field.
+
+    `memories` are those with a matching trigger in the sentence, first the one that its place in the answer is due to,
+    `memory`. `count` is the number of its matching prefixes (distinct ones), tokens, patterns or judgements, `rank`
+    that of the best trigger or token. `score` orders the hits of a field: the number of matching prefixes, the summed
+    probability of the matching tokens (values), their summed scores under the negated value (bottom), the number of
+    triggers that the matching patterns explain (patterns), the number of matching judgements (annotations).
+    """
+
+    memory: MemoryId
+    field: str
+    parts: tuple[Part, ...]
+    score: float
+    count: int
+    rank: int | None
+    detail: str
+    """A short description of the match, such as `12 prefixes, best rank 0; 44 memories fire in it`."""
+    memories: tuple[MemoryId, ...]
+    sentence: int | None
+
+
+@dataclass(frozen=True)
 class SearchResult:
-    """One page of hits: the best of every field, then the second ones, and so on."""
+    """One page of hits, field by field."""
 
     hits: tuple[Hit, ...]
     total: int
+    """The number of hits on all pages."""
     totals: dict[str, int]
     """The number of matching memories by searched field."""
     exact: bool
@@ -63,13 +91,13 @@ class Index:
         self.path = path
         self._rebuild = rebuild
         self._temporary = temporary
-        self._words_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._read_judgements = annotations or (lambda: read_judgements(atlas.path))
         self._open(path)
 
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
-        self._trigger_words: TriggerWords | None = None
+        self._triggers: TriggerPlaces | None = None
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
@@ -101,8 +129,9 @@ class Index:
     ) -> SearchResult:
         """Hits `offset` to `offset + limit` for `text`.
 
-        All words must be in the same prefix (triggers), among the same memory's tokens (values, bottom) or in the same
-        description. "quotes" make a phrase, `par*` matches the beginning of a word; case and accents are ignored.
+        All words must be in the same prefix (triggers; words: one of them at its end, completed), among the same
+        memory's tokens (values, bottom) or in the same description. "quotes" make a phrase, `par*` matches the
+        beginning of a word; case and accents are ignored. Fields come in the order given, words and triggers together.
 
         Raises SearchError for a text without words, OptionError for an unknown field or an impossible page,
         MemoryIdError for a layer that was not mined.
@@ -112,40 +141,46 @@ class Index:
         check_fields(names)
         self._check_page(limit, offset)
         within = self._within(layers)
-        judgements = self._read_judgements() if "annotations" in names else None
+        judgements = self._read_judgements() if ANNOTATIONS in names else None
 
         def ask(database: sqlite3.Connection) -> SearchResult:
-            every = {name: self._field(name, database, judgements) for name in names}
-            rankings = {name: every[name].rank(query, within, most=limit + offset) for name in names}
-            best_first = zip_longest(*(ranking.rows for ranking in rankings.values()))
-            ranked = [(name, row) for rows in best_first for name, row in zip(names, rows, strict=True) if row]
-            page = ranked[offset : offset + limit]
-            hits: dict[tuple[str, MatchingRow], Hit] = {}
-            for name in names:
-                rows = [row for other, row in page if other == name]
-                for row, (parts, detail) in zip(rows, every[name].show(rows, query) if rows else (), strict=True):
-                    memory = self._numbering.id(row.memory)
-                    hits[name, row] = Hit(memory, name, parts, float(row.score), row.count, row.rank, detail)
-            totals = {name: ranking.total for name, ranking in rankings.items()}
-            exact = all(ranking.exact for ranking in rankings.values())
-            return SearchResult(tuple(hits[hit] for hit in page), sum(totals.values()), totals, exact)
+            hits: list[Hit] = []
+            total, totals, exact = 0, dict.fromkeys(names, 0), True
+            for field in self._fields(names, database, judgements):
+                skipped = max(0, offset - total)
+                found = field.find(query, within, slice(skipped, skipped + limit - len(hits)))
+                hits += map(self._hit, found.page)
+                total += found.total
+                totals |= found.memories
+                exact &= found.exact
+            return SearchResult(tuple(hits), total, totals, exact)
 
         return self._ask(ask)
 
-    def _field(self, name: str, database: sqlite3.Connection, judgements: pl.DataFrame | None) -> Field:
-        if name == "triggers":
-            return TriggerField(database, self._words(database), self.atlas.vocabulary.raw, self._spaced)
-        if name == "patterns":
-            return Patterns(database)
-        if name == "annotations":
-            return Annotations(judgements, self._numbering)
-        return Values(database, TOP if name == "values" else BOTTOM)
+    def _hit(self, match: Match) -> Hit:
+        memories = tuple(map(self._numbering.id, match.memories))
+        shown = (match.parts, float(match.score), match.count, match.rank, match.detail)
+        return Hit(memories[0], match.field, *shown, memories, match.sentence)
 
-    def _words(self, database: sqlite3.Connection) -> TriggerWords:
-        with self._words_lock:
-            if self._trigger_words is None:
-                self._trigger_words = TriggerWords.read(database)
-            return self._trigger_words
+    def _fields(
+        self, names: Sequence[str], database: sqlite3.Connection, judgements: pl.DataFrame | None
+    ) -> Iterator[Field]:
+        for name in dict.fromkeys(TRIGGERS if name == WORDS else name for name in names):
+            if name == TRIGGERS:
+                both = [name for name in (WORDS, TRIGGERS) if name in names]
+                yield TriggerFields(both, database, self._trigger_places(database))
+            elif name == PATTERNS:
+                yield Patterns(database)
+            elif name == ANNOTATIONS:
+                yield Annotations(judgements, self._numbering)
+            else:
+                yield Values(database, TOP if name == VALUES else BOTTOM)
+
+    def _trigger_places(self, database: sqlite3.Connection) -> TriggerPlaces:
+        with self._lock:
+            if self._triggers is None:
+                self._triggers = TriggerPlaces.read(database, self.atlas.vocabulary.raw, spaced=self._spaced)
+            return self._triggers
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:
         """The tokens with `text` in them: equal ones first, then those that start with it.

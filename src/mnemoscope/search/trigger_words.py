@@ -1,6 +1,7 @@
-"""Finds the prefixes that contain a query's words, from the positions of words and prefixes (stretches.py)."""
+"""Searches the triggers: by the word at the trigger, and by the prefix. A sentence is one match, whatever fires in it."""
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,135 +10,111 @@ from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
 from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
-from mnemoscope.search.postings import unpack
-from mnemoscope.search.text import Query, split_words
+from mnemoscope.search.matches import Match, Matches, count_of
+from mnemoscope.search.text import Query, highlight
+from mnemoscope.search.windows import Windows
 
-Places = NDArray[np.uint32]
-_FEW = 16
-"""Fewer than one in so many triggers are sorted; more are marked in a mask."""
-
-
-@dataclass(frozen=True)
-class Matches:
-    """The matching triggers by rank, and their memories. `exact`: none was left out."""
-
-    triggers: NDArray[Any]
-    memories: NDArray[Any]
-    exact: bool
+WORDS, TRIGGERS = "words", "triggers"
+_EXPRESSIONS = {WORDS: "{{word}} : ({0.any}) AND ({0.every})", TRIGGERS: "{{context}} : ({0.every})"}
+_PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE place_text MATCH ? LIMIT ?)"
 
 
 @dataclass(frozen=True)
-class TriggerWords:
-    """`first` and `last` (positions of words) and `trigger` are per prefix, sorted by `last`; `memory`, `rank`,
-    `sentence` and `position` per trigger, sorted by rank and memory. `packed` and `ends` hold each word's positions.
-    """
+class TriggerPlaces:
+    """`memory`, `rank` and `place` are per trigger, by rank and memory; `sentence` and `position` per place."""
 
-    first: Places
-    last: Places
-    trigger: NDArray[Any]
     memory: NDArray[Any]
     rank: NDArray[Any]
+    place: NDArray[Any]
     sentence: NDArray[Any]
     position: NDArray[Any]
-    packed: NDArray[np.uint8]
-    ends: NDArray[np.int64]
+    windows: Windows
 
     @staticmethod
-    def read(database: sqlite3.Connection) -> "TriggerWords":
-        arrays = read_arrays(database)
-        if not arrays:
-            none = np.empty(0, np.uint32)
-            return TriggerWords(*(none,) * 7, packed=np.empty(0, np.uint8), ends=np.empty(0, np.int64))
+    def read(database: sqlite3.Connection, raw: Sequence[bytes], *, spaced: bool) -> "TriggerPlaces":
         try:
-            last, words = arrays["last"].astype(np.uint32), arrays["words"].astype(np.uint32)
-            return TriggerWords(
-                first=last + np.uint32(1) - words,
-                last=last,
-                **{name: arrays[name] for name in ("trigger", "memory", "rank", "sentence", "position")},
-                packed=arrays["packed"],
-                ends=np.cumsum(arrays["bytes"], dtype=np.int64),
-            )
-        except KeyError as missing:
-            raise sqlite3.DatabaseError(f"array {missing} is missing") from None
+            return TriggerPlaces(**read_arrays(database), windows=Windows(raw, spaced=spaced))
+        except TypeError as wrong:
+            raise sqlite3.DatabaseError(f"arrays are missing: {wrong}") from None
 
-    def find(self, database: sqlite3.Connection, query: Query, within: Ranges) -> Matches:
-        """The triggers that match the whole query, at most MOST_ROWS, by rank."""
-        triggers = self._sort_unique(self.trigger[self._find_prefixes(database, query)])
-        if within != EVERYWHERE:
-            triggers = triggers[lie_within(self.memory[triggers], within)]
-        kept = triggers[:MOST_ROWS]
-        return Matches(kept, self.memory[kept], exact=len(triggers) < MOST_ROWS)
-
-    def _sort_unique(self, triggers: NDArray[Any]) -> NDArray[Any]:
-        if len(triggers) < len(self.memory) // _FEW:
-            return np.sort(triggers)
-        marked = np.zeros(len(self.memory), np.bool_)
-        marked[triggers] = True
-        return np.flatnonzero(marked)
-
-    def _find_prefixes(self, database: sqlite3.Connection, query: Query) -> NDArray[Any]:
-        words = split_words([parts for parts, _ in query.terms])
-        terms = []
-        for parts, (_, beginning) in zip(words, query.terms, strict=True):
-            known = [_look_up(database, word, beginning=False) for word in parts[:-1]]
-            known += [_look_up(database, word, beginning=beginning) for word in parts[-1:]]
-            if not known or None in known:
-                return np.empty(0, np.int64)
-            terms.append([pair for pair in known if pair is not None])
-        rows: NDArray[Any] | None = None
-        for term in sorted(terms, key=self._size):
-            places = self._find_starts(term)
-            rows = self._containing(places, len(term)) if rows is None else self._filter(rows, places, len(term))
-        return np.empty(0, np.int64) if rows is None else rows
-
-    def _size(self, term: list[tuple[int, int]]) -> int:
-        return min(int(self.ends[last] - (self.ends[first - 1] if first else 0)) for first, last in term)
-
-    def _find_starts(self, term: list[tuple[int, int]]) -> Places:
-        """The ascending positions of the first word of each occurrence of the term."""
-        rarest = min(range(len(term)), key=lambda at: self._size([term[at]]))
-        starts = self._positions(*term[rarest]) - np.uint32(rarest)
-        for at, pair in enumerate(term):
-            if at != rarest and len(starts):
-                starts = starts[_is_in(starts + np.uint32(at), self._positions(*pair))]
-        return starts
-
-    def _positions(self, first: int, last: int) -> Places:
-        places = unpack(self.packed, self.ends, first, last)
-        if first < last:
-            places.sort()
-        return places
-
-    def _containing(self, starts: Places, length: int) -> NDArray[Any]:
-        """The rows of the prefixes that contain one of these occurrences whole. Both ends of prefixes ascend with the
-        rows, so for each occurrence these are consecutive rows.
-        """
-        low = np.searchsorted(self.last, starts + np.uint32(length - 1))
-        high = np.searchsorted(self.first, starts + np.uint32(1))
-        low[1:] = np.maximum(low[1:], high[:-1])  # rows of the previous position are already included
-        counts = np.maximum(high - low, 0)
-        return np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-
-    def _filter(self, rows: NDArray[Any], starts: Places, length: int) -> NDArray[Any]:
-        if not len(starts):
-            return rows[:0]
-        next_start = np.searchsorted(starts, self.first[rows])
-        there = next_start < len(starts)
-        ends = starts[np.where(there, next_start, 0)] + np.uint32(length - 1)
-        kept: NDArray[Any] = rows[there & (ends <= self.last[rows])]
-        return kept
+    def at(self, places: NDArray[Any], within: Ranges) -> NDArray[Any]:
+        """The triggers at these places, the strongest first."""
+        marked = np.zeros(len(self.sentence), np.bool_)
+        marked[places] = True
+        triggers = np.flatnonzero(marked[self.place])
+        return triggers if within == EVERYWHERE else triggers[lie_within(self.memory[triggers], within)]
 
 
-def _look_up(database: sqlite3.Connection, word: str, *, beginning: bool) -> tuple[int, int] | None:
-    """The smallest and largest number of the word, or of words with this prefix; None if there is none."""
-    upper = word + "\U0010ffff" if beginning else word
-    row = database.execute("SELECT min(number), max(number) FROM words WHERE word BETWEEN ? AND ?", (word, upper))
-    first, last = row.fetchone()
-    return None if first is None else (first, last)
+@dataclass(frozen=True)
+class _Ranking:
+    """The memories of one field by the number of matching triggers, then by the best one."""
+
+    memory: NDArray[Any]
+    count: NDArray[Any]
+    best: NDArray[Any]
 
 
-def _is_in(queries: Places, places: Places) -> NDArray[np.bool_]:
-    if not len(places):
-        return np.zeros(len(queries), np.bool_)
-    at = np.searchsorted(places, queries)
-    return np.equal(places[np.where(at < len(places), at, 0)], queries)
+@dataclass(frozen=True)
+class TriggerFields:
+    """`names`: WORDS, TRIGGERS or both; a memory counts in the first that it matches."""
+
+    names: Sequence[str]
+    database: sqlite3.Connection
+    triggers: TriggerPlaces
+
+    def find(self, query: Query, within: Ranges, page: slice) -> Matches:
+        """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
+        every = [self._places(_EXPRESSIONS[name].format(query)) for name in self.names]
+        rankings = [self._rank(self.triggers.at(places, within)) for places in every]
+        memory = np.concatenate([ranking.memory for ranking in rankings])
+        _, first = np.unique(memory, return_index=True)
+        own = np.sort(first)  # a memory once, in the first field
+        memory = memory[own]
+        count, best = (np.concatenate([getattr(r, name) for r in rankings])[own] for name in ("count", "best"))
+        field = np.repeat(np.arange(len(rankings)), [len(ranking.memory) for ranking in rankings])[own]
+        _, leads = np.unique(self.triggers.sentence[self.triggers.place[best]], return_index=True)
+        leads.sort()
+        firing = self._firing(np.unique(np.concatenate(every)), within, memory, best[shown := leads[page]])
+        places = self.triggers.place[best[shown]]
+        where = zip(self.triggers.sentence[places].tolist(), self.triggers.position[places].tolist(), strict=True)
+        windows = self.triggers.windows.read(self.database, list(where))
+        names = [self.names[at] for at in field[shown].tolist()]
+        texts = [w.completed if name == WORDS else w.prefix for w, name in zip(windows, names, strict=True)]
+        numbers = (memory[shown], count[shown], self.triggers.rank[best[shown]], self.triggers.sentence[places])
+        columns = (column.tolist() for column in numbers)
+        matches = []
+        for name, parts, lead, counted, rank, sentence in zip(names, highlight(texts, query), *columns, strict=True):
+            memories = list(dict.fromkeys([lead, *firing[sentence]]))
+            detail = f"{count_of(counted, 'prefix', 'prefixes')}, best rank {rank}"
+            detail += f"; {len(memories):,} memories fire in it" if len(memories) > 1 else ""
+            matches.append(Match(memories, name, parts, counted, counted, rank, detail, sentence))
+        totals = {name: len(ranking.memory) for name, ranking in zip(self.names, rankings, strict=True)}
+        return Matches(matches, len(leads), totals, exact=all(len(places) < MOST_ROWS for places in every))
+
+    def _places(self, expression: str) -> NDArray[Any]:
+        ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
+        return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)
+
+    def _rank(self, triggers: NDArray[Any]) -> _Ranking:
+        memories = self.triggers.memory[triggers]
+        counts = np.bincount(memories)
+        best = np.empty(len(counts), np.int64)
+        best[memories[::-1]] = triggers[::-1]  # each memory's first trigger is written last
+        found = np.flatnonzero(counts)
+        # One sort key for the descending count and the best trigger, since there are fewer than 2 ** 32 triggers.
+        found = found[np.argsort(-(counts[found] << 32) + best[found])]
+        return _Ranking(found, counts[found], best[found])
+
+    def _firing(
+        self, places: NDArray[Any], within: Ranges, ranked: NDArray[Any], shown: NDArray[Any]
+    ) -> dict[int, list[int]]:
+        """The memories with a matching trigger in the sentence of each of the triggers `shown`, as `ranked`."""
+        sentences = np.sort(self.triggers.sentence[self.triggers.place[shown]])
+        triggers = self.triggers.at(places[np.isin(self.triggers.sentence[places], sentences)], within)
+        order = np.empty(int(ranked.max(initial=-1)) + 1, np.int64)
+        order[ranked] = np.arange(len(ranked))
+        pairs = np.stack([self.triggers.sentence[self.triggers.place[triggers]], order[self.triggers.memory[triggers]]])
+        firing: dict[int, list[int]] = {sentence: [] for sentence in sentences.tolist()}
+        for sentence, at in np.unique(pairs.T, axis=0).tolist():
+            firing[sentence].append(int(ranked[at]))
+        return firing
