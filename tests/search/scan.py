@@ -3,10 +3,15 @@
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from mnemoscope.search import Hit
 
 CONTEXT = 24
 
@@ -31,6 +36,57 @@ def holds(words: list[str], term: str) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Trigger:
+    """`weight`: how much it counts."""
+
+    layer: int
+    memory: int
+    rank: int
+    sentence: int
+    position: int
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"L{self.layer}.M{self.memory}"
+
+
+Seen = tuple[str, int, int | None, frozenset[str]]
+"""The memory that a hit is due to, the number of its different prefixes, its best rank, all memories of the sentence."""
+
+
+def by_memory(triggers: list[Trigger]) -> list[list[Trigger]]:
+    """The triggers of every memory, the best first; in the order of the answer."""
+    own: dict[tuple[int, int], list[Trigger]] = {}
+    for trigger in sorted(triggers, key=lambda trigger: trigger.rank):
+        own.setdefault((trigger.layer, trigger.memory), []).append(trigger)
+
+    def key(place: tuple[int, int]) -> tuple[Any, ...]:
+        return -round(sum(trigger.weight for trigger in own[place]), 6), own[place][0].rank, place
+
+    return [own[place] for place in sorted(own, key=key)]
+
+
+def by_sentence(triggers: list[Trigger]) -> list[Seen]:
+    """A sentence is shown once: for the best of the memories whose best trigger is in it."""
+    shown: dict[int, list[Trigger]] = {}
+    for own in by_memory(triggers):
+        shown.setdefault(own[0].sentence, own)
+    return [
+        (own[0].name, len(own), own[0].rank, frozenset(one.name for one in triggers if one.sentence == sentence))
+        for sentence, own in shown.items()
+    ]
+
+
+def seen(hits: "Iterable[Hit]") -> list[Seen]:
+    """An answer of the index in the same form. The first of a sentence's memories is the one that it is due to."""
+    for hit in hits:
+        assert hit.memories[0] == hit.memory
+        assert len(set(hit.memories)) == len(hit.memories)
+    return [(str(hit.memory), hit.count, hit.rank, frozenset(map(str, hit.memories))) for hit in hits]
+
+
 class Scan:
     def __init__(self, atlas: Path, layers: int) -> None:
         vocabulary = rows(atlas / "vocabulary.parquet")
@@ -47,17 +103,35 @@ class Scan:
         text = b"".join(self.raw[token] for token in tokens).decode()
         return folded(text[text.index(" ") :] if begin else text)
 
-    def in_triggers(self, terms: list[str]) -> list[tuple[str, int, int]]:
-        """Memory, number of different prefixes that hold all terms, best rank; in the order of the answer."""
-        found: dict[tuple[int, int], list[int]] = {}
+    def word(self, row: dict[str, Any]) -> tuple[list[str], int]:
+        """The words that the trigger token is a part of, and how many of their tokens stand behind it."""
+        tokens = [self.raw[token].decode() for token in self.sentences[row["sentence"]]["tokens"]]
+        begin, end = (len("".join(tokens[: row["position"] + more])) for more in (0, 1))
+        spans = [m.span() for m in re.finditer(r"[^\W_]+", "".join(tokens)) if m.start() < end and m.end() > begin]
+        reached = [
+            i for i in range(row["position"] + 1, len(tokens)) if spans and len("".join(tokens[:i])) < spans[-1][1]
+        ]
+        return [folded("".join(tokens)[a:b])[0] for a, b in spans], len(reached)
+
+    def triggers_with(self, terms: list[str], field: str) -> list[Trigger]:
+        """Different prefixes that hold all terms; in the field `words`, one of them in the word at the trigger."""
+        found = []
         for layer, table in self.triggers.items():
             for row in table:
                 if row["sign"] == 1 and row["prefix_group"] == row["rank"]:
-                    words = self.prefix(row)
-                    if all(holds(words, term) for term in terms):
-                        found.setdefault((layer, row["memory"]), []).append(row["rank"])
-        best = sorted(found, key=lambda place: (-len(found[place]), min(found[place]), place))
-        return [(f"L{layer}.M{memory}", len(found[layer, memory]), min(found[layer, memory])) for layer, memory in best]
+                    texts = [self.prefix(row)]
+                    weight = 1.0
+                    if field == "words":
+                        word, left = self.word(row)
+                        weight = 1 / max(1, left)
+                        texts.append(word)
+                        if not any(holds(word, term) for term in terms):
+                            continue
+                    if all(any(holds(words, term) for words in texts) for term in terms):
+                        found.append(
+                            Trigger(layer, row["memory"], row["rank"], row["sentence"], row["position"], weight)
+                        )
+        return found
 
     def in_values(self, terms: list[str], side: str) -> dict[str, float]:
         """Memories with every term in some token of the side, and the sum of what the tokens that match weigh."""

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mnemoscope.errors import SearchError
 from mnemoscope.search import Index, open_index
 from search.conftest import LAYERS, WORDS
-from search.scan import Scan
+from search.scan import Scan, by_memory, by_sentence, seen
 
 TERMS = [
     "the", "of", "paris", "PARIS", '"of the"', '"the of the"', "par*", "wo*", "word1*", "cafe", "café", "москва",
     '"os.path"', "os.path", "near", "and", "rome", "rom*", "uber", "x1", "c_d", '"word1 word2"', "word39", "nothing",
-    "the*", "ing",
+    "the*", "ing", "parisit*", "theitary", "it",
 ]  # fmt: skip
 
 
@@ -30,15 +30,34 @@ def index(random_atlas: Path) -> Iterator[Index]:
         yield opened
 
 
+@pytest.mark.parametrize("field", ["triggers", "words"])
 @given(terms=st.lists(st.sampled_from(TERMS), min_size=1, max_size=3))
-def test_triggers(scan: Scan, index: Index, terms: list[str]) -> None:
-    result = index.search(" ".join(terms), fields=["triggers"], limit=1000)
-    found = [(str(hit.memory), hit.count, hit.rank) for hit in result.hits]
-    assert found == scan.in_triggers(terms)
-    assert result.total == len(found)
+def test_triggers(scan: Scan, index: Index, field: str, terms: list[str]) -> None:
+    result = index.search(" ".join(terms), fields=[field], limit=1000)
+    found = scan.triggers_with(terms, field)
+    assert seen(result.hits) == by_sentence(found)
+    assert result.total == len(result.hits)
+    assert result.totals == {field: len({trigger.name for trigger in found})}
     assert result.exact
     for hit in result.hits:
         assert any(matched for _, matched in hit.parts)
+
+
+@given(terms=st.lists(st.sampled_from(TERMS), min_size=1, max_size=2))
+def test_words_and_triggers_share_sentences(scan: Scan, index: Index, terms: list[str]) -> None:
+    """A memory is ranked by its words; only one that matches nowhere in them by its triggers."""
+    result = index.search(" ".join(terms), fields=["triggers", "words"], limit=1000)
+    words, contexts = (scan.triggers_with(terms, field) for field in ("words", "triggers"))
+    assert result.totals == {"triggers": len(by_memory(contexts)), "words": len(by_memory(words))}
+    named = {trigger.name for trigger in words}
+    ranked = by_memory(words) + [own for own in by_memory(contexts) if own[0].name not in named]
+    lead = {own[0].sentence: own[0].name for own in reversed(ranked)}
+    assert {hit.sentence: str(hit.memory) for hit in result.hits} == lead
+    assert len(result.hits) == len(lead)
+    assert [hit.field for hit in result.hits] == sorted((hit.field for hit in result.hits), reverse=True)
+    for hit in result.hits:
+        own = {trigger.name for trigger in words + contexts if trigger.sentence == hit.sentence}
+        assert set(map(str, hit.memories)) == own
 
 
 @pytest.mark.fast(1)
@@ -58,11 +77,15 @@ def test_values(scan: Scan, index: Index, side: str, terms: list[str]) -> None:
 
 
 def test_there_is_something_to_find(scan: Scan) -> None:
-    assert len(scan.in_triggers(["the"])) > 20
-    assert scan.in_triggers(['"of the"', "par*"])
-    assert scan.in_triggers(["nothing"]) == []
+    assert len(scan.triggers_with(["the"], "triggers")) > 20
+    assert len(scan.triggers_with(["the"], "words")) > 10
+    assert scan.triggers_with(['"of the"', "par*"], "triggers")
+    assert scan.triggers_with(["nothing"], "triggers") == []
+    assert scan.triggers_with(["the", "paris"], "words")
+    assert any(trigger.weight < 1 for term in TERMS for trigger in scan.triggers_with([term], "words"))
     assert scan.in_values(["paris", "rom*"], "top")
-    assert {count for _, count, _ in scan.in_triggers(["the"])} > {1, 2, 5}
+    assert {count for _, count, *_ in by_sentence(scan.triggers_with(["the"], "triggers"))} > {1, 2, 5}
+    assert any(len(memories) > 3 for *_, memories in by_sentence(scan.triggers_with(["the"], "triggers")))
 
 
 @pytest.mark.parametrize("token", range(len(WORDS)))
@@ -87,8 +110,8 @@ def test_layers(scan: Scan, index: Index, layers: list[int]) -> None:
         return int(name[1 : name.index(".")]) in layers
 
     found = index.search("the", fields=["triggers"], layers=layers, limit=1000)
-    expected = [row for row in scan.in_triggers(["the"]) if kept(row[0])]
-    assert [(str(hit.memory), hit.count, hit.rank) for hit in found.hits] == expected
+    expected = [trigger for trigger in scan.triggers_with(["the"], "triggers") if kept(trigger.name)]
+    assert seen(found.hits) == by_sentence(expected)
     firing = index.firing_on(0, layers=layers, limit=1000)
     assert {str(row.memory): row.triggers for row in firing} == {k: n for k, n in scan.firing(0).items() if kept(k)}
     assert index.count(0, kind="fires", layers=layers) == len(firing)
@@ -98,18 +121,18 @@ def test_layers(scan: Scan, index: Index, layers: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_pages_join_to_the_whole(index: Index, size: int) -> None:
-    fields = ("triggers", "values", "bottom")
+    fields = ("words", "triggers", "values", "bottom")
     whole = index.search("paris", fields=fields, limit=1000)
-    assert whole.total == len(whole.hits) == sum(whole.totals.values())
-    assert len({hit.field for hit in whole.hits}) == 3
+    assert whole.total == len(whole.hits)
+    assert {hit.field for hit in whole.hits} == set(fields)
     paged = [
         hit
         for offset in range(0, whole.total + size, size)
         for hit in index.search("paris", fields=fields, limit=size, offset=offset).hits
     ]
     assert paged == list(whole.hits)
-    # The best of every field come first.
-    assert {hit.field for hit in whole.hits[:3]} == set(fields)
+    # Field by field.
+    assert [hit.field for hit in whole.hits] == sorted((hit.field for hit in whole.hits), key=fields.index)
 
 
 @settings(max_examples=40)

@@ -86,16 +86,17 @@ def _write_triggers(database: sqlite3.Connection, atlas: Atlas, first: dict[int,
     prefixes = pl.concat([_find_prefixes(atlas, layer, first[layer]) for layer in atlas.layers]).sort("rank", "memory")
     places = prefixes.select("sentence", "position").unique(maintain_order=True).with_row_index("place")
     place = prefixes.join(places, on=["sentence", "position"], how="left", maintain_order="left")["place"]
-    columns = {"memory": prefixes["memory"], "rank": prefixes["rank"], "place": place}
-    columns |= {"sentence": places["sentence"], "position": places["position"]}
-    write_arrays(database, {name: column.to_numpy() for name, column in columns.items()})
     spaced = _write_sentences(database, atlas, places)
-    windows = Windows(atlas.vocabulary.raw, spaced=spaced)
+    windows, left = Windows(atlas.vocabulary.raw, spaced=spaced), np.zeros(places.height, np.uint8)
     for at in range(0, places.height, _BATCH_SIZE):
         some = windows.read(database, places[at : at + _BATCH_SIZE].select("sentence", "position").rows())
         rows = ((at + i, prepare(window.prefix), prepare(window.word)) for i, window in enumerate(some))
         database.executemany("INSERT INTO place_text (rowid, context, word) VALUES (?, ?, ?)", rows)
+        left[at : at + len(some)] = [window.left for window in some]
         progress("index", at + len(some), places.height, "places")
+    columns = {"memory": prefixes["memory"], "rank": prefixes["rank"], "place": place}
+    columns |= {"sentence": places["sentence"], "position": places["position"]}
+    write_arrays(database, {"left": left, **{name: column.to_numpy() for name, column in columns.items()}})
     return spaced
 
 

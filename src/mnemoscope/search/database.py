@@ -1,9 +1,9 @@
 """The file index.sqlite: its tables, its numbering of memories, and read-only connections.
 
-The texts of triggers are in `place_text`, a row per place (a position in a sentence; places are numbered by the best rank
-of their triggers, so that the first rows of an answer are the strongest). `arrays` has the memory, rank and place of every
-trigger, by rank and memory, and the sentence and position of every place. Full-text tables are contentless: displayed text
-is rebuilt from `vocabulary` and `sentences`. The rows of a token in `fires`, `promotes` and `demotes` are one blob.
+The texts of triggers are in `place_text`, a row per place (a position in a sentence); places are numbered by the best
+rank of their triggers, so that the first rows of an answer are the strongest. `arrays` has the memory, rank and place
+of every trigger, and the sentence and position of every place. Full-text tables are contentless: displayed text is
+rebuilt from `vocabulary` and `sentences`. The rows of a token in `fires`, `promotes` and `demotes` are one blob.
 """
 
 import json
@@ -45,6 +45,7 @@ def token_type(vocabulary: int) -> np.dtype[Any]:
 FULL_TEXT = {
     "place_text": "context, word", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"
 }  # fmt: skip
+_OPTIONS = f"content='', columnsize=0, prefix='2', tokenize=\"{TOKENIZER}\""
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE layers (layer INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL);
@@ -63,10 +64,7 @@ CREATE TABLE patterns (
   pattern INTEGER PRIMARY KEY, memory INTEGER NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
   explained INTEGER NOT NULL
 );
-""" + "".join(
-    f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, content='', columnsize=0, prefix='2', tokenize=\"{TOKENIZER}\");"
-    for name, columns in FULL_TEXT.items()
-)
+""" + "".join(f"CREATE VIRTUAL TABLE {name} USING fts5({columns}, {_OPTIONS});" for name, columns in FULL_TEXT.items())
 PLAIN_TABLES = tuple(re.findall(r"CREATE TABLE (\w+)", TABLES))
 
 

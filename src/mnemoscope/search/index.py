@@ -59,7 +59,7 @@ class Hit:
     count: int
     rank: int | None
     detail: str
-    """A short description of the match, such as `12 prefixes, best rank 0; 44 memories fire in it`."""
+    """A short description of the match, such as `12 prefixes, best rank 0`."""
     memories: tuple[MemoryId, ...]
     sentence: int | None
 

@@ -66,7 +66,9 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Vocabu
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
-    """The tokens with this text (plain or as shown), or with this id. Raises SearchError if there is none."""
+    """The tokens with this text (plain or as shown), or with this id; for a text that none has, the only one that
+    differs in outer white space and case. Raises SearchError if there is none.
+    """
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
         if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
@@ -74,14 +76,21 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
         return (VocabularyToken(*found[0]),)
     text = _check_text(token)
-    for column in ("text", "shown"):
-        found = database.execute(
-            f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (text,)
-        ).fetchall()
-        if found:
-            return tuple(VocabularyToken(*row) for row in found)
+    for column, value in _spellings(text):
+        rows = database.execute(
+            f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (value,)
+        )
+        found = tuple(VocabularyToken(*row) for row in rows)
+        if found and (column in ("text", "shown") or len(found) == 1):
+            return found
     near = ", ".join(repr(found.shown) for found in like(database, text, limit=5))
     raise SearchError(f"no token reads {token!r}" + (f"; there are {near}" if near else " or holds it"))
+
+
+def _spellings(text: str) -> list[tuple[str, str]]:
+    """Columns and what to look for in them, the nearest first."""
+    bare = text.strip()
+    return [("text", text), ("shown", text), *([("trim(text)", bare), ("folded", bare.casefold())] if bare else [])]
 
 
 def _check_text(text: str) -> str:

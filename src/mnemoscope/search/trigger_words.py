@@ -1,4 +1,4 @@
-"""Searches the triggers: by the word at the trigger, and by the prefix. A sentence is one match, whatever fires in it."""
+"""Searches triggers, by the word at the trigger and by the prefix. A sentence is one match, whatever fires in it."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
@@ -21,13 +22,16 @@ _PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE p
 
 @dataclass(frozen=True)
 class TriggerPlaces:
-    """`memory`, `rank` and `place` are per trigger, by rank and memory; `sentence` and `position` per place."""
+    """`memory`, `rank` and `place` are per trigger, by rank and memory; `sentence`, `position` and `left` (tokens of
+    the word behind the trigger token) per place.
+    """
 
     memory: NDArray[Any]
     rank: NDArray[Any]
     place: NDArray[Any]
     sentence: NDArray[Any]
     position: NDArray[Any]
+    left: NDArray[Any]
     windows: Windows
 
     @staticmethod
@@ -46,15 +50,6 @@ class TriggerPlaces:
 
 
 @dataclass(frozen=True)
-class _Ranking:
-    """The memories of one field by the number of matching triggers, then by the best one."""
-
-    memory: NDArray[Any]
-    count: NDArray[Any]
-    best: NDArray[Any]
-
-
-@dataclass(frozen=True)
 class TriggerFields:
     """`names`: WORDS, TRIGGERS or both; a memory counts in the first that it matches."""
 
@@ -64,57 +59,61 @@ class TriggerFields:
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
-        every = [self._places(_EXPRESSIONS[name].format(query)) for name in self.names]
-        rankings = [self._rank(self.triggers.at(places, within)) for places in every]
-        memory = np.concatenate([ranking.memory for ranking in rankings])
-        _, first = np.unique(memory, return_index=True)
-        own = np.sort(first)  # a memory once, in the first field
-        memory = memory[own]
-        count, best = (np.concatenate([getattr(r, name) for r in rankings])[own] for name in ("count", "best"))
-        field = np.repeat(np.arange(len(rankings)), [len(ranking.memory) for ranking in rankings])[own]
-        _, leads = np.unique(self.triggers.sentence[self.triggers.place[best]], return_index=True)
-        leads.sort()
-        firing = self._firing(np.unique(np.concatenate(every)), within, memory, best[shown := leads[page]])
-        places = self.triggers.place[best[shown]]
-        where = zip(self.triggers.sentence[places].tolist(), self.triggers.position[places].tolist(), strict=True)
-        windows = self.triggers.windows.read(self.database, list(where))
-        names = [self.names[at] for at in field[shown].tolist()]
-        texts = [w.completed if name == WORDS else w.prefix for w, name in zip(windows, names, strict=True)]
-        numbers = (memory[shown], count[shown], self.triggers.rank[best[shown]], self.triggers.sentence[places])
-        columns = (column.tolist() for column in numbers)
-        matches = []
-        for name, parts, lead, counted, rank, sentence in zip(names, highlight(texts, query), *columns, strict=True):
-            memories = list(dict.fromkeys([lead, *firing[sentence]]))
-            detail = f"{count_of(counted, 'prefix', 'prefixes')}, best rank {rank}"
-            detail += f"; {len(memories):,} memories fire in it" if len(memories) > 1 else ""
-            matches.append(Match(memories, name, parts, counted, counted, rank, detail, sentence))
-        totals = {name: len(ranking.memory) for name, ranking in zip(self.names, rankings, strict=True)}
-        return Matches(matches, len(leads), totals, exact=all(len(places) < MOST_ROWS for places in every))
+        places = [self._find_places(_EXPRESSIONS[name].format(query)) for name in self.names]
+        each = zip(self.names, places, strict=True)
+        rankings = [self._rank(name, self.triggers.at(own, within)) for name, own in each]
+        ranked = pl.concat(rankings).unique("memory", keep="first", maintain_order=True)
+        sentences = ranked.unique("sentence", keep="first", maintain_order=True)
+        shown = sentences[page]
+        firing = self._list_firing(np.unique(np.concatenate(places)), within, ranked, shown["sentence"])
+        windows = self.triggers.windows.read(self.database, shown.select("sentence", "position").rows())
+        texts = [
+            window.completed if name == WORDS else window.prefix
+            for window, name in zip(windows, shown["field"], strict=True)
+        ]
+        matches = [
+            Match(
+                memories=list(dict.fromkeys([row["memory"], *firing[row["sentence"]]])),
+                detail=f"{count_of(row['count'], 'prefix', 'prefixes')}, best rank {row['rank']}",
+                parts=parts,
+                **{name: row[name] for name in ("field", "score", "count", "rank", "sentence")},
+            )
+            for row, parts in zip(shown.iter_rows(named=True), highlight(texts, query), strict=True)
+        ]
+        totals = {name: ranking.height for name, ranking in zip(self.names, rankings, strict=True)}
+        return Matches(matches, sentences.height, totals, exact=all(len(own) < MOST_ROWS for own in places))
 
-    def _places(self, expression: str) -> NDArray[Any]:
+    def _find_places(self, expression: str) -> NDArray[Any]:
         ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
         return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)
 
-    def _rank(self, triggers: NDArray[Any]) -> _Ranking:
-        memories = self.triggers.memory[triggers]
+    def _rank(self, name: str, triggers: NDArray[Any]) -> pl.DataFrame:
+        """The memories by the number of matching triggers, then by the best one, with its place. At a trigger before
+        the last but one token of its word, the word is one of several that begin so: with k tokens to come it counts
+        1 / k.
+        """
+        own = self.triggers
+        memories = own.memory[triggers]
         counts = np.bincount(memories)
+        weights = 1 / np.maximum(own.left[own.place[triggers]], 1)
+        scores = np.bincount(memories, weights).round(6) if name == WORDS else counts
         best = np.empty(len(counts), np.int64)
         best[memories[::-1]] = triggers[::-1]  # each memory's first trigger is written last
         found = np.flatnonzero(counts)
-        # One sort key for the descending count and the best trigger, since there are fewer than 2 ** 32 triggers.
-        found = found[np.argsort(-(counts[found] << 32) + best[found])]
-        return _Ranking(found, counts[found], best[found])
+        found = found[np.lexsort((best[found], -scores[found]))]
+        place = own.place[best[found]]
+        numbers = {"memory": found, "count": counts[found], "rank": own.rank[best[found]]}
+        numbers |= {"sentence": own.sentence[place], "position": own.position[place]}
+        columns = {column: each.astype(np.int64) for column, each in numbers.items()}
+        return pl.DataFrame({**columns, "score": scores[found].astype(np.float64)}).with_columns(field=pl.lit(name))
 
-    def _firing(
-        self, places: NDArray[Any], within: Ranges, ranked: NDArray[Any], shown: NDArray[Any]
+    def _list_firing(
+        self, places: NDArray[Any], within: Ranges, ranked: pl.DataFrame, sentences: pl.Series
     ) -> dict[int, list[int]]:
-        """The memories with a matching trigger in the sentence of each of the triggers `shown`, as `ranked`."""
-        sentences = np.sort(self.triggers.sentence[self.triggers.place[shown]])
-        triggers = self.triggers.at(places[np.isin(self.triggers.sentence[places], sentences)], within)
-        order = np.empty(int(ranked.max(initial=-1)) + 1, np.int64)
-        order[ranked] = np.arange(len(ranked))
-        pairs = np.stack([self.triggers.sentence[self.triggers.place[triggers]], order[self.triggers.memory[triggers]]])
-        firing: dict[int, list[int]] = {sentence: [] for sentence in sentences.tolist()}
-        for sentence, at in np.unique(pairs.T, axis=0).tolist():
-            firing[sentence].append(int(ranked[at]))
-        return firing
+        """The memories with a matching trigger in each sentence, as `ranked`."""
+        own = self.triggers
+        triggers = own.at(places[np.isin(own.sentence[places], sentences.to_numpy())], within)
+        columns = {"sentence": own.sentence[own.place[triggers]], "memory": own.memory[triggers]}
+        pairs = pl.DataFrame({name: column.astype(np.int64) for name, column in columns.items()}).unique()
+        order = ranked.select("memory").with_row_index("order")
+        return dict(pairs.join(order, on="memory").sort("order").group_by("sentence").agg("memory").iter_rows())

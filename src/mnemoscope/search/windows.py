@@ -33,6 +33,8 @@ class Window:
     """The same, up to the end of the word."""
     word: str
     """Empty if the token is punctuation or white space."""
+    left: int
+    """Tokens of the word behind the trigger token."""
 
 
 class Windows:
@@ -68,7 +70,7 @@ class Windows:
         begin = max(0, position - CONTEXT + 1)
         prefix, text = (self._bytes(tokens[begin:end]).decode("utf-8", "replace") for end in (position + 1, last + 1))
         space = max(0, prefix.find(" ", 0, _NEAR)) if begin and self._spaced else 0
-        return Window(prefix[space:], text[space : len(prefix) + rest], word)
+        return Window(prefix[space:], text[space : len(prefix) + rest], word, last - position)
 
     def _are_joined(self, token: int, following: int) -> bool:
         return self._ends_in_word[token] and self._begins_in_word[following]

@@ -12,7 +12,7 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 
 if TYPE_CHECKING:
-    from mnemoscope.search import Index
+    from mnemoscope.search import Hit, Index
 
 _BY_TOKEN = {
     "promotes": ("promote", "top"),
@@ -30,9 +30,11 @@ def search(
     where: Annotated[
         str,
         typer.Option(
-            "--in", metavar="FIELDS", help="Of triggers, values, patterns, annotations, bottom (a value's last tokens)."
+            "--in",
+            metavar="FIELDS",
+            help="Of words (at the triggers), triggers, values, patterns, annotations, bottom (a value's last tokens).",
         ),
-    ] = "triggers,values,patterns,annotations",
+    ] = "words,triggers,values,patterns,annotations",
     layers: arg.Layers = None,
     promotes: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Memories with the token at their value's top, such as ·Paris.")
@@ -52,6 +54,7 @@ def search(
     """Find memories by what their triggers, values, patterns or annotations say.
 
     All words must be in the same prefix or description; case and accents do not matter; what matched stands in «marks».
+    First come memories with triggers in the word itself (arbit|r|ary is one), the most first; a sentence is shown once.
     The index is in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
@@ -87,18 +90,26 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
     lacking = [field for field in fields if field in index.missing_fields]
     if as_json:
         found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
-        emit({"text": text, **found, "offset": page["offset"], "hits": _rows(result.hits)})
+        firing = [{"memories": list(map(str, hit.memories))} for hit in result.hits]
+        hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
+        emit({"text": text, **found, "offset": page["offset"], "hits": hits})
         return
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
+    named = "hit" if result.total == 1 else "hits"
     sure = "" if result.exact else " (a common text: only the strongest triggers of every memory are counted)"
-    rows = [(str(hit.memory), hit.field, hit.detail, _mark_matches(hit.parts)) for hit in result.hits]
+    rows = [(str(hit.memory), hit.field, _describe(hit), _mark_matches(hit.parts)) for hit in result.hits]
     notes = [f"{index.atlas.path} has no {field} yet" for field in lacking]
     notes += _count_more(result.total, len(rows), page)
-    _print(f"{result.total:,} found: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
+    _print(f"{result.total:,} {named}; memories: {counts}{sure}", ("memory", "field", "found", ""), rows, notes)
 
 
 def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
     return [asdict(hit) | {"memory": str(hit.memory)} for hit in hits]
+
+
+def _describe(hit: "Hit") -> str:
+    others = len(hit.memories) - 1
+    return hit.detail + (f"; {others + 1:,} memories fire in it" if others else "")
 
 
 def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
@@ -118,12 +129,14 @@ def _count_more(total: int, shown: int, page: dict[str, Any]) -> list[str]:
 def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *, as_json: bool) -> None:
     total = index.count(token, kind=kind, layers=page["layers"])
     tokens = index.token(token)
+    near = token not in (tokens[0].text, tokens[0].shown)
     fires = kind == "fires"
     hits = index.firing_on(token, **page) if fires else index.promoting(token, bottom=kind == "demotes", **page)
     listed = _rows(hits)
     if as_json:
         named = [asdict(token) for token in tokens]
-        emit({"search": kind, "tokens": named, "total": total, "offset": page["offset"], "hits": listed})
+        found = {"total": total, "offset": page["offset"], "hits": listed}
+        emit({"search": kind, "tokens": named, "near": near, **found})
         return
     verb, place = _BY_TOKEN[kind]
     rows: list[tuple[str, ...]] = []
@@ -137,7 +150,9 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
             rows.append((row["memory"], str(row["rank"]), likely, f"{row['score']:.3f}"))
     verb = verb if total != 1 else verb.replace("fire", "fires") if fires else f"{verb}s"
     memories = "memory" if total == 1 else "memories"
-    _print(f"{total:,} {memories} {verb} {tokens[0].shown}", columns, rows, _count_more(total, len(listed), page))
+    headline = f"{total:,} {memories} {verb} {tokens[0].shown}"
+    headline += f" (no token reads {token!r}; this is the only near one)" if near else ""
+    _print(headline, columns, rows, _count_more(total, len(listed), page))
 
 
 def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 PAGE = 50
 LIKE = 8
-FIELDS = ("triggers", "values", "patterns", "annotations", "bottom")
+MOST_NAMES = 100
+"""Memories that fire in one sentence."""
+FIELDS = ("words", "triggers", "values", "patterns", "annotations", "bottom")
 USUAL = FIELDS[:-1]
 
 LAST = 10_000 // PAGE
@@ -49,6 +51,9 @@ def _hits(
         memory_token(edition, hit.memory)
         | {
             "field": hit.field,
+            "sentence": hit.sentence,
+            "firing": len(hit.memories),
+            "memories": [str(memory) for memory in hit.memories[:MOST_NAMES]],
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
             **{name: getattr(hit, name) for name in ("score", "count", "rank", "detail")},
         }
@@ -63,7 +68,7 @@ def _hits(
         "hits": hits,
         "tokens": like,
         "lacking": lacking,
-        "pages": -(-max(result.totals.values(), default=0) // PAGE) if len(fields) == 1 else -(-result.total // PAGE),
+        "pages": -(-result.total // PAGE),
     }
 
 

@@ -29,7 +29,11 @@ TIMEOUT_SECONDS = 1.5
 Text = Annotated[str, Query(max_length=1_000, description='Words, "a phrase", a beginning (par*), or a memory')]
 Fields = Annotated[
     list[str],
-    Query(alias="in", max_length=8, description="Where: triggers, values, patterns, annotations, bottom; all if none"),
+    Query(
+        alias="in",
+        max_length=8,
+        description="Where: words, triggers, values, patterns, annotations, bottom; all but the last if none",
+    ),
 ]
 Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
 Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, from 1")]
