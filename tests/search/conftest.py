@@ -14,9 +14,9 @@ from support.handbuilt_atlas import PROVENANCE, activity_columns, manifest
 
 LAYERS, MEMORIES, TRIGGERS, SENTENCES, LENGTH = 3, 12, 10, 150, 40
 WORDS = [
-    " the", " of", " Paris", "it", "ary", " paris", "Paris", " Parisian", " café", " Москва", " os", ".path", ".", " (",
-    " x1", "ing", " Rome", " Roman", " river", " cat", " walk", " NEAR", " AND", "\n", " ,", " über", " Straße", " a", " b",
-    " c_d",
+    " the", " of", "it", " Paris", "ary", " paris", "Paris", " Parisian", " café", " Москва", " os", ".path", ".", " (",
+    " x1", "ing", " Rome", " Roman", " river", " cat", " walk", " NEAR", " AND", "\n", " ,", " über", " Straße", " a",
+    " b", " c_d",
 ]  # fmt: skip
 WORDS += [f" word{index}" for index in range(40)]
 RAW = [word.encode() for word in WORDS]

@@ -53,7 +53,7 @@ class Trigger:
 
 
 Seen = tuple[str, int, int | None, frozenset[str]]
-"""The memory that a hit is due to, the number of its different prefixes, its best rank, all memories of the sentence."""
+"""The memory that a hit is due to, the number of its different prefixes, its best rank, all of the sentence."""
 
 
 def by_memory(triggers: list[Trigger]) -> list[list[Trigger]]:

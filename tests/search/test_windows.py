@@ -6,7 +6,7 @@ from mnemoscope.search.windows import CONTEXT, Windows
 
 RAW = [
     *(b" arb", b"it", b"r", b"ary", b".", b" os", b".path", b"_", b" (", b"x", b"1", b"\n", b"", b" the"),
-    *(" caf".encode(), "é".encode()[:1], "é".encode()[1:], b"s", "我".encode(), "们".encode(), b" 12", b"34"),
+    *(b" caf", "é".encode()[:1], "é".encode()[1:], b"s", "我".encode(), "们".encode(), b" 12", b"34"),
     *("e\u0301".encode(), "\u0301".encode(), "🤖".encode(), b" a b", b"c d"),
 ]  # fmt: skip
 NUMBER = {raw: number for number, raw in enumerate(RAW)}
@@ -45,7 +45,7 @@ def test_examples(tokens: list[str], position: int, word: str, left: int) -> Non
 
 @pytest.mark.parametrize("position", [0, 1, 2, 3])
 def test_a_character_of_two_tokens_is_not_cut(position: int) -> None:
-    first = NUMBER[" caf".encode()]
+    first = NUMBER[b" caf"]
     window = WINDOWS.window([first, first + 1, first + 2, first + 3], position)
     assert window.word.strip() == "cafés"
     assert window.completed == " cafés"

@@ -19,21 +19,18 @@ from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering
 from mnemoscope.search.fields import (  # fmt: skip
     ANNOTATIONS,
     PATTERNS,
-    TRIGGERS,
     USUAL_FIELDS,
     VALUES,
-    WORDS,
     Annotations,
     Field,
     Patterns,
-    TriggerFields,
     Values,
     check_fields,
 )
 from mnemoscope.search.matches import Match
 from mnemoscope.search.text import Part, parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
-from mnemoscope.search.trigger_words import TriggerPlaces
+from mnemoscope.search.trigger_words import TRIGGERS, WORDS, TriggerFields, TriggerPlaces
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")

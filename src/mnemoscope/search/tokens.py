@@ -80,9 +80,9 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
         rows = database.execute(
             f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (value,)
         )
-        found = tuple(VocabularyToken(*row) for row in rows)
-        if found and (column in ("text", "shown") or len(found) == 1):
-            return found
+        tokens = tuple(VocabularyToken(*row) for row in rows)
+        if tokens and (column in ("text", "shown") or len(tokens) == 1):
+            return tokens
     near = ", ".join(repr(found.shown) for found in like(database, text, limit=5))
     raise SearchError(f"no token reads {token!r}" + (f"; there are {near}" if near else " or holds it"))
 
