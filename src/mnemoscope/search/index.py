@@ -30,7 +30,7 @@ from mnemoscope.search.fields import (  # fmt: skip
 from mnemoscope.search.matches import Match
 from mnemoscope.search.text import Part, parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
-from mnemoscope.search.trigger_words import TRIGGERS, WORDS, TriggerFields, TriggerPlaces
+from mnemoscope.search.trigger_words import TRIGGERS, WORDS, TriggerFields, IndexedTriggers
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
@@ -94,7 +94,7 @@ class Index:
 
     def _open(self, path: Path) -> None:
         self._connections = Connections(path)
-        self._triggers: TriggerPlaces | None = None
+        self._triggers: IndexedTriggers | None = None
         with self._connections.one() as database:
             about = dict(database.execute("SELECT name, said FROM about").fetchall())
             layers = database.execute("SELECT layer, first, count FROM layers ORDER BY layer").fetchall()
@@ -165,7 +165,7 @@ class Index:
         for name in dict.fromkeys(TRIGGERS if name == WORDS else name for name in names):
             if name == TRIGGERS:
                 both = [name for name in (WORDS, TRIGGERS) if name in names]
-                yield TriggerFields(both, database, self._trigger_places(database))
+                yield TriggerFields(both, database, self._indexed_triggers(database))
             elif name == PATTERNS:
                 yield Patterns(database)
             elif name == ANNOTATIONS:
@@ -173,10 +173,10 @@ class Index:
             else:
                 yield Values(database, TOP if name == VALUES else BOTTOM)
 
-    def _trigger_places(self, database: sqlite3.Connection) -> TriggerPlaces:
+    def _indexed_triggers(self, database: sqlite3.Connection) -> IndexedTriggers:
         with self._lock:
             if self._triggers is None:
-                self._triggers = TriggerPlaces.read(database, self.atlas.vocabulary.raw, spaced=self._spaced)
+                self._triggers = IndexedTriggers.read(database, self.atlas.vocabulary.raw, spaced=self._spaced)
             return self._triggers
 
     def tokens_like(self, text: str, *, limit: int = 50) -> tuple[VocabularyToken, ...]:

@@ -21,7 +21,7 @@ _PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE p
 
 
 @dataclass(frozen=True)
-class TriggerPlaces:
+class IndexedTriggers:
     """`memory`, `rank` and `place` are per trigger, by rank and memory; `sentence`, `position` and `left` (tokens of
     the word behind the trigger token) per place.
     """
@@ -35,9 +35,9 @@ class TriggerPlaces:
     windows: Windows
 
     @staticmethod
-    def read(database: sqlite3.Connection, raw: Sequence[bytes], *, spaced: bool) -> "TriggerPlaces":
+    def read(database: sqlite3.Connection, raw: Sequence[bytes], *, spaced: bool) -> "IndexedTriggers":
         try:
-            return TriggerPlaces(**read_arrays(database), windows=Windows(raw, spaced=spaced))
+            return IndexedTriggers(**read_arrays(database), windows=Windows(raw, spaced=spaced))
         except TypeError as wrong:
             raise sqlite3.DatabaseError(f"arrays are missing: {wrong}") from None
 
@@ -55,7 +55,7 @@ class TriggerFields:
 
     names: Sequence[str]
     database: sqlite3.Connection
-    triggers: TriggerPlaces
+    triggers: IndexedTriggers
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
