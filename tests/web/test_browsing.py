@@ -107,7 +107,7 @@ def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
     assert "its top token gets 25.0\N{NO-BREAK SPACE}% (6.0 times chance), 3.00 nats above the mean token" in page
     assert "largest probability 50.0\N{NO-BREAK SPACE}% (12 times chance)" in page
     assert "At work" not in reader.get("/L0.M3").text  # it never fires
-    assert "Where it fires it promotes <span class=\"token\">·Paris</span>: the first token's score is 5.00" in page
+    assert 'Where it fires it promotes <span class="token">·Paris</span>: the first token\'s score is 5.00' in page
     assert "Where its coefficient is negative it has no clear token" in page
     assert "Where it fires" not in reader.get("/L0.M3").text
     value = reader.get("/L0.M0.json").json()["value"]
@@ -192,6 +192,16 @@ def test_a_search_finds_memories_and_marks_what_matched(tmp_path: Path) -> None:
     assert 'href="/L0.M0"' in page
     assert "1 hit" in page
     assert reader.get("/search.json?q=france&in=triggers&layers=1").json()["total"] == 0
+    shared = reader.get("/search.json?q=capital").json()["hits"]
+    assert [(hit["memory"], hit["firing"], len(hit["memories"])) for hit in shared] == [
+        ("L0.M0", 1, 1),
+        ("L0.M2", 2, 2),
+    ]
+    assert len({hit["sentence"] for hit in shared}) == 2
+    page = reader.get("/search?q=capital").text
+    assert "2 memories fire in it" in page
+    assert f'href="/{shared[1]["memories"][1]}"' in page
+    assert 'href="/search?q=capital&amp;in=triggers&amp;layers="' in page, "the counts lead to what they count"
     assert "Nothing found" in reader.get("/search?q=nonesuch").text
     both = reader.get("/search.json?q=paris&in=values,triggers").json()
     assert set(both["totals"]) == {"values", "triggers"}

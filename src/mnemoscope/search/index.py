@@ -30,7 +30,7 @@ from mnemoscope.search.fields import (  # fmt: skip
 from mnemoscope.search.matches import Match
 from mnemoscope.search.text import Part, parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
-from mnemoscope.search.trigger_words import TRIGGERS, WORDS, TriggerFields, IndexedTriggers
+from mnemoscope.search.trigger_words import TRIGGERS, WORDS, IndexedTriggers, TriggerFields
 
 MOST_HITS = 10_000
 Answer = TypeVar("Answer")
