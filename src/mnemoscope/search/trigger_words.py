@@ -65,7 +65,7 @@ class TriggerFields:
         ranked = pl.concat(rankings).unique("memory", keep="first", maintain_order=True)
         sentences = ranked.unique("sentence", keep="first", maintain_order=True)
         shown = sentences[page]
-        firing = self._list_firing(np.unique(np.concatenate(places)), within, ranked, shown["sentence"])
+        firing = self._list_firing(np.concatenate(places), within, ranked, shown["sentence"])
         windows = self.triggers.windows.read(self.database, shown.select("sentence", "position").rows())
         texts = [
             window.completed if name == WORDS else window.prefix
