@@ -42,11 +42,12 @@ ReadJudgements = Callable[[], pl.DataFrame | None]
 class Hit:
     """A sentence with triggers that match (fields words and triggers), or a memory that matches in another field.
 
-    `memories` are those with a matching trigger in the sentence, first the one that its place in the answer is due to,
-    `memory`. `count` is the number of its matching prefixes (distinct ones), tokens, patterns or judgements, `rank`
-    that of the best trigger or token. `score` orders the hits of a field: the number of matching prefixes, the summed
-    probability of the matching tokens (values), their summed scores under the negated value (bottom), the number of
-    triggers that the matching patterns explain (patterns), the number of matching judgements (annotations).
+    `firing` memories have a matching trigger in the sentence; `memories` are the first 100 of them, first the one that
+    its place in the answer is due to, `memory`. `count` is the number of its matching prefixes (distinct ones), tokens,
+    patterns or judgements, `rank` that of the best trigger or token. `score` orders the hits of a field: the number of
+    matching prefixes (in words, one with k > 1 tokens of the word to come counts 1 / k), the summed probability of the
+    matching tokens (values), their summed scores under the negated value (bottom), the number of triggers that the
+    matching patterns explain (patterns), the number of matching judgements (annotations).
     """
 
     memory: MemoryId
@@ -59,6 +60,7 @@ class Hit:
     """A short description of the match, such as `12 prefixes, best rank 0`."""
     memories: tuple[MemoryId, ...]
     sentence: int | None
+    firing: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Index:
     def _hit(self, match: Match) -> Hit:
         memories = tuple(map(self._numbering.id, match.memories))
         shown = (match.parts, float(match.score), match.count, match.rank, match.detail)
-        return Hit(memories[0], match.field, *shown, memories, match.sentence)
+        return Hit(memories[0], match.field, *shown, memories, match.sentence, match.firing)
 
     def _fields(
         self, names: Sequence[str], database: sqlite3.Connection, judgements: pl.DataFrame | None
@@ -188,8 +190,12 @@ class Index:
         return self._ask(lambda database: tokens.like(database, text, limit=limit))
 
     def token(self, token: str | int) -> tuple[VocabularyToken, ...]:
-        """The tokens with exactly this text or id, usually one. Raises SearchError if there is none."""
+        """The tokens with exactly this text or id, usually one; or `near`. Raises SearchError if there is none."""
         return self._ask(lambda database: tokens.exactly(database, token))
+
+    def near(self, text: str) -> tuple[VocabularyToken, ...]:
+        """The only other token that differs from this text in outer spaces, or else in case; usually none."""
+        return self._ask(lambda database: tokens.near(database, text))
 
     def promoting(
         self,

@@ -17,6 +17,7 @@ class Match:
     rank: int | None
     detail: str
     sentence: int | None = None
+    firing: int = 1
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[Vocabu
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
-    """The tokens with this text (plain or as shown), or with this id; for a text that none has, the only one that
-    differs in outer white space and case. Raises SearchError if there is none.
+    """The tokens with this text (plain or as shown), or with this id; for a text that none has, the `near` one.
+    Raises SearchError if there is none.
     """
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
@@ -76,21 +76,29 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
         return (VocabularyToken(*found[0]),)
     text = _check_text(token)
-    for column, value in _spellings(text):
-        rows = database.execute(
-            f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (value,)
-        )
-        tokens = tuple(VocabularyToken(*row) for row in rows)
-        if tokens and (column in ("text", "shown") or len(tokens) == 1):
-            return tokens
-    near = ", ".join(repr(found.shown) for found in like(database, text, limit=5))
-    raise SearchError(f"no token reads {token!r}" + (f"; there are {near}" if near else " or holds it"))
+    for column in ("text", "shown"):
+        if found := _reading(database, column, text):
+            return found
+    if found := near(database, text):
+        return found
+    others = ", ".join(repr(other.shown) for other in like(database, text, limit=5))
+    raise SearchError(f"no token reads {token!r}" + (f"; there are {others}" if others else " or holds it"))
 
 
-def _spellings(text: str) -> list[tuple[str, str]]:
-    """Columns and what to look for in them, the nearest first."""
+def near(database: sqlite3.Connection, text: str) -> tuple[VocabularyToken, ...]:
+    """The only other token that differs from this text in outer spaces, or else in case; usually none."""
     bare = text.strip()
-    return [("text", text), ("shown", text), *([("trim(text)", bare), ("folded", bare.casefold())] if bare else [])]
+    for column, value in (("trim(text)", bare), ("folded", bare.casefold())) if bare else ():
+        if len(others := [token for token in _reading(database, column, value) if token.text != text]) == 1:
+            return tuple(others)
+    return ()
+
+
+def _reading(database: sqlite3.Connection, column: str, value: str) -> tuple[VocabularyToken, ...]:
+    rows = database.execute(
+        f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (value,)
+    )
+    return tuple(VocabularyToken(*row) for row in rows)
 
 
 def _check_text(text: str) -> str:

@@ -16,6 +16,8 @@ from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
 
 WORDS, TRIGGERS = "words", "triggers"
+MOST_NAMES = 100
+"""Memories of a sentence that are named."""
 _EXPRESSIONS = {WORDS: "{{word}} : ({0.any}) AND ({0.every})", TRIGGERS: "{{context}} : ({0.every})"}
 _PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE place_text MATCH ? LIMIT ?)"
 
@@ -73,7 +75,8 @@ class TriggerFields:
         ]
         matches = [
             Match(
-                memories=list(dict.fromkeys([row["memory"], *firing[row["sentence"]]])),
+                memories=list(dict.fromkeys([row["memory"], *firing[row["sentence"]][1]]))[:MOST_NAMES],
+                firing=firing[row["sentence"]][0],
                 detail=f"{count_of(row['count'], 'prefix', 'prefixes')}, best rank {row['rank']}",
                 parts=parts,
                 **{name: row[name] for name in ("field", "score", "count", "rank", "sentence")},
@@ -95,8 +98,9 @@ class TriggerFields:
         own = self.triggers
         memories = own.memory[triggers]
         counts = np.bincount(memories)
-        weights = 1 / np.maximum(own.left[own.place[triggers]], 1)
-        scores = np.bincount(memories, weights).round(6) if name == WORDS else counts
+        scores = counts
+        if name == WORDS:
+            scores = np.bincount(memories, 1 / np.maximum(own.left[own.place[triggers]], 1)).round(6)
         best = np.empty(len(counts), np.int64)
         best[memories[::-1]] = triggers[::-1]  # each memory's first trigger is written last
         found = np.flatnonzero(counts)
@@ -109,11 +113,13 @@ class TriggerFields:
 
     def _list_firing(
         self, places: NDArray[Any], within: Ranges, ranked: pl.DataFrame, sentences: pl.Series
-    ) -> dict[int, list[int]]:
-        """The memories with a matching trigger in each sentence, as `ranked`."""
+    ) -> dict[int, tuple[int, list[int]]]:
+        """How many memories have a matching trigger in each sentence, and the first of them, as `ranked`."""
         own = self.triggers
         triggers = own.at(places[np.isin(own.sentence[places], sentences.to_numpy())], within)
         columns = {"sentence": own.sentence[own.place[triggers]], "memory": own.memory[triggers]}
         pairs = pl.DataFrame({name: column.astype(np.int64) for name, column in columns.items()}).unique()
         order = ranked.select("memory").with_row_index("order")
-        return dict(pairs.join(order, on="memory").sort("order").group_by("sentence").agg("memory").iter_rows())
+        memories = pairs.join(order, on="memory").sort("order").group_by("sentence")
+        named = memories.agg(pl.len(), pl.col("memory").head(MOST_NAMES))
+        return {sentence: (count, first) for sentence, count, first in named.iter_rows()}

@@ -108,8 +108,7 @@ def _rows(hits: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _describe(hit: "Hit") -> str:
-    others = len(hit.memories) - 1
-    return hit.detail + (f"; {others + 1:,} memories fire in it" if others else "")
+    return hit.detail + (f"; {hit.firing:,} memories fire in it" if hit.firing > 1 else "")
 
 
 def _mark_matches(parts: tuple[tuple[str, bool], ...]) -> str:
@@ -127,18 +126,21 @@ def _count_more(total: int, shown: int, page: dict[str, Any]) -> list[str]:
 
 
 def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *, as_json: bool) -> None:
-    total = index.count(token, kind=kind, layers=page["layers"])
-    tokens = index.token(token)
-    near = token not in (tokens[0].text, tokens[0].shown)
+    verb, place = _BY_TOKEN[kind]
+    tokens, total = index.token(token), index.count(token, kind=kind, layers=page["layers"])
+    why = "" if token in (tokens[0].text, tokens[0].shown) else "no token reads"
+    own: str | int = token
+    near = () if total or why else index.near(token)
+    if near and (more := index.count(near[0].id, kind=kind, layers=page["layers"])):
+        tokens, own, total, why = near, near[0].id, more, f"no memories {verb}"
     fires = kind == "fires"
-    hits = index.firing_on(token, **page) if fires else index.promoting(token, bottom=kind == "demotes", **page)
+    hits = index.firing_on(own, **page) if fires else index.promoting(own, bottom=kind == "demotes", **page)
     listed = _rows(hits)
     if as_json:
         named = [asdict(token) for token in tokens]
         found = {"total": total, "offset": page["offset"], "hits": listed}
-        emit({"search": kind, "tokens": named, "near": near, **found})
+        emit({"search": kind, "tokens": named, "near": bool(why), **found})
         return
-    verb, place = _BY_TOKEN[kind]
     rows: list[tuple[str, ...]] = []
     if fires:
         columns = ["memory", ">triggers", ">best rank"]
@@ -151,7 +153,7 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     verb = verb if total != 1 else verb.replace("fire", "fires") if fires else f"{verb}s"
     memories = "memory" if total == 1 else "memories"
     headline = f"{total:,} {memories} {verb} {tokens[0].shown}"
-    headline += f" (no token reads {token!r}; this is the only near one)" if near else ""
+    headline += f" ({why} {token!r}; this is the only near one)" if why else ""
     _print(headline, columns, rows, _count_more(total, len(listed), page))
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PAGE = 50
 LIKE = 8
-MOST_NAMES = 100
-"""Memories that fire in one sentence."""
 FIELDS = ("words", "triggers", "values", "patterns", "annotations", "bottom")
 USUAL = FIELDS[:-1]
 
@@ -52,8 +50,8 @@ def _hits(
         | {
             "field": hit.field,
             "sentence": hit.sentence,
-            "firing": len(hit.memories),
-            "memories": [str(memory) for memory in hit.memories[:MOST_NAMES]],
+            "firing": hit.firing,
+            "memories": [str(memory) for memory in hit.memories],
             "parts": [{"text": piece, "marked": marked} for piece, marked in hit.parts],
             **{name: getattr(hit, name) for name in ("score", "count", "rank", "detail")},
         }
