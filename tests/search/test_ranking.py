@@ -1,5 +1,6 @@
 """What comes first, read by eye: sentences of words, and memories whose triggers are chosen."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.store import write_sentences
+from mnemoscope.cli import main
 from mnemoscope.errors import AnnotationError, MemoryIdError, OptionError, SearchError
 from mnemoscope.search import Hit, Index, open_index
 from search.conftest import sealed, value_columns, write
@@ -28,7 +30,9 @@ SENTENCES = [
     [" a", " red", " house", " by", " the", " river"],
     [" \0", " \x02", "NUL", "\x03"],
 ]
-WORDS = sorted({word for sentence in SENTENCES for word in sentence}) + [f" more{index}" for index in range(20)]
+WORDS = (
+    sorted({word for sentence in SENTENCES for word in sentence}) + [f" more{index}" for index in range(20)] + ["end"]
+)
 TRIGGERS = {  # memory: (sentence, position), best first
     0: [(5, 2), (6, 2), (7, 5)],  # river, three times
     1: [(6, 2)],  # river once, and nothing else: still behind
@@ -176,6 +180,21 @@ def test_tokens_by_how_they_read(index: Index) -> None:
     assert [(str(row.memory), row.triggers) for row in index.firing_on(" river")] == [
         ("L0.M0", 3), ("L0.M1", 1), ("L0.M2", 1),
     ]  # fmt: skip
+
+
+def test_a_token_without_memories_stands_aside_for_the_only_near_one(
+    atlas: Path, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [token.text for token in index.near("end")] == [" end"]
+    assert [token.text for token in index.near(" end")] == ["end"]
+    assert index.near("More") == ()
+    assert index.firing_on("end") == ()
+    assert main(["search", str(atlas), "--fires-on", "end", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [token["text"] for token in found["tokens"]] == [" end"]
+    assert (found["total"], found["near"], found["hits"][0]["memory"]) == (1, True, "L0.M2")
+    assert main(["search", str(atlas), "--fires-on", "end"]) == 0
+    assert "1 memory fires on ·end (no memories fire on 'end'; this is the only near one)" in capsys.readouterr().out
 
 
 def test_white_space_is_a_token_that_can_be_named(tmp_path: Path) -> None:

@@ -95,16 +95,19 @@ class Patterns:
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         where, parameters = condition("memory", within)
         rows = self.database.execute(
-            "SELECT memory, sum(explained) AS explained, count(*) AS matches, min(pattern) AS best"
-            "  FROM pattern_text CROSS JOIN patterns ON patterns.pattern = pattern_text.rowid"
-            f" WHERE pattern_text MATCH ? AND {where} GROUP BY memory ORDER BY explained DESC, memory",
-            [query.every, *parameters],
+            "WITH found AS MATERIALIZED (SELECT memory, sum(explained) AS explained, count(*) AS matches,"
+            "  min(pattern) AS best FROM pattern_text CROSS JOIN patterns ON patterns.pattern = pattern_text.rowid"
+            f" WHERE pattern_text MATCH ? AND {where} GROUP BY memory)"
+            " SELECT memory, explained, matches, best, (SELECT count(*) FROM found) FROM found"
+            " ORDER BY explained DESC, memory LIMIT ?",
+            [query.every, *parameters, max(1, page.stop)],
         ).fetchall()
+        total = rows[0][-1] if rows else 0
         some = rows[page]
         columns = "kind, description, explained"
-        patterns = rows_by_key(self.database, "patterns", "pattern", columns, [best for *_, best in some])
-        ranked = [(memory, explained, count, patterns[best]) for memory, explained, count, best in some]
-        return Matches(_show_descriptions(PATTERNS, ranked, query), len(rows), {PATTERNS: len(rows)})
+        patterns = rows_by_key(self.database, "patterns", "pattern", columns, [best for *_, best, _ in some])
+        ranked = [(memory, explained, count, patterns[best]) for memory, explained, count, best, _ in some]
+        return Matches(_show_descriptions(PATTERNS, ranked, query), total, {PATTERNS: total})
 
 
 class Annotations:

@@ -18,7 +18,6 @@ from mnemoscope.search.windows import Windows
 WORDS, TRIGGERS = "words", "triggers"
 MOST_NAMES = 100
 """Memories of a sentence that are named."""
-_EXPRESSIONS = {WORDS: "{{word}} : ({0.any}) AND ({0.every})", TRIGGERS: "{{context}} : ({0.every})"}
 _PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE place_text MATCH ? LIMIT ?)"
 
 
@@ -61,7 +60,7 @@ class TriggerFields:
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         """One match for each sentence: the best trigger of the best memory whose best trigger lies in it."""
-        places = [self._find_places(_EXPRESSIONS[name].format(query)) for name in self.names]
+        places = [self._find_places(name, query) for name in self.names]
         each = zip(self.names, places, strict=True)
         rankings = [self._rank(name, self.triggers.at(own, within)) for name, own in each]
         ranked = pl.concat(rankings).unique("memory", keep="first", maintain_order=True)
@@ -86,7 +85,11 @@ class TriggerFields:
         totals = {name: ranking.height for name, ranking in zip(self.names, rankings, strict=True)}
         return Matches(matches, sentences.height, totals, exact=all(len(own) < MOST_ROWS for own in places))
 
-    def _find_places(self, expression: str) -> NDArray[Any]:
+    def _find_places(self, name: str, query: Query) -> NDArray[Any]:
+        expression = f"{{context}} : ({query.every})"
+        if name == WORDS:
+            others = f" AND ({query.every})" if len(query.terms) > 1 else ""
+            expression = f"{{word}} : ({query.any}){others}"
         ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
         return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)
 
