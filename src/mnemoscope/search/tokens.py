@@ -71,10 +71,10 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
     """
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
-        if not 0 <= token < 1 << 31 or not (found := database.execute(own, (token,)).fetchall()):
+        if not 0 <= token < 1 << 31 or not (rows := database.execute(own, (token,)).fetchall()):
             last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
-        return (VocabularyToken(*found[0]),)
+        return (VocabularyToken(*rows[0]),)
     text = _check_text(token)
     for column in ("text", "shown"):
         if found := _reading(database, column, text):
