@@ -1,4 +1,7 @@
-"""Searches triggers, by the word at the trigger and by the prefix. A sentence is one match, whatever fires in it."""
+"""Searches triggers, by the word at the trigger and by the prefix. A sentence is one match, whatever fires in it.
+
+Without polars, whose threads a forked process lacks.
+"""
 
 import sqlite3
 from collections.abc import Sequence
@@ -6,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from mnemoscope.search.arrays import read_arrays
@@ -18,6 +20,8 @@ from mnemoscope.search.windows import Windows
 WORDS, TRIGGERS = "words", "triggers"
 MOST_NAMES = 100
 """Memories of a sentence that are named."""
+_NUMBERS = ("field", "memory", "count", "rank", "sentence", "position")
+_RANKED = np.dtype([("score", np.float64), *((name, np.int64) for name in _NUMBERS)])
 _PLACES = "SELECT group_concat(rowid) FROM (SELECT rowid FROM place_text WHERE place_text MATCH ? LIMIT ?)"
 
 
@@ -63,27 +67,24 @@ class TriggerFields:
         places = [self._find_places(name, query) for name in self.names]
         each = zip(self.names, places, strict=True)
         rankings = [self._rank(name, self.triggers.at(own, within)) for name, own in each]
-        ranked = pl.concat(rankings).unique("memory", keep="first", maintain_order=True)
-        sentences = ranked.unique("sentence", keep="first", maintain_order=True)
+        ranked = _keep_first(np.concatenate(rankings), "memory")
+        sentences = _keep_first(ranked, "sentence")
         shown = sentences[page]
         firing = self._list_firing(np.concatenate(places), within, ranked, shown["sentence"])
-        windows = self.triggers.windows.read(self.database, shown.select("sentence", "position").rows())
-        texts = [
-            window.completed if name == WORDS else window.prefix
-            for window, name in zip(windows, shown["field"], strict=True)
-        ]
-        matches = [
-            Match(
-                memories=list(dict.fromkeys([row["memory"], *firing[row["sentence"]][1]]))[:MOST_NAMES],
-                firing=firing[row["sentence"]][0],
-                detail=f"{count_of(row['count'], 'prefix', 'prefixes')}, best rank {row['rank']}",
-                parts=parts,
-                **{name: row[name] for name in ("field", "score", "count", "rank", "sentence")},
-            )
-            for row, parts in zip(shown.iter_rows(named=True), highlight(texts, query), strict=True)
-        ]
-        totals = {name: ranking.height for name, ranking in zip(self.names, rankings, strict=True)}
-        return Matches(matches, sentences.height, totals, exact=all(len(own) < MOST_ROWS for own in places))
+        windows = self.triggers.windows.read(self.database, shown[["sentence", "position"]].tolist())
+        names = [self.names[at] for at in shown["field"].tolist()]
+        texts = [w.completed if name == WORDS else w.prefix for w, name in zip(windows, names, strict=True)]
+        rows = shown[["memory", "score", "count", "rank", "sentence"]].tolist()
+        matches = []
+        for name, parts, (memory, score, count, rank, sentence) in zip(
+            names, highlight(texts, query), rows, strict=True
+        ):
+            number, memories = firing[sentence]
+            named = list(dict.fromkeys([memory, *memories]))[:MOST_NAMES]
+            detail = f"{count_of(count, 'prefix', 'prefixes')}, best rank {rank}"
+            matches.append(Match(named, name, parts, score, count, rank, detail, sentence, number))
+        totals = {name: len(ranking) for name, ranking in zip(self.names, rankings, strict=True)}
+        return Matches(matches, len(sentences), totals, exact=all(len(own) < MOST_ROWS for own in places))
 
     def _find_places(self, name: str, query: Query) -> NDArray[Any]:
         expression = f"{{context}} : ({query.every})"
@@ -93,7 +94,7 @@ class TriggerFields:
         ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
         return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)
 
-    def _rank(self, name: str, triggers: NDArray[Any]) -> pl.DataFrame:
+    def _rank(self, name: str, triggers: NDArray[Any]) -> NDArray[Any]:
         """The memories by the number of matching triggers, then by the best one, with its place. At a trigger before
         the last but one token of its word, the word is one of several that begin so: with k tokens to come it counts
         1 / k.
@@ -109,20 +110,29 @@ class TriggerFields:
         found = np.flatnonzero(counts)
         found = found[np.lexsort((best[found], -scores[found]))]
         place = own.place[best[found]]
-        numbers = {"memory": found, "count": counts[found], "rank": own.rank[best[found]]}
-        numbers |= {"sentence": own.sentence[place], "position": own.position[place]}
-        columns = {column: each.astype(np.int64) for column, each in numbers.items()}
-        return pl.DataFrame({**columns, "score": scores[found].astype(np.float64)}).with_columns(field=pl.lit(name))
+        ranked = np.empty(len(found), _RANKED)
+        ranked["field"], ranked["memory"] = self.names.index(name), found
+        ranked["score"], ranked["count"], ranked["rank"] = scores[found], counts[found], own.rank[best[found]]
+        ranked["sentence"], ranked["position"] = own.sentence[place], own.position[place]
+        return ranked
 
     def _list_firing(
-        self, places: NDArray[Any], within: Ranges, ranked: pl.DataFrame, sentences: pl.Series
+        self, places: NDArray[Any], within: Ranges, ranked: NDArray[Any], sentences: NDArray[Any]
     ) -> dict[int, tuple[int, list[int]]]:
         """How many memories have a matching trigger in each sentence, and the first of them, as `ranked`."""
-        own = self.triggers
-        triggers = own.at(places[np.isin(own.sentence[places], sentences.to_numpy())], within)
-        columns = {"sentence": own.sentence[own.place[triggers]], "memory": own.memory[triggers]}
-        pairs = pl.DataFrame({name: column.astype(np.int64) for name, column in columns.items()}).unique()
-        order = ranked.select("memory").with_row_index("order")
-        memories = pairs.join(order, on="memory").sort("order").group_by("sentence")
-        named = memories.agg(pl.len(), pl.col("memory").head(MOST_NAMES))
-        return {sentence: (count, first) for sentence, count, first in named.iter_rows()}
+        own, sentences = self.triggers, np.sort(sentences)
+        triggers = own.at(places[np.isin(own.sentence[places], sentences)], within)
+        order = np.zeros(int(ranked["memory"].max(initial=0)) + 1, np.int64)
+        order[ranked["memory"]] = np.arange(len(ranked))
+        which = np.searchsorted(sentences, own.sentence[own.place[triggers]])
+        pairs = np.unique(which << 32 | order[own.memory[triggers]])
+        ends = np.searchsorted(pairs, np.arange(len(sentences) + 1) << 32).tolist()
+        memories = ranked["memory"][pairs & 0xFFFFFFFF]
+        each = zip(sentences.tolist(), ends, ends[1:], strict=False)
+        return {one: (end - begin, memories[begin : min(end, begin + MOST_NAMES)].tolist()) for one, begin, end in each}
+
+
+def _keep_first(rows: NDArray[Any], column: str) -> NDArray[Any]:
+    """The rows whose value in the column no row before them has."""
+    _, first = np.unique(rows[column], return_index=True)
+    return rows[np.sort(first)]
