@@ -41,8 +41,10 @@ class IndexedTriggers:
 
     @staticmethod
     def read(database: sqlite3.Connection, raw: Sequence[bytes], *, spaced: bool) -> "IndexedTriggers":
+        arrays = read_arrays(database)
+        arrays |= {name: arrays[name].astype(np.intp) for name in ("memory", "place") if name in arrays}  # fast indices
         try:
-            return IndexedTriggers(**read_arrays(database), windows=Windows(raw, spaced=spaced))
+            return IndexedTriggers(**arrays, windows=Windows(raw, spaced=spaced))
         except TypeError as wrong:
             raise sqlite3.DatabaseError(f"arrays are missing: {wrong}") from None
 
