@@ -83,7 +83,9 @@ def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():
-                return getattr(import_module(f"mnemoscope.{room}"), name)
+                found = getattr(import_module(f"mnemoscope.{room}"), name)
+            import_module("mnemoscope.foundation.options.parameters").add_args(found)
+            return found
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

@@ -27,6 +27,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
     return Atlas(directory, *read_sealed(directory))
 
 
+@explain
 class Atlas(Tables):
     """One atlas: `atlas["L10.M222"]` is a memory, `atlas[10]` a layer, `atlas.table("triggers", layer=10)` a table.
 
@@ -176,8 +178,8 @@ class Atlas(Tables):
         except (TypeError, ValueError):
             some = self.name(self.layers[0], 0)
             raise MemoryIdError(
-                f"{key!r} is not the name of a memory; write atlas[{str(some)!r}], or as numbers atlas[{some.layer}, 0]"
-                f" (and atlas[{some.layer}] for a layer)"
+                f"{key!r} is not the name of a memory; write atlas[{str(some)!r}], as text, or atlas[{some.layer}, 0]"
+                f" by its number (atlas[{some.layer}] is a layer)"
             ) from None
         if number is None:
             return of
@@ -193,41 +195,28 @@ class Atlas(Tables):
         k: int | None = 5,
         sign: int | None = None,
     ) -> pl.DataFrame:
-        """The best triggers of many memories, with the texts of `Memory.triggers`, after `layer`, `memory` (its number)
-        and `name`; in the order of the memories given, positive ones first.
-
-        Args:
-            memories: Their names; None: all, or all of a layer.
-            layer: The layer, in place of names.
-            k: How many of each memory and sign; None: all.
-            sign: 1 or -1; None: both.
+        """The best triggers of some memories (None: all, or all of one `layer`), in that order, positive ones first:
+        `name`, `layer`, and the columns of `Memory.triggers`, `memory` the number. Raises MemoryIdError, OptionError.
         """
         if memories is not None and layer is not None:
             raise OptionError(f"name memories, or one layer ({layer}), not both")
         if k is not None and k < 1:
             raise OptionError(f"k={k} asks for no trigger; take 1 or more, or None for all")
-        wanted: dict[int, list[int] | None] = dict.fromkeys(self.layers if layer is None else (layer,))
-        order: list[tuple[int, int]] = []
+        wanted: dict[int, list[int] | None] = dict.fromkeys(self.layers if layer is None else (self[layer].number,))
+        order: dict[str, None] = {}
         if memories is not None:
             given = [memories] if isinstance(memories, str | MemoryId) else memories
-            found = [each if isinstance(each, Memory) else self[each] for each in given]
-            order = [(each.id.layer, self.number(each.id)) for each in found]
-            wanted = {of: [number for own, number in order if own == of] for of, _ in order} or {self.layers[0]: []}
+            ids = [each.id if isinstance(each, Memory) else self[each].id for each in given]
+            order = dict.fromkeys(map(str, ids))
+            wanted = {of: [self.number(id) for id in ids if id.layer == of] for of in {id.layer: None for id in ids}}
         frames = []
-        for of, numbers in wanted.items():
-            self.memories(of)
-            if numbers is None:
-                rows = self.table("triggers", layer=of)
-            else:
-                rows = self.rows_where("triggers", of, column="memory", ids=numbers)
-            rows = _of_sign(rows if k is None else rows.filter(pl.col("rank") < k), sign)
-            names = [str(self.name(of, number)) for number in rows["memory"]]
-            own = rows.drop("expert", strict=False).with_columns(pl.lit(of, pl.Int16).alias("layer"))
-            frames.append(own.select("layer", "memory", _strings("name", names), pl.exclude("layer", "memory", "name")))
+        for of, numbers in (wanted or {self.layers[0]: []}).items():
+            rows = self.best_triggers(of, k, memories=numbers, sign=sign).drop("expert", strict=False)
+            names = _strings("name", [str(self.name(of, number)) for number in rows["memory"]])
+            frames.append(rows.select(names, pl.lit(of, pl.Int16).alias("layer"), pl.all()))
         rows = pl.concat(frames)
         if order:
-            places = pl.DataFrame(order, schema={"layer": pl.Int16, "memory": rows.schema["memory"]}, orient="row")
-            rows = places.unique(maintain_order=True).join(rows, on=["layer", "memory"], maintain_order="left_right")
+            rows = pl.DataFrame({"name": list(order)}).join(rows, on="name", maintain_order="left_right")
         return _with_texts_of(self, rows)
 
     @property
@@ -246,15 +235,16 @@ class Atlas(Tables):
         *,
         memories: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
+        sign: int | None = 1,
     ) -> pl.DataFrame:
-        """The best positive triggers as stored, `count` per memory (None: all); fewer columns are read faster."""
+        """The best triggers as stored, `count` per memory and sign (None: all); fewer columns are read faster."""
         chosen = ("memory", "sign") if count is None else ("memory", "sign", "rank")
         read = None if columns is None else list(dict.fromkeys((*columns, *chosen)))
         if memories is None:
             rows = self.table("triggers", layer=layer, columns=read)
         else:
             rows = self.rows_where("triggers", layer, column="memory", ids=memories, columns=read)
-        rows = rows.filter(pl.col("sign") == 1)
+        rows = _of_sign(rows, sign)
         rows = rows if count is None else rows.filter(pl.col("rank") < count)
         return rows if columns is None else rows.select(columns)
 
@@ -268,6 +258,7 @@ class Atlas(Tables):
         return self.vocabulary.each_text(ids)
 
 
+@explain
 class Layer:
     """One mined layer: `layer[17]` is a memory, `len` and iteration are over its memories."""
 
@@ -292,9 +283,6 @@ class Layer:
         """A table's rows of this layer; without a name one row for each memory: its `name`, `fires` (the share of
         prefixes with a positive coefficient), `mean` and `max` coefficient, and, but in a part, `value_norm` and
         `top_text`, the token that its value promotes most.
-
-        Args:
-            name: A table of one file per layer, such as `triggers` or `values`.
         """
         atlas, layer = self._atlas, self.number
         if name is not None:
@@ -328,6 +316,7 @@ class Layer:
         return f"<p>{escape(repr(self))}</p>{self.table()._repr_html_()}"
 
 
+@explain
 class Memory:
     """The pair (key, value) that `id` names, with what mining found about it."""
 
@@ -435,6 +424,7 @@ class Memory:
         return frames
 
     def top_token(self) -> int:
+        """The id of the token that the value promotes most."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:

@@ -130,6 +130,7 @@ class Attribution(Result):
         )  # fmt: skip
 
     def title(self) -> str:
+        """What was asked, in words."""
         return f"{show_token(self.target.text)} over {self._other()} after {fit(show_token(self.prompt), 60)}"
 
     def _other(self) -> str:

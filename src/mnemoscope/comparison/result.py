@@ -58,11 +58,8 @@ class AtlasComparison(Result):
         return f"<p>{escape(repr(self))}</p>{self.layers._repr_html_()}"
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Writes the document into the first atlas, as `comparisons/NAMES.json`, where the page and the report show it.
-        Raises AtlasBusy, StoreFailed.
-
-        Args:
-            path: A file in its place, which `open_result` reads again.
+        """Writes the document into the first atlas, as `comparisons/NAMES.json`, where the page and the report show it;
+        or to `path`, which `open_result` reads again. Raises AtlasBusy, StoreFailed.
         """
         if path is not None:
             return super().save(path)

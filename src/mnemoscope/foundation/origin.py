@@ -16,6 +16,7 @@ import polars as pl
 
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import json_safe
+from mnemoscope.foundation.options.parameters import explain
 
 
 def package_version() -> str:
@@ -35,19 +36,19 @@ def made_by(
     return {"model": model, "atlas": atlas, "package": package_version(), "options": dict(options), "seed": seed}
 
 
+@explain
 class Result:
     """A result, which is a dataclass with `made_by`, that `save` writes and `mnemoscope.open_result` reads."""
+
+    def __init_subclass__(cls) -> None:
+        explain(cls)
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the document as JSON, for `open_result` too. Raises StoreFailed.
-
-        Args:
-            path: The file.
-        """
+        """Writes the document as JSON, for `open_result` too. Raises StoreFailed."""
         saved = {"kind": type(self).__name__, "fields": _plain(self)}
         write_json(Path(path), json_safe({**self.to_dict(), "saved": saved}))
         return Path(path)

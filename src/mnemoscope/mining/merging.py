@@ -43,18 +43,8 @@ def merge(
     force: bool = False,
     progress: bool | Progress = True,
 ) -> Atlas:
-    """Merges the parts of one plan into an atlas. Model options are those of `load_model`; omitted ones are as in the
-    plan.
-
-    Args:
-        out: The folder of the new atlas.
-        parts: The folders of all parts.
-        model: The plan's model, if it has moved.
-        accept_versions: As for `mine`.
-        allow_mixed_devices: Parts may come from processors or cards of different names; the manifest then says that the
-            atlas is equal to tolerance.
-        force: Replaces a finished atlas, and one begun with another plan.
-        progress: As for `mine`.
+    """Merges the `parts` of one plan into the atlas `out`. `model` is needed if the plan's model has moved; omitted
+    options of the model are as in the plan.
 
     Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
     AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces it), Interrupted.

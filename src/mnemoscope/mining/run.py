@@ -54,13 +54,8 @@ def mine(
 
     Raises AtlasExists for a folder that is finished with another model, text or option (`force` mines it again) or
     holds something else, PlanDiffers for one begun with another plan, AtlasBusy, Interrupted (Ctrl-C, everything
-    saved), and what models, corpora and the disk raise.
-
-    Args:
-        model: A LanguageModel, whose dtype and device then count, or what `load_model` takes.
-        corpus: `builtin:pydocs`, a .txt, .jsonl or .parquet file, a glob of them, or `hub:DATASET`.
-        out: The atlas's folder.
-        progress: True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.
+    saved), and what models, corpora and the disk raise. `model` is a LanguageModel, whose dtype and device then count,
+    or what `load_model` takes.
     """
     with report_to(progress) as report:
         return open_atlas(run_mining(model, corpus, Path(out), options, progress=report))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
@@ -46,6 +47,7 @@ def _reach(tensor: Tensor) -> NoReturn:
 
 
 @final
+@explain
 class LanguageModel:
     """One language model, proved readable.
 
@@ -362,10 +364,6 @@ class LanguageModel:
         """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
         experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
         tokens), `token` (its text) and `coefficient`. Raises PromptError, and MemoryIdError for a layer.
-
-        Args:
-            prompt: Plain text, read as mining reads a sentence.
-            layers: The layers; None: all.
         """
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
         chosen = range(self.sizes.layers) if layers is None else list(layers)
