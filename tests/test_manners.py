@@ -1,4 +1,4 @@
-"""What a notebook leans on: an atlas as a path and an index, many triggers in one frame, coefficients of a prompt, the bar."""
+"""What a notebook leans on: mining again, an atlas as path and index, triggers and coefficients as frames, the bar."""
 
 import io
 import os
@@ -70,7 +70,7 @@ def test_a_finished_atlas_of_the_same_plan_is_returned_unread(
     forwards.clear()
     said: list[tuple[str, str]] = []
     again = ms.mine(
-        model, text, out=tmp_path / "atlas", progress=lambda stage, done, total, note: said.append((stage, note)), **OPTIONS
+        model, text, out=tmp_path / "atlas", progress=lambda *report: said.append((report[0], report[3])), **OPTIONS
     )
     assert isinstance(again, ms.Atlas)
     assert again.manifest_hash == made.manifest_hash
@@ -101,9 +101,12 @@ def test_what_has_changed_is_named_with_force(change: str, text: Path, tmp_path:
     else:
         options["part"] = "1/2"
     named = {
-        "text": "corpus fingerprint was", "repeated": "the text's duplicates changed", "part": r"part was None, now \(1, 2\)",
-        "weights": "model fingerprint was", "option": "triggers was 50, now 3",
-    }  # fmt: skip
+        "text": "corpus fingerprint was",
+        "repeated": "the text's duplicates changed",
+        "weights": "model fingerprint was",
+        "option": "triggers was 50, now 3",
+        "part": r"part was None, now \(1, 2\)",
+    }
     refusal = rf"is finished already; choose another folder, or force=True to mine it again, .*{named[change]}"
     with pytest.raises(AtlasExists, match=refusal) as caught:
         ms.mine(model, own, out=tmp_path / "atlas", **options)
@@ -124,6 +127,12 @@ def test_a_finished_part_is_returned_and_opened(text: Path, tmp_path: Path) -> N
 # --- an atlas is a path and an index -----------------------------------------------------------------------------
 
 
+def test_a_table_made_later_is_seen_by_the_atlas_it_was_made_in(atlas: ms.Atlas) -> None:
+    assert not atlas.has("width")
+    ms.extend(atlas, tables=["width"])
+    assert atlas.table("width").height
+
+
 def test_an_atlas_is_its_path(atlas: ms.Atlas) -> None:
     assert isinstance(atlas, os.PathLike)
     assert os.fspath(atlas) == str(atlas) == str(atlas.path)
@@ -132,14 +141,17 @@ def test_an_atlas_is_its_path(atlas: ms.Atlas) -> None:
     assert ms.verify(atlas) == []
 
 
-@pytest.mark.parametrize("key", ["L1.M4", (1, 4), "L1N4", "L1.N4", "1.4", ms.MemoryId(1, 4), (np.int64(1), np.int32(4))])
+@pytest.mark.parametrize(
+    "key", ["L1.M4", (1, 4), "L1N4", "L1.N4", "1.4", ms.MemoryId(1, 4), (np.int64(1), np.int32(4))]
+)
 def test_every_way_to_name_a_memory(key: Any, atlas: ms.Atlas) -> None:
     assert str(atlas[key].id) == "L1.M4"
     assert key in atlas
 
 
 @pytest.mark.parametrize(
-    "key", ["L1", "L1.M", "L9.M0", "9.0", (1, 6), (1, -1), (0, 1, 2), (), None, 1.5, b"L0.M0", -1, 3, ("a", 0), slice("a")]
+    "key",
+    ["L1", "L1.M", "L9.M0", "9.0", (1, 6), (1, -1), (0, 1, 2), (), None, 1.5, b"L0.M0", -1, 3, ("a", 0), slice("a")],
 )
 def test_what_names_nothing(key: Any, atlas: ms.Atlas) -> None:
     with pytest.raises(MemoryIdError) as caught:
@@ -252,7 +264,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("terminal", "progress", "drawn"), [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    ("terminal", "progress", "drawn"), [(True, True, True), (True, False, False), (False, True, False)]
+)
 def test_a_bar_in_a_terminal_unless_it_is_not_wanted(
     terminal: bool, progress: bool, drawn: bool, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

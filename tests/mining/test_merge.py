@@ -46,7 +46,7 @@ def test_merged_parts_are_byte_identical_to_one_run(
     of: int, model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
     made = parts(of)
-    before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
+    before = [{p: p.read_bytes() for p in part.path.rglob("*") if p.is_file()} for part in made]
     for part in made:
         assert verify(part) == []
         assert open_atlas(part).manifest["part"]["of"] == of
@@ -54,7 +54,7 @@ def test_merged_parts_are_byte_identical_to_one_run(
     assert tables_of(out) == tables_of(whole_atlas)
     assert verify(out) == []
     assert open_atlas(out).manifest == open_atlas(whole_atlas).manifest
-    assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
+    assert before == [{p: p.read_bytes() for p in part.path.rglob("*") if p.is_file()} for part in made]
     assert not (out / "state").exists()
     assert not (out / "unfinished.json").exists()
 

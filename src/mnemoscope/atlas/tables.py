@@ -53,6 +53,11 @@ class Tables:
         later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
 
+    def forget(self) -> None:
+        """Forgets what tables there are, for those made since."""
+        self._footers.clear()
+        vars(self).pop("hashes", None)
+
     def has(self, table: str, *, layer: int | None = None) -> bool:
         """Whether the table exists, of every mined layer if it has one file each and no `layer` is named; raises
         OptionError for an impossible one.

@@ -148,6 +148,7 @@ def hold_atlas(atlas: Atlas) -> Iterator[None]:
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
     """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
     record_hashes(atlas, SIDE, paths)
+    atlas.forget()
     if (context.work / "text").is_dir():
         return
     for saved in (*context.work.glob("*.safetensors"), *context.work.glob("*.json")):

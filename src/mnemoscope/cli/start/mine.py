@@ -165,4 +165,4 @@ def merge(
             out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
             force=force, progress=progress, **opening.keywords(),
         )  # fmt: skip
-    summarise(made.path, json=json)
+    summarise(Path(made), json=json)
