@@ -68,7 +68,7 @@ def atlases(
     whole, bare = map(str, models)
 
     def make(name: str, model: str, corpus: Path, **options: Any) -> Path:
-        return mine(model, corpus, out=place / name, validation=corpus, **OPTIONS, **options)
+        return mine(model, corpus, out=place / name, validation=corpus, **OPTIONS, **options).path
 
     return {
         "text": make("text", whole, place / "a.txt", split="line"),
@@ -79,8 +79,8 @@ def atlases(
 
 def differing(one: Path, other: Path) -> set[tuple[str, str]]:
     """The tables and columns in which two atlases differ."""
-    names = {path.relative_to(one) for path in one.path.rglob("*.parquet")}
-    assert names == {path.relative_to(other) for path in other.path.rglob("*.parquet")}
+    names = {path.relative_to(one) for path in Path(one).rglob("*.parquet")}
+    assert names == {path.relative_to(other) for path in Path(other).rglob("*.parquet")}
     found = set()
     for name in names:
         a, b = pl.read_parquet(one / name), pl.read_parquet(other / name)
@@ -194,7 +194,7 @@ def strip_texts(value: Any) -> Any:
 
 @pytest.mark.full
 def test_parts_of_ids_are_merged_with_the_plan_s_model(atlases: dict[str, Path], models: Any, tmp_path: Path) -> None:
-    corpus = atlases["bare"].path.parent / "a.parquet"
+    corpus = atlases["bare"].parent / "a.parquet"
     parts = [
         mine(str(models[1]), corpus, out=tmp_path / f"p{n}", validation=corpus, ids_field="ids", part=(n, 2), **OPTIONS)
         for n in (1, 2)
@@ -317,7 +317,7 @@ def test_another_field_is_another_plan(models: Any, tmp_path: Path, monkeypatch:
 
 def test_the_cost_of_ids_is_estimated(atlases: dict[str, Path], models: Any, texts: Any) -> None:
     model = load_model(str(models[1]), tokenizer="ids")
-    cost = estimate(model, atlases["bare"].path.parent / "a.parquet", ids_field="ids")
+    cost = estimate(model, atlases["bare"].parent / "a.parquet", ids_field="ids")
     assert cost.exact
     assert 0 < cost.mined_tokens <= sum(map(len, texts[1]))
 
@@ -326,7 +326,7 @@ def test_the_cost_of_ids_is_estimated(atlases: dict[str, Path], models: Any, tex
 def test_the_commands_take_a_folder_without_tokenizer(
     atlases: dict[str, Path], models: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus, bare = str(atlases["bare"].path.parent / "a.parquet"), str(models[1])
+    corpus, bare = str(atlases["bare"].parent / "a.parquet"), str(models[1])
     assert main(["inspect", bare, "--corpus", corpus, "--ids-field", "ids"]) == 0
     assert main(["inspect", bare]) == 2
     assert "or mine token ids (--ids-field, or --tokenizer ids)" in capsys.readouterr().err

@@ -26,14 +26,14 @@ def whole_atlas(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) 
     """The odd text in one run."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "odd.txt").write_text(odd_text())
-    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS)
+    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS).path
 
 
 @pytest.fixture
 def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Parts:
     def make(of: int, *, only: tuple[int, ...] | None = None, name: str = "part", **changes: Any) -> list[Path]:
         return [
-            mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes})
+            mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes}).path
             for i in only or range(1, of + 1)
         ]
 
@@ -46,7 +46,7 @@ def test_merged_parts_are_byte_identical_to_one_run(
     of: int, model: LanguageModel, whole_atlas: Path, tmp_path: Path, parts: Parts
 ) -> None:
     made = parts(of)
-    before = [{p: p.read_bytes() for p in part.path.rglob("*") if p.is_file()} for part in made]
+    before = [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
     for part in made:
         assert verify(part) == []
         assert open_atlas(part).manifest["part"]["of"] == of
@@ -54,7 +54,7 @@ def test_merged_parts_are_byte_identical_to_one_run(
     assert tables_of(out) == tables_of(whole_atlas)
     assert verify(out) == []
     assert open_atlas(out).manifest == open_atlas(whole_atlas).manifest
-    assert before == [{p: p.read_bytes() for p in part.path.rglob("*") if p.is_file()} for part in made]
+    assert before == [{p: p.read_bytes() for p in part.rglob("*") if p.is_file()} for part in made]
     assert not (out / "state").exists()
     assert not (out / "unfinished.json").exists()
 
