@@ -154,16 +154,15 @@ def is_finished(context: RunContext, beginning: RunInputs, options: MiningOption
         plan = plan.with_versions_of(mined)
     part = None if manifest.part is None else (manifest.part.index, manifest.part.of)
     said, advice = plan.difference(mined) or ("", "the old options")
-    if not said and part != options.share:
-        said = f"part was {part}, now {options.share}"
-    kept = (context.work / "text").is_dir()
+    if part != options.share:
+        said = said or f"part was {part}, now {options.share}"
+    kept, was = (context.work / "text").is_dir(), manifest.corpus.counts
     try:
         if not said:
             copy = _prepare(context, beginning, plan)
-            said, _ = _with_texts(plan, copy, {"plan": mined}).difference(mined) or ("", "")
-            counts = {name: count for name, count in copy.counts.items() if isinstance(count, int)}
-            differing = [name for name, count in counts.items() if manifest.corpus.counts.get(name) != count]
-            said = said or ", ".join(f"the text's {name.replace('_', ' ')} changed" for name in differing)
+            changed = [name for name, now in copy.counts.items() if isinstance(now, int) and now != was.get(name)]
+            repeats = ", ".join(f"the text's {name.replace('_', ' ')} changed" for name in changed)
+            said, _ = _with_texts(plan, copy, {"plan": mined}).difference(mined) or (repeats, "")
     finally:
         if not kept:
             remove_work(directory)
