@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mnemoscope as ms
-from mnemoscope.atlas.read import Layer, Memory
+from mnemoscope.atlas.read import AtlasLayer, Memory
 from mnemoscope.attribution import (
     Attribution,
     PromptsAttribution,
@@ -21,7 +21,7 @@ from mnemoscope.tracing import Comparison, Trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 CLASSES = (
-    ms.Atlas, Layer, Memory, ms.MemoryId, ms.LanguageModel, Trace, Comparison, Attribution, PromptsAttribution,
+    ms.Atlas, AtlasLayer, Memory, ms.MemoryId, ms.LanguageModel, Trace, Comparison, Attribution, PromptsAttribution,
     RunDifference, PromptsDifference, AtlasComparison, Audit,
 )  # fmt: skip
 
@@ -56,4 +56,4 @@ def test_what_they_return_does_too(kind: type) -> None:
 
 def test_functions_and_classes_are_looked_at() -> None:
     assert {"mine", "chart", "names", "trace"} <= functions().keys()
-    assert {"Atlas.triggers", "Layer.table", "Memory.triggers", "LanguageModel.coefficients"} <= methods().keys()
+    assert {"Atlas.triggers", "AtlasLayer.table", "Memory.triggers", "LanguageModel.coefficients"} <= methods().keys()

@@ -154,9 +154,9 @@ class Atlas(Tables):
     @overload
     def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...
     @overload
-    def __getitem__(self, key: int) -> "Layer": ...
+    def __getitem__(self, key: int) -> "AtlasLayer": ...
     @overload
-    def __getitem__(self, key: slice) -> "tuple[Layer, ...]": ...
+    def __getitem__(self, key: slice) -> "tuple[AtlasLayer, ...]": ...
     def __getitem__(self, key: Any) -> Any:
         """A memory: `atlas["L3.M17"]`, `atlas["L3N17"]`, `atlas["3.17"]`, `atlas[3, 17]`; a layer: `atlas[3]`; the
         mined ones of some layers: `atlas[3:5]`. A number counts the memories of experts through: `atlas[3, 17]` may be
@@ -171,9 +171,11 @@ class Atlas(Tables):
             key = int(numbered[1] or numbered[2]), int(numbered[3])
         try:
             if isinstance(key, slice):
-                return tuple(Layer(self, layer) for layer in range(len(self._memories))[key] if layer in self.layers)
+                return tuple(
+                    AtlasLayer(self, layer) for layer in range(len(self._memories))[key] if layer in self.layers
+                )
             layer, *numbers = map(index, key if isinstance(key, tuple) else (key,))
-            of = Layer(self, layer)
+            of = AtlasLayer(self, layer)
             (number,) = numbers or (None,)
         except (TypeError, ValueError):
             some = self.name(self.layers[0], 0)
@@ -259,7 +261,7 @@ class Atlas(Tables):
 
 
 @explain
-class Layer:
+class AtlasLayer:
     """One mined layer: `layer[17]` is a memory, `len` and iteration are over its memories."""
 
     def __init__(self, atlas: Atlas, number: int) -> None:
