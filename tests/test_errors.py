@@ -1,11 +1,20 @@
 """The tree of errors: the drawing in docs/errors.md and the classes are the same."""
 
+import ast
+import re
+from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+import mnemoscope as ms
 from mnemoscope import errors
+from mnemoscope.attribution import attribute_prompts, diff_prompts
+from mnemoscope.auditing import AuditOptions
 from mnemoscope.errors import Interrupted, MnemoscopeError, OptionError, Terminated, command_line
+from mnemoscope.mining.cost_estimate import estimate
+from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
 
 def tree(cls: type[MnemoscopeError], before: str = "", branch: str = "", below: str = "") -> list[str]:
@@ -55,6 +64,7 @@ def test_every_error_says_what_it_is_for() -> None:
         ("give the model (--model)", "give the model (model)"),
         ("make it with `mnemoscope lens A --model M --force`", "make it with `mnemoscope lens A --model M --force`"),
         ("a word--with two hyphens, a-b, 3 -- 4", "a word--with two hyphens, a-b, 3 -- 4"),
+        ("give both --for and --against", "give both target and against"),
         ("use those versions, --accept-versions to go on", "use those versions, accept_versions=True to go on"),
     ],
 )  # fmt: skip
@@ -64,3 +74,37 @@ def test_errors_name_arguments_in_python_and_flags_on_the_command_line(line: str
     with command_line():
         assert str(error) == line
     assert str(error) == in_python
+
+
+def _raised() -> Iterator[tuple[str, str]]:
+    """The text of every error that is raised outside of the command line's own rooms, and where."""
+    root = Path(errors.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        room = path.relative_to(root).parts[0]
+        if room in ("cli", "cluster", "web", "__main__.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.JoinedStr):
+                        texts = [str(one.value) if isinstance(one, ast.Constant) else "X" for one in part.values]
+                        yield "".join(texts), f"{path.relative_to(root)}:{part.lineno}"
+                    elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield part.value, f"{path.relative_to(root)}:{part.lineno}"
+
+
+def test_every_flag_that_an_error_names_is_an_argument_in_python() -> None:
+    functions = [getattr(ms, name) for name in ms.__all__ if callable(getattr(ms, name))]
+    functions += [attribute_prompts, diff_prompts, fit_lenses, AuditOptions, estimate]
+    arguments = {name for function in functions for name in signature(function).parameters}
+    of_commands = {"annotations", "promotes", "fires_on", "plant_times"}  # only verbs come there
+    flags = 0
+    for text, where in _raised():
+        for flag in re.findall(r"(?<![\w`-])--([a-z][a-z-]+)", re.sub("`[^`]*`", "", text)):
+            flags += 1
+            name = "target" if flag == "for" else flag.replace("-", "_")
+            assert name in arguments | of_commands, f"{where}: --{flag} is no argument"
+            said = str(OptionError(text))
+            assert name in said.replace(f"--{flag}", ""), f"{where}: --{flag} becomes {said}"
+            assert f"--{flag}" not in said, f"{where}: --{flag} stays"
+    assert flags > 40

@@ -228,7 +228,7 @@ def test_no_class_name_has_two_meanings() -> None:
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
-SHARED_NAMES = {"_repr_html_"}
+SHARED_NAMES = {"_repr_html_", "_ipython_key_completions_"}
 """Private names of the package that a protocol of somebody else's fixes."""
 PATCHING = {"setattr", "delattr", "getattr", "object"}
 """Functions that take an attribute's name as a string (`object`: unittest's `patch.object`)."""

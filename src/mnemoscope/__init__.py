@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mnemoscope.models import LanguageModel, load_model
     from mnemoscope.neuron_names import names
     from mnemoscope.questions import answer
+    from mnemoscope.saved_results import open_result
     from mnemoscope.show.figures.sections import chart
     from mnemoscope.tracing import intervene, trace
 
@@ -40,6 +41,7 @@ __all__ = [
     "mine",
     "names",
     "open_atlas",
+    "open_result",
     "trace",
     "verify",
 ]
@@ -54,6 +56,7 @@ _ROOMS = {
     "models": ("LanguageModel", "load_model"),
     "neuron_names": ("names",),
     "questions": ("answer",),
+    "saved_results": ("open_result",),
     "tracing": ("intervene", "trace"),
 }
 
@@ -80,7 +83,9 @@ def __getattr__(name: str) -> Any:
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():
-                return getattr(import_module(f"mnemoscope.{room}"), name)
+                found = getattr(import_module(f"mnemoscope.{room}"), name)
+            import_module("mnemoscope.foundation.options.parameters").add_args(found)
+            return found
     raise AttributeError(f"module 'mnemoscope' has no attribute {name!r}")
 
 

@@ -34,7 +34,7 @@ def command_line() -> Iterator[None]:
 def _as_argument(match: re.Match[str]) -> str:
     if match[1] is None:
         return match[0]
-    name, value = match[1].replace("-", "_"), match[2]
+    name, value = "target" if match[1] == "for" else match[1].replace("-", "_"), match[2]
     if value is None:
         return f"{name}=True" if match[1] in _SWITCHES else name
     plain = re.fullmatch(r"'.*'|\d[\d.]*|nan", value) or (value.isupper() and "/" not in value)

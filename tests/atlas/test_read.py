@@ -375,7 +375,7 @@ def test_a_flipped_byte_in_the_sentences_is_never_read_as_text(tmp_path: Path) -
     assert refused > 20
 
 
-@pytest.mark.parametrize("wrong", [3, (0, 1), None, 1.5, b"L0.M0"])
+@pytest.mark.parametrize("wrong", [(0, 1, 2), None, 1.5, b"L0.M0"])
 def test_what_names_no_memory_is_told_in_one_line(tmp_path: Path, wrong: Any) -> None:
     atlas = open_atlas(build_atlas(tmp_path))
     with pytest.raises(MemoryIdError, match=r"is not the name of a memory; write atlas\['L0\.M0'\], as text"):

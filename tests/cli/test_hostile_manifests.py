@@ -33,7 +33,8 @@ LATER = ("versions", "byte_identity_promised", "questions", "projections", "pack
 def mined(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "text.txt").write_text("".join(f"the cat sat on mat {number}\n" for number in range(40)))
-    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", split="line", prefixes=20, removals=2)
+    options = {"split": "line", "prefixes": 20, "removals": 2}
+    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", **options).path
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{'a long way from here ' * 3}{line}" for line in PLANTED_SENTENCES]
     (folder / "text.txt").write_text("\n".join([*PLANTED_SENTENCES, *lines]) + "\n")
     text = folder / "text.txt"
-    return mine("handmade:planted", text, out=folder / "atlas", split="line", validation=text, device="cpu")
+    return mine("handmade:planted", text, out=folder / "atlas", split="line", validation=text, device="cpu").path
 
 
 def shown(words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as pieces
 from transformers import PreTrainedTokenizerFast
 
+from mnemoscope.atlas import Atlas
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import CASES, build
@@ -87,9 +88,10 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def tables_of(atlas: Path) -> dict[str, bytes]:
+def tables_of(atlas: Path | Atlas) -> dict[str, bytes]:
     """The bytes of every table."""
-    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in sorted(atlas.rglob("*.parquet"))}
+    files = sorted(Path(atlas).rglob("*.parquet"))
+    return {path.relative_to(atlas).as_posix(): path.read_bytes() for path in files}
 
 
 def stop_at_third(monkeypatch: pytest.MonkeyPatch, asked: Any, *, step: str = "take") -> list[Any]:

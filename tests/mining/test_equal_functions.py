@@ -51,7 +51,7 @@ def ungated(windows: torch.Tensor, tokenizer: Any) -> dict[str, Any]:
 
 
 def atlas_of(model: LanguageModel | str, folder: Path, name: str) -> Path:
-    return mine(model, folder / "text.txt", out=folder / name, validation=folder / "validation.txt", **MINED)
+    return mine(model, folder / "text.txt", out=folder / name, validation=folder / "validation.txt", **MINED).path
 
 
 @pytest.mark.full

@@ -34,7 +34,7 @@ class Small:
         self.atlas = self.mine("atlas")
 
     def mine(self, name: str, **more: Any) -> Path:
-        return mine(self.model, self.text, out=self.folder / name, removals=self.removals, **OPTIONS, **more)
+        return mine(self.model, self.text, out=self.folder / name, removals=self.removals, **OPTIONS, **more).path
 
 
 @pytest.fixture(

@@ -68,7 +68,7 @@ def atlases(
     whole, bare = map(str, models)
 
     def make(name: str, model: str, corpus: Path, **options: Any) -> Path:
-        return mine(model, corpus, out=place / name, validation=corpus, **OPTIONS, **options)
+        return mine(model, corpus, out=place / name, validation=corpus, **OPTIONS, **options).path
 
     return {
         "text": make("text", whole, place / "a.txt", split="line"),
@@ -79,8 +79,8 @@ def atlases(
 
 def differing(one: Path, other: Path) -> set[tuple[str, str]]:
     """The tables and columns in which two atlases differ."""
-    names = {path.relative_to(one) for path in one.rglob("*.parquet")}
-    assert names == {path.relative_to(other) for path in other.rglob("*.parquet")}
+    names = {path.relative_to(one) for path in Path(one).rglob("*.parquet")}
+    assert names == {path.relative_to(other) for path in Path(other).rglob("*.parquet")}
     found = set()
     for name in names:
         a, b = pl.read_parquet(one / name), pl.read_parquet(other / name)

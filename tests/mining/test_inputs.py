@@ -28,7 +28,7 @@ def parts(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> lis
     """Two parts of the odd text."""
     folder = tmp_path_factory.mktemp("parts")
     (folder / "odd.txt").write_text(odd_text())
-    return [mine(model, folder / "odd.txt", out=folder / f"p{i}", part=(i, 2), **OPTIONS) for i in (1, 2)]
+    return [mine(model, folder / "odd.txt", out=folder / f"p{i}", part=(i, 2), **OPTIONS).path for i in (1, 2)]
 
 
 def stop_in(stage: str) -> Callable[..., None]:

@@ -22,7 +22,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planted")
     (folder / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
     options: dict[str, Any] = {"split": "line", "removals": "all", "validation": folder / "text.txt"}
-    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", **options)
+    return mine("handmade:planted", folder / "text.txt", out=folder / "atlas", **options).path
 
 
 def test_a_dropped_word_silences_a_key_only_within_its_ngram(planted: Path) -> None:

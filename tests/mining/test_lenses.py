@@ -60,7 +60,7 @@ def mined(name: str, folder: Path) -> tuple[Any, LanguageModel, Path]:
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token=END, eos_token=END))
     (folder / "text.txt").write_text(odd_text())
     options: dict[str, Any] = {"split": "line", "triggers": 5, "prefixes": 8, "removals": 0, "batch_tokens": 128}
-    return hf, model, mine(model, folder / "text.txt", out=folder / "atlas", **options)
+    return hf, model, mine(model, folder / "text.txt", out=folder / "atlas", **options).path
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def write_text(path: Path, documents: list[str], *, split: str) -> Path:
 def mined(folder: Path, model: LanguageModel, *, split: str = "line", count: int = 60, **options: Any) -> Path:
     write_text(folder / "text.txt", texts(count), split=split)
     return mine(model, folder / "text.txt", out=folder / "atlas", split=split, triggers=5, prefixes=8, removals=0,
-                **options)  # fmt: skip
+                **options).path  # fmt: skip
 
 
 @pytest.fixture(scope="module")

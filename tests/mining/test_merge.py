@@ -26,14 +26,14 @@ def whole_atlas(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) 
     """The odd text in one run."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "odd.txt").write_text(odd_text())
-    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS)
+    return mine(model, folder / "odd.txt", out=folder / "whole", **OPTIONS).path
 
 
 @pytest.fixture
 def parts(model: LanguageModel, text: Path, tmp_path: Path) -> Parts:
     def make(of: int, *, only: tuple[int, ...] | None = None, name: str = "part", **changes: Any) -> list[Path]:
         return [
-            mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes})
+            mine(model, text, out=tmp_path / f"{name}-{i}-{of}", part=(i, of), **{**OPTIONS, **changes}).path
             for i in only or range(1, of + 1)
         ]
 

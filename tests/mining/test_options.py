@@ -68,6 +68,7 @@ def test_options_are_read_without_torch() -> None:
 def test_mine_spells_every_option_out_and_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[MiningOptions] = []
     monkeypatch.setattr(run, "run_mining", lambda model, corpus, out, options, progress: taken.append(options) or out)
+    monkeypatch.setattr(run, "open_atlas", lambda out: out)
     spelled = {name: one.default for name, one in signature(mine).parameters.items()}
     spelled["dictionary"] = spelled.pop("dict")
     for name in ("model", "corpus", "out", "progress"):

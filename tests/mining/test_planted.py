@@ -19,7 +19,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mine(
         "handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas",
         split="line", per_sentence="all", validation=tmp_path / "other.txt",
-    )  # fmt: skip
+    ).path  # fmt: skip
 
 
 def ends_in(ngram: tuple[str, ...]) -> list[tuple[int, int]]:

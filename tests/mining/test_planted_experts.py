@@ -32,7 +32,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mine(
         "handmade:experts", tmp_path / "text.txt", out=tmp_path / "atlas",
         split="line", per_sentence="all", validation=tmp_path / "other.txt",
-    )  # fmt: skip
+    ).path  # fmt: skip
 
 
 def test_every_planted_memory_is_recovered(planted: Path) -> None:

@@ -197,7 +197,7 @@ def mined(model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
     folder = tmp_path_factory.mktemp("roles")
     (folder / "text.txt").write_text(odd_text())
-    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0)
+    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, prefixes=5, removals=0).path
 
 
 @pytest.mark.full

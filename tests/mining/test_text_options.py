@@ -60,9 +60,9 @@ def test_without_a_beginning_token_a_model_is_read_as_one_that_has_none(folder: 
     hf = build("gpt2-relu", bos_token_id=None, eos_token_id=None)
     bare = mine(load_model(hf, tokenizer=byte_tokenizer()), tmp_path / "a.txt", out=tmp_path / "bare", **OPTIONS)
     asked = mine(str(folder), tmp_path / "a.txt", out=tmp_path / "none", beginning="none", **OPTIONS)
-    for path in bare.rglob("*.parquet"):
+    for path in bare.path.rglob("*.parquet"):
         if path.name != "vocabulary.parquet":
-            other = asked / path.relative_to(bare)
+            other = asked / path.relative_to(bare.path)
             assert pl.read_parquet(path).equals(pl.read_parquet(other)), path
     assert triggers(asked)["position"].min() == 1
     manifest = open_atlas(asked).manifest

@@ -39,7 +39,7 @@ def atlas_of(model: LanguageModel, folder: Path) -> Path:
     (folder / "text.txt").write_text(odd_text(40))
     (folder / "other.txt").write_text("\n".join(HELD_OUT) + "\n")
     return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, removals=0,
-                validation=folder / "other.txt")  # fmt: skip
+                validation=folder / "other.txt").path  # fmt: skip
 
 
 def load(hf: Any) -> LanguageModel:

@@ -16,7 +16,7 @@ def planted_atlas(folder: Path) -> Path:
     """The folder of the atlas."""
     text = folder / "text.txt"
     text.write_text("\n".join(PLANTED_SENTENCES) + "\n")
-    atlas: Path = mine(load_model(SPEC), text, out=folder / "atlas", split="line")
+    atlas: Path = mine(load_model(SPEC), text, out=folder / "atlas", split="line").path
     return atlas
 
 

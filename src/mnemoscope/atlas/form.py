@@ -167,11 +167,11 @@ class Part:
         return f"part {self.index} of {self.of}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Manifest(Mapping[str, Any]):
     """An atlas's description of itself: typed fields for code, and as a mapping the stored JSON (`document`)."""
 
-    document: Mapping[str, Any] = field(repr=False)
+    document: Mapping[str, Any]
     model: Annotated[MinedModel, _OBJECT]
     corpus: Annotated[MinedCorpus, _OBJECT]
     plan: Annotated[Mapping[str, Any], _PLAN]
@@ -189,6 +189,10 @@ class Manifest(Mapping[str, Any]):
     def of(document: Mapping[str, Any]) -> "Manifest":
         made: Manifest = _record(Manifest, {**shown_manifest(document), "document": document})
         return made
+
+    def __repr__(self) -> str:
+        about = f"{self.model.spec} on {self.corpus.spec}, {len(self.layers)} layers, {len(self.files)} files"
+        return f"<Manifest of {about}, schema {self.schema}>"
 
     @cached_property
     def hashes(self) -> dict[str, str]:

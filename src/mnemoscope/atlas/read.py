@@ -5,13 +5,16 @@ Needs no torch and never writes.
 """
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from html import escape
+from itertools import islice
+from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import polars as pl
 
@@ -24,6 +27,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 
 T = TypeVar("T")
@@ -33,6 +37,10 @@ _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 """What a notebook shows of a memory: prefixes, characters of each before the trigger token, and tokens of the value."""
 
 _LAYERS_AT_ONCE = 4
+_COMPLETED = 100_000
+"""Names offered for completion, at most."""
+_NUMBERED = re.compile(r"\s*(?:L(\d{1,6})\.?N|(\d{1,6})\.)(\d{1,9})\s*")
+"""Other tools' names of a neuron, by its number in the layer: L3N17, L3.N17, 3.17."""
 
 
 def first_upper_layer(depth: int) -> int:
@@ -40,7 +48,7 @@ def first_upper_layer(depth: int) -> int:
     return -(-10 * depth // 16)
 
 
-def open_atlas(path: str | Path) -> "Atlas":
+def open_atlas(path: str | os.PathLike[str]) -> "Atlas":
     """The atlas in the folder `path`.
 
     Raises AtlasNotFound, AtlasUnfinished, AtlasTooNew or AtlasDamaged. A part (`mine --part I/N`) opens too, but has no
@@ -50,9 +58,11 @@ def open_atlas(path: str | Path) -> "Atlas":
     return Atlas(directory, *read_sealed(directory))
 
 
+@explain
 class Atlas(Tables):
-    """One atlas: `atlas["L10.M222"]` is a memory, `atlas.table("triggers", layer=10)` a table.
+    """One atlas: `atlas["L10.M222"]` is a memory, `atlas[10]` a layer, `atlas.table("triggers", layer=10)` a table.
 
+    `len` and iteration are over its memories. It is also the path of its folder: for `os.fspath`, `str` and `/`.
     `manifest_hash` is the sha256 of the manifest as it was opened.
     """
 
@@ -64,6 +74,29 @@ class Atlas(Tables):
     def __repr__(self) -> str:
         return f"<Atlas {self.path}: {self.range_text()}>"
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Path:
+        return self.path / name
+
+    def __len__(self) -> int:
+        return sum(map(self.memories, self.layers))
+
+    def __iter__(self) -> Iterator["Memory"]:
+        return (memory for layer in self.layers for memory in self[layer])
+
+    def __contains__(self, name: object) -> bool:
+        with suppress(MemoryIdError):
+            return bool(self[name])  # type: ignore[call-overload]
+        return False
+
+    def _ipython_key_completions_(self) -> list[str]:
+        each = _COMPLETED // len(self.layers)
+        return [str(memory.id) for layer in self.layers for memory in islice(self[layer], each)]
+
     def _repr_html_(self) -> str:
         model, corpus = self.manifest.model, self.manifest.corpus
         tokens = corpus.counts.get("mined_tokens")
@@ -71,7 +104,7 @@ class Atlas(Tables):
         rows = [
             html_row("model", [", ".join(filter(None, (model.spec, model.family, model.block, model.activation)))]),
             html_row("text", [", ".join(filter(None, (corpus.spec, read)))]),
-            html_row("memories", [f"{sum(map(self.memories, self.layers)):,} in {self.range_text()}"]),
+            html_row("memories", [f"{len(self):,} in {self.range_text()}"]),
             html_row("folder", [str(self.path)]),
         ]
         some = f"atlas[&quot;{self.name(self.layers[0], 0)}&quot;]"
@@ -101,7 +134,10 @@ class Atlas(Tables):
         """The number of a memory in its layer; raises MemoryIdError for a memory that the atlas does not have."""
         number = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
         if number is None:
-            raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}")
+            counted = MemoryId(memory.layer, memory.memory) == memory and memory.layer in self.layers
+            known = counted and memory.memory < self.memories(memory.layer)
+            meant = f"; in a layer of experts write {self.name(memory.layer, memory.memory)}" if known else ""
+            raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}{meant}")
         return number
 
     def range_text(self) -> str:
@@ -115,14 +151,75 @@ class Atlas(Tables):
         sizes = " or ".join(f"0-{count - 1}" for count in counts)
         return f"layers {runs(self.layers)} with memories {sizes}"
 
-    def __getitem__(self, memory: str | MemoryId) -> "Memory":
-        """One memory; raises MemoryIdError for a malformed name and for a memory that the atlas does not have."""
-        if not isinstance(memory, str | MemoryId):
+    @overload
+    def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...
+    @overload
+    def __getitem__(self, key: int) -> "AtlasLayer": ...
+    @overload
+    def __getitem__(self, key: slice) -> "tuple[AtlasLayer, ...]": ...
+    def __getitem__(self, key: Any) -> Any:
+        """A memory: `atlas["L3.M17"]`, `atlas["L3N17"]`, `atlas["3.17"]`, `atlas[3, 17]`; a layer: `atlas[3]`; the
+        mined ones of some layers: `atlas[3:5]`. A number counts the memories of experts through: `atlas[3, 17]` may be
+        L3.E0.M17. Raises MemoryIdError for anything else, and for what the atlas does not have.
+        """
+        if isinstance(key, MemoryId):
+            return Memory(self, key)
+        if isinstance(key, str):
+            numbered = _NUMBERED.fullmatch(key)
+            if numbered is None:
+                return Memory(self, MemoryId.parse(key))
+            key = int(numbered[1] or numbered[2]), int(numbered[3])
+        try:
+            if isinstance(key, slice):
+                return tuple(
+                    AtlasLayer(self, layer) for layer in range(len(self._memories))[key] if layer in self.layers
+                )
+            layer, *numbers = map(index, key if isinstance(key, tuple) else (key,))
+            of = AtlasLayer(self, layer)
+            (number,) = numbers or (None,)
+        except (TypeError, ValueError):
             some = self.name(self.layers[0], 0)
-            raise MemoryIdError(f"{memory!r} is not the name of a memory; write atlas[{str(some)!r}], as text")
-        named = MemoryId.parse(memory) if isinstance(memory, str) else memory
-        self.number(named)
-        return Memory(self, named)
+            raise MemoryIdError(
+                f"{key!r} is not the name of a memory; write atlas[{str(some)!r}], as text, or atlas[{some.layer}, 0]"
+                f" by its number (atlas[{some.layer}] is a layer)"
+            ) from None
+        if number is None:
+            return of
+        if not 0 <= number < len(of):
+            raise MemoryIdError(f"memory {number} is not in layer {layer} of {self.path}, which has 0-{len(of) - 1}")
+        return Memory(self, self.name(layer, number))
+
+    def triggers(
+        self,
+        memories: "str | MemoryId | Iterable[str | MemoryId | Memory] | None" = None,
+        *,
+        layer: int | None = None,
+        k: int | None = 5,
+        sign: int | None = None,
+    ) -> pl.DataFrame:
+        """The best triggers of some memories (None: all, or all of one `layer`), in that order, positive ones first:
+        `name`, `layer`, and the columns of `Memory.triggers`, `memory` the number. Raises MemoryIdError, OptionError.
+        """
+        if memories is not None and layer is not None:
+            raise OptionError(f"name memories, or one layer ({layer}), not both")
+        if k is not None and k < 1:
+            raise OptionError(f"k={k} asks for no trigger; take 1 or more, or None for all")
+        wanted: dict[int, list[int] | None] = dict.fromkeys(self.layers if layer is None else (self[layer].number,))
+        order: dict[str, None] = {}
+        if memories is not None:
+            given = [memories] if isinstance(memories, str | MemoryId) else memories
+            ids = [each.id if isinstance(each, Memory) else self[each].id for each in given]
+            order = dict.fromkeys(map(str, ids))
+            wanted = {of: [self.number(id) for id in ids if id.layer == of] for of in {id.layer: None for id in ids}}
+        frames = []
+        for of, numbers in (wanted or {self.layers[0]: []}).items():
+            rows = self.best_triggers(of, k, memories=numbers, sign=sign).drop("expert", strict=False)
+            names = _strings("name", [str(self.name(of, number)) for number in rows["memory"]])
+            frames.append(rows.select(names, pl.lit(of, pl.Int16).alias("layer"), pl.all()))
+        rows = pl.concat(frames)
+        if order:
+            rows = pl.DataFrame({"name": list(order)}).join(rows, on="name", maintain_order="left_right")
+        return _with_texts_of(self, rows)
 
     @property
     def upper_layers(self) -> tuple[int, ...]:
@@ -140,15 +237,16 @@ class Atlas(Tables):
         *,
         memories: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
+        sign: int | None = 1,
     ) -> pl.DataFrame:
-        """The best positive triggers as stored, `count` per memory (None: all); fewer columns are read faster."""
+        """The best triggers as stored, `count` per memory and sign (None: all); fewer columns are read faster."""
         chosen = ("memory", "sign") if count is None else ("memory", "sign", "rank")
         read = None if columns is None else list(dict.fromkeys((*columns, *chosen)))
         if memories is None:
             rows = self.table("triggers", layer=layer, columns=read)
         else:
             rows = self.rows_where("triggers", layer, column="memory", ids=memories, columns=read)
-        rows = rows.filter(pl.col("sign") == 1)
+        rows = _of_sign(rows, sign)
         rows = rows if count is None else rows.filter(pl.col("rank") < count)
         return rows if columns is None else rows.select(columns)
 
@@ -162,6 +260,65 @@ class Atlas(Tables):
         return self.vocabulary.each_text(ids)
 
 
+@explain
+class AtlasLayer:
+    """One mined layer: `layer[17]` is a memory, `len` and iteration are over its memories."""
+
+    def __init__(self, atlas: Atlas, number: int) -> None:
+        self.number = number
+        self._atlas, self._count = atlas, atlas.memories(number)
+
+    def __repr__(self) -> str:
+        return f"<Layer {self.number} of {self._atlas.path}: {self._atlas.numbering(self.number).range_text()}>"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator["Memory"]:
+        return (Memory(self._atlas, self._atlas.name(self.number, number)) for number in range(self._count))
+
+    def __getitem__(self, memory: int) -> "Memory":
+        """The memory of this number, experts' memories counted through; raises MemoryIdError."""
+        return self._atlas[self.number, memory]
+
+    def table(self, name: str | None = None) -> pl.DataFrame:
+        """A table's rows of this layer; without a name one row for each memory: its `name`, `fires` (the share of
+        prefixes with a positive coefficient), `mean` and `max` coefficient, and, but in a part, `value_norm` and
+        `top_text`, the token that its value promotes most.
+        """
+        atlas, layer = self._atlas, self.number
+        if name is not None:
+            return atlas.table(name, layer=layer)
+        rows = atlas.table("activity", layer=layer).select(
+            "memory", (pl.col("positive") / pl.col("prefixes")).alias("fires"), "mean", "max"
+        )
+        rows.insert_column(0, _strings("name", [str(atlas.name(layer, number)) for number in rows["memory"]]))
+        if atlas.manifest.part is not None:
+            return rows
+        values = atlas.table("values", layer=layer, columns=["memory", "value_norm", "top_tokens"])
+        tops = atlas.token_text([tokens[0] for tokens in values["top_tokens"]])
+        return rows.join(values.drop("top_tokens").with_columns(_strings("top_text", tops)), on="memory")
+
+    def chart(self) -> Any:
+        """An altair.Chart of `table()`: each memory by how often it fires and by its largest coefficient."""
+        import altair as alt
+
+        rows = self.table()
+        return (
+            alt.Chart(alt.InlineData(values=rows.to_dicts()), title=f"Layer {self.number} of {self._atlas.path.name}")
+            .mark_circle()
+            .encode(
+                x=alt.X("fires:Q", title="share of prefixes that fire it"),
+                y=alt.Y("max:Q", title="largest coefficient"),
+                tooltip=[alt.Tooltip(field=name) for name in rows.columns if name != "memory"],
+            )
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.table()._repr_html_()}"
+
+
+@explain
 class Memory:
     """The pair (key, value) that `id` names, with what mining found about it."""
 
@@ -195,21 +352,7 @@ class Memory:
         Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `prefix` (the
         prefix's tokens as text) and `text` (the whole sentence as stored).
         """
-        if sign not in (1, -1, None):
-            raise OptionError(f"sign {sign!r} is not 1, -1 or None (both)")
-        rows = self._rows("triggers")
-        if sign is not None:
-            rows = rows.filter(pl.col("sign") == sign)
-        ids = rows["sentence"].to_list()
-        stored = self._atlas.sentences(ids, columns=["sentence", "text", "tokens"])
-        prefixes = self._atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
-        texts = dict(stored.select("sentence", "text").iter_rows())
-        return rows.with_columns(
-            self._texts("trigger_text", rows["token"]),
-            self._texts("next_text", rows["next_token"]),
-            _strings("prefix", [self._atlas.vocabulary.text(tokens) for tokens in prefixes]),
-            _strings("text", [texts[id] for id in ids]),
-        )
+        return _with_texts_of(self._atlas, _of_sign(self._rows("triggers"), sign))
 
     def value(self) -> pl.DataFrame:
         """One row: the value vector over the vocabulary, with `top_texts`, `bottom_texts`, `target_text`.
@@ -283,6 +426,7 @@ class Memory:
         return frames
 
     def top_token(self) -> int:
+        """The id of the token that the value promotes most."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
@@ -302,6 +446,25 @@ class Memory:
 
     def _texts(self, name: str, tokens: pl.Series) -> pl.Series:
         return _strings(name, self._atlas.token_text(tokens.to_list()))
+
+
+def _of_sign(rows: pl.DataFrame, sign: int | None) -> pl.DataFrame:
+    if sign not in (1, -1, None):
+        raise OptionError(f"sign {sign!r} is not 1, -1 or None (both)")
+    return rows if sign is None else rows.filter(pl.col("sign") == sign)
+
+
+def _with_texts_of(atlas: Atlas, rows: pl.DataFrame) -> pl.DataFrame:
+    ids = rows["sentence"].to_list()
+    stored = atlas.sentences(ids, columns=["sentence", "text", "tokens"])
+    prefixes = atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
+    texts = dict(stored.select("sentence", "text").iter_rows())
+    return rows.with_columns(
+        _strings("trigger_text", atlas.token_text(rows["token"].to_list())),
+        _strings("next_text", atlas.token_text(rows["next_token"].to_list())),
+        _strings("prefix", [atlas.vocabulary.text(tokens) for tokens in prefixes]),
+        _strings("text", [texts[id] for id in ids]),
+    )
 
 
 def _strings(name: str, values: list[Any]) -> pl.Series:

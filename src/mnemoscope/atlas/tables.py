@@ -27,6 +27,7 @@ from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
+from mnemoscope.foundation.options.parameters import explain
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
@@ -34,6 +35,7 @@ _PLAN_OPTIONS = (
 )
 
 
+@explain
 class Tables:
     """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
 
@@ -51,6 +53,11 @@ class Tables:
         later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
 
+    def forget(self) -> None:
+        """Forgets what tables there are, for those made since."""
+        self._footers.clear()
+        vars(self).pop("hashes", None)
+
     def has(self, table: str, *, layer: int | None = None) -> bool:
         """Whether the table exists, of every mined layer if it has one file each and no `layer` is named; raises
         OptionError for an impossible one.
@@ -60,6 +67,7 @@ class Tables:
         return all(self._paths_in_manifest(table, one) for one in layers)
 
     def paths(self, name: str, layer: int | None = None) -> list[str]:
+        """The table's files, relative to the atlas; raises like `table`."""
         files = self._paths_in_manifest(name, layer)
         if not files and (part := self.manifest.part):
             raise AtlasUnfinished(

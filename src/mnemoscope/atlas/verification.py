@@ -3,6 +3,7 @@
 Reads every covered byte once and changes nothing. run.json, annotations and files that are no tables are not covered.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
 
 
-def verify(path: str | Path) -> list[str]:
+def verify(path: str | os.PathLike[str]) -> list[str]:
     """The faults of the atlas in the folder `path`, one line each; empty without any.
 
     Raises AtlasNotFound, AtlasUnfinished or AtlasTooNew where there is no atlas to verify.

@@ -24,7 +24,7 @@ from mnemoscope.attribution.gradients import gradient_products, refuse_out_of_me
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.predictions import ids_of
@@ -305,7 +305,7 @@ def attribute(
     top: int = LISTED,
     atlas: Atlas | None = None,
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> Attribution:
     """Which memories made the model prefer `target` to `against` after a position of the prompt.
 
@@ -325,9 +325,9 @@ def attribute(
     check_wide_numbers(model)
     if atlas is not None:
         require_model_of(model, atlas)
-    with model.lock:
+    with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
-        asked = Attributor(model, contrast, singles=singles, seed=seed, progress=progress)
+        asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
         options = {
             "prompt": prompt, "target": target, "against": against, "position": position, "by": by, "singles": singles,
             "top": top,

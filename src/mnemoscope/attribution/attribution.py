@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.origin import Result
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 
@@ -42,7 +41,7 @@ class Kept(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution:
+class Attribution(Result):
     """Which memories made a prompt prefer `target` to `against` (None: to the mean of all tokens), by `difference` = F.
 
     `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding` and `biases`
@@ -102,10 +101,6 @@ class Attribution:
             "made_by": self.made_by,
         }
 
-    def save(self, path: str | Path) -> None:
-        """Writes the document as JSON. Raises StoreFailed."""
-        write_json(Path(path), self.to_dict())
-
     def parts(self) -> pl.DataFrame:
         """`part`, `layer` (null for embedding and biases) and `direct`: what adds up to F, in stream order."""
         rows: list[tuple[str, int | None, float]] = [("embedding", None, self.embedding)]
@@ -135,6 +130,7 @@ class Attribution:
         )  # fmt: skip
 
     def title(self) -> str:
+        """What was asked, in words."""
         return f"{show_token(self.target.text)} over {self._other()} after {fit(show_token(self.prompt), 60)}"
 
     def _other(self) -> str:

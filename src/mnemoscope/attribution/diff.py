@@ -28,7 +28,7 @@ from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.tracing.predictions import ids_of, last_streams, prompt_tokens
 from mnemoscope.tracing.records import Token
@@ -95,7 +95,7 @@ def diff(
     top: int = LISTED,
     atlas: Atlas | None = None,
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> RunDifference:
     """What made the second run answer differently: `other` (a model or its name), the model with `other_adapter`, or
     the model on `other_prompt`.
@@ -117,7 +117,10 @@ def diff(
         model=[model.fingerprint, second.fingerprint], atlas=None if atlas is None else atlas.manifest_hash,
         options=options, seed=seed,
     )  # fmt: skip
-    with Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=progress) as differ:
+    with (
+        report_to(progress) as report,
+        Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
+    ):
         found = differ.compare(prompt, other_prompt, target, against, both=both, top=top)
     return replace(found, made_by=origin)
 

@@ -16,17 +16,16 @@ from mnemoscope.attribution.diff import Differ, second_model
 from mnemoscope.attribution.patching import Patch
 from mnemoscope.attribution.run_difference import RunDifference
 from mnemoscope.errors import OptionError, PromptError
-from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
-from mnemoscope.foundation.origin import made_by
+from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.rendering import Column, table
 
 
 @dataclass(frozen=True, repr=False)
-class PromptsDifference:
+class PromptsDifference(Result):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
     changes at all positions). `patched` are medians; `turned` is the share of prompts that at most 256 memories turn.
     """
@@ -54,10 +53,6 @@ class PromptsDifference:
             "turned": self.turned,
             "made_by": self.made_by,
         }
-
-    def save(self, path: str | Path) -> None:
-        """Writes the document as JSON. Raises StoreFailed."""
-        write_json(Path(path), self.to_dict())
 
     def __repr__(self) -> str:
         return f"<PromptsDifference of {self.prompts} prompts; print it to read it>"

@@ -20,11 +20,10 @@ from mnemoscope.attribution.attribution import Curve, CurvePoint, spread, with_l
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.errors import PromptError
-from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
-from mnemoscope.foundation.origin import made_by
+from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -38,7 +37,7 @@ FIELDS = ("prompt", "for", "against", "other_prompt")
 
 
 @dataclass(frozen=True, repr=False)
-class PromptsAttribution:
+class PromptsAttribution(Result):
     """The memories that push most over `prompts` prompts: `memories` has memory, attribution (its sum over a prompt's
     positions, averaged over prompts) with a bootstrap interval, and `share`, of prompts where it is in the list.
     `curve` has the medians over the second of the `halves`, of memories found on the first. `refused` are the prompts
@@ -64,10 +63,6 @@ class PromptsAttribution:
             "halves": list(self.halves),
             "made_by": self.made_by,
         }
-
-    def save(self, path: str | Path) -> None:
-        """Writes the document as JSON. Raises StoreFailed."""
-        write_json(Path(path), self.to_dict())
 
     def __repr__(self) -> str:
         return f"<PromptsAttribution of {self.prompts} prompts; print it to read it>"

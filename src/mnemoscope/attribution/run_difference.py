@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.attribution.attribution import memories_html
-from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.origin import Result
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
 
@@ -30,7 +29,7 @@ class Patched(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class RunDifference:
+class RunDifference(Result):
     """What made two runs answer differently: `said` are what each says where they part (None: they never do), and
     `first` and `second` are F = z_a - z_b in each, a being the second's.
 
@@ -74,10 +73,6 @@ class RunDifference:
             "notes": list(self.notes),
             "made_by": self.made_by,
         }  # fmt: skip
-
-    def save(self, path: str | Path) -> None:
-        """Writes the document as JSON. Raises StoreFailed."""
-        write_json(Path(path), self.to_dict())
 
     def chart(self) -> Any:
         """What every part changes, as an altair.Chart."""

@@ -4,7 +4,7 @@ Definitions: definitions.md, section 9, audit. `exposed` is a test at 5 %: the s
 of its form is as high as for at most 5 % of unseen strings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -25,6 +25,7 @@ from mnemoscope.corpus.sources.sentences import split_sentences
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
+from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -63,17 +64,18 @@ class AuditOptions:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit:
+class Audit(Result):
     """The audited strings in input order, and the text of the side effects. Prints as lines."""
 
     model: str
     fingerprint: str
     neighbours: str
     secrets: tuple[AuditedString, ...]
+    made_by: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         own = {"model": self.model, "fingerprint": self.fingerprint, "neighbours": self.neighbours}
-        return {**own, "secrets": [one.to_dict() for one in self.secrets]}
+        return {**own, "secrets": [one.to_dict() for one in self.secrets], "made_by": dict(self.made_by)}
 
     def verdicts(self) -> dict[str, tuple[bool, bool]]:
         """By string: (exposed, extractable)."""
@@ -123,7 +125,9 @@ def audit(
             before = likelihoods(model, neighbours, tick=tick)
         audited.append(_audit_string(model, text, own, neighbours, before, options, tick))
         progress("auditing", number + 1, count, "strings")
-    return Audit(model.spec, model.fingerprint, named, tuple(audited))
+    hash = None if atlas is None else atlas.manifest_hash
+    origin = made_by(model=model.fingerprint, atlas=hash, options=vars(options), seed=options.seed)
+    return Audit(model.spec, model.fingerprint, named, tuple(audited), origin)
 
 
 def as_python(

@@ -20,7 +20,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
-from mnemoscope.mining.run_folder import hold_folder
+from mnemoscope.mining.run_folder import MINE_AGAIN, check_writable, hold_folder, is_finished
 from mnemoscope.mining.sealing import seal_run
 from mnemoscope.mining.stages import MINED
 from mnemoscope.mining.steps import RunContext
@@ -61,6 +61,8 @@ def mine_with_workers(
     directory = Path(out)
     fleet = _choose_number(fleet, options, directory)
     with _settle(model, corpus, directory, options, fleet, progress=progress) as (context, settled):
+        if settled is None:
+            return directory
         plan = settled.plan
         launcher, workers = _start_launcher(directory, plan, options.opening, fleet)
         driver = Driver(context, settled, launcher, workers=workers)
@@ -85,8 +87,10 @@ def prepare_run(
     progress: Progress = ignore_progress,
 ) -> SettledRun:
     """Reads the text and settles the plan in the folder, for workers started by hand or by a scheduler."""
+    check_writable(Path(out), force=options.force, advice=MINE_AGAIN)
     fleet = _choose_number(fleet, options, Path(out))
     with _settle(model, corpus, Path(out), options, fleet, progress=progress) as (_, settled):
+        assert settled is not None
         return settled
 
 
@@ -99,14 +103,17 @@ def _settle(
     fleet: FleetOptions,
     *,
     progress: Progress,
-) -> Iterator[tuple[RunContext, SettledRun]]:
-    """The run settled in its locked folder; the model is freed, since workers have their own."""
+) -> Iterator[tuple[RunContext, SettledRun | None]]:
+    """The run settled in its locked folder (None: finished already); the model is freed: workers have their own."""
     if options.part is not None:
         raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
     beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
     with hold_folder(directory):
         check_folder(directory, options)
         context = RunContext(directory, options.checkpoint_every, progress)
+        if is_finished(context, beginning, options):
+            yield context, None
+            return
         settled = settle_run(context, beginning, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
         del beginning
         gc.collect()

@@ -20,7 +20,7 @@ from mnemoscope.comparison.features import LayerFeatures, compare_features, jacc
 from mnemoscope.comparison.result import AtlasComparison
 from mnemoscope.errors import AtlasesDiffer, OptionError
 from mnemoscope.foundation.origin import made_by
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 
 KINDS = ("born", "died", "repurposed")
 _TOKENS = 5
@@ -33,7 +33,7 @@ def compare(
     *more: Atlas | str | os.PathLike[str],
     models: Sequence[Any] | None = None,
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> AtlasComparison:
     """Compares two or more atlases of one text; of more than two each with the next.
 
@@ -48,11 +48,12 @@ def compare(
         from mnemoscope.comparison.vectors import open_models
 
         models = open_models(models, atlases)
-    pairs: list[dict[str, Any]] = [
-        {"first": one.path.name, "second": two.path.name, "note": notes[number]}
-        | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=progress)
-        for number, (one, two) in enumerate(pairwise(atlases))
-    ]
+    with report_to(progress) as report:
+        pairs: list[dict[str, Any]] = [
+            {"first": one.path.name, "second": two.path.name, "note": notes[number]}
+            | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=report)
+            for number, (one, two) in enumerate(pairwise(atlases))
+        ]
     origin = made_by(
         model=[one.manifest.model.fingerprint for one in atlases], atlas=[one.manifest_hash for one in atlases],
         options={"models": models is not None}, seed=seed,

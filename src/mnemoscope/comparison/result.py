@@ -10,11 +10,12 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas import Atlas
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
 from mnemoscope.atlas.manifest import COMPARISONS
 from mnemoscope.foundation.files import file_hash, read_object, write_json
 from mnemoscope.foundation.formatting import format_value, json_safe
+from mnemoscope.foundation.origin import Result
 
 _SHOWN = (
     *("layer", "memories", "jaccard", "control_jaccard", "rate_change", "born", "died", "repurposed"),
@@ -26,7 +27,7 @@ _SERIES = {"jaccard": "same memory", "control_jaccard": "permuted"}
 
 
 @dataclass(frozen=True, repr=False)
-class AtlasComparison:
+class AtlasComparison(Result):
     """The neighbouring `pairs` of the atlases compared, in the order given: each has `first` and `second` (names of
     folders), `layers`, `changed`, a `note` on what else the plans differ in, and, with `samples` in both, `matches`.
     The frames `layers` and `changed` hold the rows of all pairs; of more than one with `first` and `second`.
@@ -36,7 +37,7 @@ class AtlasComparison:
     layers: pl.DataFrame
     changed: pl.DataFrame
     made_by: Mapping[str, Any]
-    atlas: Atlas
+    atlas: str | os.PathLike[str]
 
     def to_dict(self) -> dict[str, Any]:
         pairs = [
@@ -57,18 +58,18 @@ class AtlasComparison:
         return f"<p>{escape(repr(self))}</p>{self.layers._repr_html_()}"
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Writes the JSON to `path`; by default into the first atlas, as `comparisons/NAMES.json`, where the page and
-        the report show it. Raises AtlasBusy, StoreFailed.
+        """Writes the document into the first atlas, as `comparisons/NAMES.json`, where the page and the report show it;
+        or to `path`, which `open_result` reads again. Raises AtlasBusy, StoreFailed.
         """
         if path is not None:
-            write_json(Path(path), self.to_dict())
-            return Path(path)
+            return super().save(path)
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(pair["second"] for pair in self.pairs))[:80]
         place = f"{COMPARISONS}/{name}.json"
-        with write_beside(self.atlas):
-            write_json(self.atlas.path / place, self.to_dict())
-            record_hashes(self.atlas, COMPARISONS, [place])
-        return self.atlas.path / place
+        atlas = open_atlas(self.atlas)
+        with write_beside(atlas):
+            write_json(atlas / place, self.to_dict())
+            record_hashes(atlas, COMPARISONS, [place])
+        return atlas / place
 
 
 def saved_comparisons(atlas: Atlas) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ half-made step cannot be saved; work without steps stops at once.
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,33 @@ def ignore_progress(stage: str, done: float, total: float | None, note: str) -> 
 
 WORKER, NOTE = "worker", "note"
 """The stages of reports that are not progress: about workers (`worker_note`), and a line to be read once."""
+
+
+@contextmanager
+def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
+    """What a room reports to: `progress` itself; for True one bar on stderr in a terminal or notebook; else nothing."""
+    if callable(progress):
+        yield progress
+        return
+    if not progress or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        yield ignore_progress
+        return
+    from tqdm import tqdm
+
+    with tqdm(file=sys.stderr, unit="", unit_scale=True, dynamic_ncols=True, leave=False) as bar:
+
+        def report(stage: str, done: float, total: float | None, note: str) -> None:
+            if stage in (WORKER, NOTE):
+                bar.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
+                return
+            if bar.desc != f"{stage}: ":
+                bar.reset()
+                bar.initial = bar.n = done
+                bar.set_description(stage, refresh=False)
+            bar.total, bar.unit = total, f" {note.partition(';')[0]}"
+            bar.update(done - bar.n)
+
+        yield report
 
 
 class Note(str):

@@ -19,7 +19,7 @@ from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
-from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption
+from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan
@@ -48,7 +48,7 @@ def extend(
     opening: ModelOptions,
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> ExtendedTables:
     """Makes optional tables in a finished atlas: those named, or all that it lacks and the model's head allows.
 
@@ -57,27 +57,28 @@ def extend(
     ModelDiffers for another model, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
     loading a model raise.
     """
-    atlas, progress = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas)), progress or ignore_progress
+    atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     wanted = _ordered_names(tables)
     there = [name for name in wanted if has_table(atlas, name)]
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
     kept = mined if force else there
     made = [name for name in wanted if name not in kept]
-    if made:
-        plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
-        loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=progress)
-        if not tables and not loaded.linear_head:
-            made = [name for name in made if name != "importance"]
-        with loaded.in_use(compare=True), hold_atlas(atlas):
-            context = RunContext(atlas.path, checkpoint_every, progress)
-            run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema)
-            for name in made:
-                if name in there:
-                    for path in files_of(atlas, name):
-                        (atlas.path / path).unlink(missing_ok=True)
-                run_stages(run, [stage for stage in STAGES if stage.table == name])
-                check_unchanged(loaded)
-                cover(atlas, files_of(atlas, name), context)
+    with report_to(progress) as report:
+        if made:
+            plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
+            loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=report)
+            if not tables and not loaded.linear_head:
+                made = [name for name in made if name != "importance"]
+            with loaded.in_use(compare=True), hold_atlas(atlas):
+                context = RunContext(atlas.path, checkpoint_every, report)
+                run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema)
+                for name in made:
+                    if name in there:
+                        for path in files_of(atlas, name):
+                            (atlas.path / path).unlink(missing_ok=True)
+                    run_stages(run, [stage for stage in STAGES if stage.table == name])
+                    check_unchanged(loaded)
+                    cover(atlas, files_of(atlas, name), context)
     return ExtendedTables(tuple(made), tuple(kept))
 
 
@@ -147,6 +148,7 @@ def hold_atlas(atlas: Atlas) -> Iterator[None]:
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
     """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
     record_hashes(atlas, SIDE, paths)
+    atlas.forget()
     if (context.work / "text").is_dir():
         return
     for saved in (*context.work.glob("*.safetensors"), *context.work.glob("*.json")):

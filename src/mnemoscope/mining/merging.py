@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mnemoscope.atlas import verify
+from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
@@ -16,7 +16,7 @@ from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
@@ -41,13 +41,10 @@ def merge(
     accept_versions: bool = False,
     allow_mixed_devices: bool = False,
     force: bool = False,
-    progress: Progress | None = None,
-) -> Path:
-    """Merges `parts` into the atlas `out`; returns it. `model` is needed if the plan's model has moved.
-
-    Model options are those of `load_model`; omitted ones are as in the plan. `accept_versions` is as for `mine`. With
-    `allow_mixed_devices`, parts may come from processors or cards of different names; the manifest then says that the
-    atlas is equal to tolerance.
+    progress: bool | Progress = True,
+) -> Atlas:
+    """Merges the `parts` of one plan into the atlas `out`. `model` is needed if the plan's model has moved; omitted
+    options of the model are as in the plan.
 
     Raises PartsDiffer (different plans, a missing or repeated part, another model, library or device name),
     AtlasDamaged, AtlasExists, PlanDiffers (`out` was begun with another plan; `force` replaces it), Interrupted.
@@ -71,17 +68,17 @@ def merge(
     for folder in folders:  # refuses devices of different names before anything is made
         outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
-    with loaded.in_use(compare=True), hold_folder(directory):
+    with loaded.in_use(compare=True), hold_folder(directory), report_to(progress) as report:
         check_writable(directory, force=force, advice=_ADVICE)  # again, now that the folder is locked
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
         versions = _begin(directory, plan, manifests, paths, force=force)
-        context = RunContext(directory, progress=progress or ignore_progress)
+        context = RunContext(directory, progress=report)
         states = [folder / STATE / CHECKPOINT for folder in folders]
         run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
         run_stages(run, MINED)
         check_unchanged(loaded)
         seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)
-    return directory
+    return open_atlas(directory)
 
 
 def _begin(

@@ -5,7 +5,8 @@ the atlas holds the tokenized text and saved states.
 import os
 from pathlib import Path
 
-from mnemoscope.atlas.manifest import STATE, as_mined, unfinished_plan, work_of
+from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.manifest import STATE, as_mined, plan_of, unfinished_plan, work_of
 from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.files import copy_file
@@ -13,11 +14,19 @@ from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.signatures import takes_options
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import RunInputs, check_writable, encoder_of, hold_folder, settle_text
+from mnemoscope.mining.run_folder import (
+    MINE_AGAIN,
+    RunInputs,
+    check_writable,
+    encoder_of,
+    hold_folder,
+    is_finished,
+    settle_text,
+)
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import MINED, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -38,16 +47,18 @@ def mine(
     *,
     out: str | os.PathLike[str],
     options: MiningOptions,
-    progress: Progress | None = None,
-) -> Path:
-    """Mines `model` and `corpus` into the folder `out`; returns it. Goes on if it was interrupted.
+    progress: bool | Progress = True,
+) -> Atlas:
+    """Mines a text; returns the atlas (or part). Goes on if it was interrupted; if it is finished already, and model,
+    text and options are the same, returns it without running the model.
 
-    `model` is a LanguageModel (whose dtype and device then count) or what `load_model` takes. The options are the
-    fields of `MiningOptions` and `ModelOptions`, explained there. Raises AtlasExists for a folder that is finished
-    (without `force`) or holds something else, PlanDiffers for one begun with another plan, AtlasBusy, Interrupted
-    (Ctrl-C, everything saved), and what models, corpora and the disk raise.
+    Raises AtlasExists for a folder that is finished with another model, text or option (`force` mines it again) or
+    holds something else, PlanDiffers for one begun with another plan, AtlasBusy, Interrupted (Ctrl-C, everything
+    saved), and what models, corpora and the disk raise. `model` is a LanguageModel, whose dtype and device then count,
+    or what `load_model` takes.
     """
-    return run_mining(model, corpus, Path(out), options, progress=progress or ignore_progress)
+    with report_to(progress) as report:
+        return open_atlas(run_mining(model, corpus, Path(out), options, progress=report))
 
 
 def run_mining(
@@ -68,6 +79,8 @@ def run_mining(
                 " anew"
             )
         context = RunContext(directory, options.checkpoint_every, progress)
+        if is_finished(context, begun, options):
+            return directory
         text = settle_text(context, begun, options)
         state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
         run = MiningRun(context, begun.model, text.plan, [state], text.copy)
@@ -125,9 +138,8 @@ def begin_mining(
 
 
 def begun_threads(directory: Path, options: MiningOptions) -> int | None:
-    """The threads of a worker in the run begun in this folder; None if there is none or `force` discards it."""
-    begun = unfinished_plan(directory)
-    threads = None if begun is None or options.force else begun["plan"].get("threads")
+    """The threads of a worker in the run of this folder; None if there is none or `force` discards it."""
+    threads = None if options.force else plan_of(directory).get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
 
 
@@ -139,11 +151,11 @@ def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
 
 
 def _device(directory: Path, options: MiningOptions) -> str:
-    """The device asked for; for `auto`, that of the run begun in the folder. Raises OptionError."""
-    begun = unfinished_plan(directory)
-    if options.device != AUTO or begun is None:
+    """The device asked for; for `auto`, that of the run in the folder. Raises OptionError."""
+    planned = {} if options.force and unfinished_plan(directory) is None else plan_of(directory)
+    if options.device != AUTO or not planned:
         return options.device
-    kind = str(begun["plan"].get("device"))
+    kind = str(planned.get("device"))
     try:
         device_of(kind)
     except OptionError:
@@ -157,6 +169,5 @@ def _device(directory: Path, options: MiningOptions) -> str:
 
 
 def check_folder(directory: Path, options: MiningOptions) -> None:
-    """Raises AtlasExists if nothing can be mined into the folder."""
-    advice = "; choose another folder, or --force to mine it again"
-    check_writable(directory, force=options.force, advice=advice)
+    """Raises AtlasExists if nothing can be mined into the folder; whether it is finished `is_finished` tells."""
+    check_writable(directory, force=options.force, advice=MINE_AGAIN, again=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, unfinished_plan
+from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
 from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
-from mnemoscope.errors import AtlasExists, CorpusError, ModelError, PlanDiffers
+from mnemoscope.errors import AtlasError, AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.foundation.files import file_hash, storing
 from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import NAMED, full_name
@@ -28,6 +28,8 @@ from mnemoscope.mining.text.limits import limit_note
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.special_tokens import ChatReader, chat_template
+
+MINE_AGAIN = "; choose another folder, or --force to mine it again"
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,25 @@ def difference(
     return None
 
 
-def check_writable(directory: Path, *, force: bool, advice: str) -> None:
-    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas."""
+def check_writable(directory: Path, *, force: bool, advice: str, again: bool = False) -> None:
+    """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas; with `again` only
+    for one that is damaged or has no patterns.
+    """
     with storing(directory):
         found = occupancy(directory)
     if found == "foreign":
         raise AtlasExists(f"{directory} holds something that is not an atlas; choose another folder")
     if found == "finished" and not force:
-        left = f" but for its patterns, which {patterns_command(directory)} makes" if _lacks_patterns(directory) else ""
-        raise AtlasExists(f"{directory} is finished already{left}{advice}")
+        left, why = "", ""
+        if _lacks_patterns(directory):
+            left = f" but for its patterns, which {patterns_command(directory)} makes"
+        elif again:
+            try:
+                read_manifest(directory)
+                return
+            except AtlasError as error:
+                why = f": {error}"
+        raise AtlasExists(f"{directory} is finished already{left}{advice}{why}")
 
 
 def _lacks_patterns(directory: Path) -> bool:
@@ -127,6 +139,37 @@ class SettledText:
     versions: list[dict[str, str]]
     work: Mapping[str, Any] | None = None
     """The shared settings of a run for workers that goes on."""
+
+
+def is_finished(context: RunContext, beginning: RunInputs, options: MiningOptions) -> bool:
+    """Whether the locked folder is a finished atlas of this model, text and plan, which is then said. The text is read
+    for that, the model is not run. Raises AtlasExists for a finished atlas of others, without `force`.
+    """
+    directory = context.directory
+    if options.force or occupancy(directory) != "finished":
+        return False
+    manifest = read_manifest(directory)
+    mined, plan = manifest.plan, beginning.plan
+    if options.accept_versions:
+        plan = plan.with_versions_of(mined)
+    part = None if manifest.part is None else (manifest.part.index, manifest.part.of)
+    said, advice = plan.difference(mined) or ("", "the old options")
+    if part != options.share:
+        said = said or f"part was {part}, now {options.share}"
+    kept, was = (context.work / "text").is_dir(), manifest.corpus.counts
+    try:
+        if not said:
+            copy = _prepare(context, beginning, plan)
+            changed = [name for name, now in copy.counts.items() if isinstance(now, int) and now != was.get(name)]
+            repeats = ", ".join(f"the text's {name.replace('_', ' ')} changed" for name in changed)
+            said, _ = _with_texts(plan, copy, {"plan": mined}).difference(mined) or (repeats, "")
+    finally:
+        if not kept:
+            remove_work(directory)
+    if said:
+        raise AtlasExists(f"{directory} is finished already{MINE_AGAIN}, or use {advice}: its plan is another ({said})")
+    context.progress(NOTE, 0, None, f"{directory} is finished already, of this model, text and plan; nothing is mined")
+    return True
 
 
 def settle_text(context: RunContext, beginning: RunInputs, options: MiningOptions) -> SettledText:

@@ -5,7 +5,7 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cached_property
@@ -13,15 +13,18 @@ from math import prod
 from threading import RLock, local
 from typing import Any, NoReturn, final
 
+import polars as pl
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError
+from mnemoscope.errors import MemoryIdError, ModelUnsupported, OptionError, PromptError
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
+from mnemoscope.models.memories.groups import Group, join
 from mnemoscope.models.memories.probed_values import ProbedValues
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
@@ -44,6 +47,7 @@ def _reach(tensor: Tensor) -> NoReturn:
 
 
 @final
+@explain
 class LanguageModel:
     """One language model, proved readable.
 
@@ -101,6 +105,9 @@ class LanguageModel:
         self._final_fold = self.fold_of(anatomy.final_norm)
         self.usage: ObjectInUse | None = None
         self.proof: Proof
+
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.spec}: {self.sizes!r}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
     def in_use(self, *, compare: bool = False, steadily: bool | None = None) -> AbstractContextManager[None]:
         """Holds the network in evaluation mode, unchanged since its proof, or read anew; see object_state.py."""
@@ -174,6 +181,39 @@ class LanguageModel:
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of every token of `encode([text])[0]`."""
         return self.reader.offsets(text)
+
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """The prompt's own token ids, at least one; raises PromptError."""
+        short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
+        if not prompt:
+            raise PromptError("the prompt is empty; write at least one word")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"the prompt is not text: character {error.start} is half of one; write it as UTF-8"
+            ) from None
+        tokens = self.encode([prompt])[0]
+        if not tokens:
+            raise PromptError(f"the prompt {short} has no token in this model's vocabulary; write some words")
+        rows = self.sizes.vocabulary
+        if max(tokens) >= rows:
+            beyond, spans = tokens.index(max(tokens)), self.offsets(prompt)
+            named = f" ({prompt[slice(*spans[beyond])]!r})" if len(spans) == len(tokens) else ""
+            raise PromptError(
+                f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows;"
+                " write it differently"
+            )
+        known = self.vocabulary()[1]
+        if not any(known[token] for token in tokens):
+            raise PromptError(f"the prompt {short} has only tokens without text ({tokens[0]}); write some words")
+        if len(tokens) > self.longest:
+            beside = " after its beginning token" if self.reading.before else ""
+            raise PromptError(
+                f"the prompt has {len(tokens):,} tokens, but the model reads at most {self.longest:,}{beside};"
+                " shorten it"
+            )
+        return tokens
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -319,6 +359,44 @@ class LanguageModel:
     def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
         return run(module, ids, gradients=gradients)
+
+    def coefficients(self, prompt: str, layers: Iterable[int] | None = None) -> pl.DataFrame:
+        """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
+        experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
+        tokens), `token` (its text) and `coefficient`. Raises PromptError, and MemoryIdError for a layer.
+        """
+        tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
+        chosen = range(self.sizes.layers) if layers is None else list(layers)
+        with self.in_use(compare=True), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
+            own = self.reading.own(len(tokens))
+            for layer in chosen:
+                keep = lambda each, _, layer=layer: read.update({layer: each[0, own].float().cpu().clone()})  # noqa: E731
+                self.watch(layer, keep, taps)
+            self.backbone(torch.tensor([self.reading.frame(tokens)], device=self.device))
+        texts, schema = self.vocabulary()[0], {"layer": pl.Int16, "memory": pl.Int32, "position": pl.Int32}
+        places = pl.DataFrame({"position": range(len(tokens)), "token": [texts[token] for token in tokens]})
+        frames = [pl.DataFrame(schema={**schema, "token": pl.String, "coefficient": pl.Float32})]
+        for layer in chosen:
+            memories = pl.DataFrame({"layer": layer, "memory": range(read[layer].shape[1])})
+            each = memories.join(places, how="cross").cast(schema)  # type: ignore[arg-type]
+            frames.append(each.with_columns(pl.Series("coefficient", read[layer].T.flatten().numpy())))
+        return pl.concat(frames)
+
+    def watch(self, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps) -> None:
+        """Calls back in a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""
+        numbering, groups = self.numbering(layer), list[Group]()
+
+        def take(group: Group) -> None:
+            if numbering.routed is None:
+                callback(self.split_batch(group.coefficients), None)
+                return
+            groups.append(group)
+            if sum(each.count for each in groups) == len(numbering.widths):
+                coefficients, weights = join(groups, numbering)
+                groups.clear()
+                callback(self.split_batch(coefficients), self.split_batch(weights))
+
+        self.layer(layer).ffn.watch(take, taps)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that does not exist."""

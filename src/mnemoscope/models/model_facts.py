@@ -1,9 +1,9 @@
 """A loaded model's sizes, and the errors of its proof."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sizes:
     layers: int
     hidden: int
@@ -12,6 +12,10 @@ class Sizes:
     context: int
     parameters: int
     ffn_parameters: int
+
+    def __repr__(self) -> str:
+        memories = " or ".join(f"{count:,}" for count in sorted(set(self.memories)))
+        return f"<{self.layers} layers of {memories} memories, hidden {self.hidden:,}, vocabulary {self.vocabulary:,}>"
 
 
 @dataclass(frozen=True)
@@ -22,4 +26,4 @@ class Proof:
     ablation: float
     keys: float
     scores: float
-    layers: tuple[tuple[float, float, float], ...]
+    layers: tuple[tuple[float, float, float], ...] = field(repr=False)

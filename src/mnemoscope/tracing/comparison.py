@@ -1,7 +1,7 @@
 """Before and after: the same prompt with and without changed memories, side by side."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError
 from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.origin import Result
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
@@ -56,7 +57,7 @@ class Generated(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Result):
     """Two traces of one prompt, the difference at each position, and both continuations (None if not requested)."""
 
     before: Trace
@@ -64,6 +65,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     generated_before: Generated | None
     generated_after: Generated | None
+    made_by: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
@@ -94,6 +96,7 @@ class Comparison:
             "generation": generation or None,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "made_by": dict(self.made_by),
         }
 
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
@@ -184,7 +187,9 @@ def compare(
         steps = tuple(generate(model, prompt, tokens=tokens, interventions=own, temperature=temperature, seed=seed))
         return Generated(continuation(model, steps), steps)
 
-    return Comparison(before, after, tuple(differences), write(()), write(changes))
+    asked = {**after.made_by["options"], "tokens": tokens, "temperature": temperature}
+    origin = {**after.made_by, "options": asked, "seed": seed}
+    return Comparison(before, after, tuple(differences), write(()), write(changes), origin)
 
 
 def compare_streams(

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
+from mnemoscope.errors import InterventionError, NotFinite, OptionError
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.records import Prediction, Record, Token
@@ -37,42 +37,12 @@ class Step(Record):
 
 def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
     """The prompt's own token ids, at least one; raises PromptError."""
-    if not prompt:
-        raise PromptError("the prompt is empty; write at least one word")
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            f"the prompt is not text: character {error.start} is half of one; write it as UTF-8"
-        ) from None
-    tokens = model.encode([prompt])[0]
-    if not tokens:
-        raise PromptError(f"the prompt {_short(prompt)} has no token in this model's vocabulary; write some words")
-    rows = model.sizes.vocabulary
-    if max(tokens) >= rows:
-        beyond, spans = tokens.index(max(tokens)), model.offsets(prompt)
-        named = f" ({prompt[slice(*spans[beyond])]!r})" if len(spans) == len(tokens) else ""
-        raise PromptError(
-            f"the prompt has token {tokens[beyond]}{named}, but the model has only {rows} rows; write it differently"
-        )
-    known = model.vocabulary()[1]
-    if not any(known[token] for token in tokens):
-        raise PromptError(f"the prompt {_short(prompt)} has only tokens without text ({tokens[0]}); write some words")
-    if len(tokens) > model.longest:
-        beside = " after its beginning token" if model.reading.before else ""
-        raise PromptError(
-            f"the prompt has {len(tokens):,} tokens, but the model reads at most {model.longest:,}{beside}; shorten it"
-        )
-    return tokens
+    return model.prompt_tokens(prompt)
 
 
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
     """The model's input: ids `[1, position]`, the beginning token first if there is one."""
     return torch.tensor([model.reading.frame(tokens)], device=model.device)
-
-
-def _short(prompt: str) -> str:
-    return repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
 
 
 @final

@@ -4,7 +4,8 @@ Streams are read with the model's own readout, values and votes under the values
 mining's predictions, for one text (paper, section 5 and Figures 7-11).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.memory_names import Numbering
+from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
@@ -32,7 +34,7 @@ from mnemoscope.tracing.scoring.scores import (
 
 
 @dataclass(frozen=True, repr=False)
-class Trace:
+class Trace(Result):
     """A prompt's way through the layers; `places[layer][position]`, both from 0. Prints as a table, also in notebooks.
 
     `logits` holds, per position, the parts of the prediction's logit. `interventions` are the changes passed to
@@ -47,6 +49,7 @@ class Trace:
     places: tuple[tuple[LayerState, ...], ...]
     logits: tuple[LogitSum, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    made_by: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -63,6 +66,7 @@ class Trace:
             "positions": plain(self.positions),
             "layers": [{"layer": layer, "positions": plain(states)} for layer, states in enumerate(self.places)],
             "logits": plain(self.logits),
+            "made_by": dict(self.made_by),
         }
 
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
@@ -134,7 +138,9 @@ def trace(
         positions.append(Position(j, Token(token, texts[token]), final, residual, output))
     first = model.beginning.token
     beginning = None if first is None else Token(first, texts[first])
-    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes)
+    options = {"prompt": prompt, "top": top, "memories": memories, "interventions": list(map(str, changes))}
+    origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=None)
+    return Trace(model.spec, model.fingerprint, prompt, beginning, tuple(positions), places, sums, changes, origin)
 
 
 def run_blocks(model: LanguageModel, tokens: list[int]) -> tuple[list[PromptStreams], Tensor]:

@@ -104,7 +104,7 @@ def mine(
     """Mine a text for a model's memories; makes an atlas.
 
     Finds the triggers, the activity and the value of every feed-forward memory. Continues by itself if ATLAS is
-    unfinished and the plan is the same. Ctrl-C saves; run it again to go on.
+    unfinished and the plan is the same; says so if it is finished. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope mine gpt2 wiki.txt --out atlas
     """
@@ -165,4 +165,4 @@ def merge(
             out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
             force=force, progress=progress, **opening.keywords(),
         )  # fmt: skip
-    summarise(made, json=json)
+    summarise(Path(made), json=json)

@@ -38,8 +38,11 @@ class MiningOptions:
     sample: float | None = None
     """The seeded share of documents that are read at all, above 0 and at most 1; None: all."""
     max_sentences: int | None = None
+    """Most distinct sentences that are mined; None: all."""
     max_tokens: int | None = None
+    """Most tokens of them in all, or of the text that a lens is fitted on."""
     prefixes: int = 4000
+    """Held-out prefixes that questions are asked on."""
     removals: int | str | None = None
     """Memories per layer whose triggers lose tokens, or `all`; None: by the size of the text."""
     neighbours: int = 10
@@ -49,6 +52,7 @@ class MiningOptions:
     batch_tokens: int | None = None
     """Padded tokens per batch; None: from the model's sizes."""
     dtype: str = "float32"
+    """float32, bfloat16 or float16; a model in memory keeps its own."""
     device: str = AUTO
     """The model's device; `auto` is resolved when it is loaded, and a resumed run keeps its device."""
     seed: int = 0
@@ -57,6 +61,7 @@ class MiningOptions:
     keep_work: bool = False
     """Whether the working copy of the text stays."""
     text_field: str = "text"
+    """The field of a row that holds its text, such as `meta.text`; one named `messages` holds a chat."""
     ids_field: str | None = None
     """The field of token ids that replaces a text; each row is one sentence then, whatever `split` is."""
     name: str | None = None

@@ -73,6 +73,7 @@ class ModelOptions:
     dictionary: str | os.PathLike[str] | None = None
     """The `dict.txt` of a fairseq checkpoint, where it is not beside it."""
     trust_remote_code: bool = False
+    """Whether code that comes with the model may run."""
     max_memory: str | None = None
     """How much of each device the weights may take, such as `2GiB` or `0=20GiB,cpu=60GiB`; changes no number."""
 

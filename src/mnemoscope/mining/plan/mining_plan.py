@@ -169,10 +169,18 @@ class MiningPlan:
         stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
         return replace(self, **stated)
 
-    def check_same(self, begun: dict[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming each difference, unless `begun` is this plan; open entries do not differ."""
+    def check_same(self, begun: Mapping[str, Any], directory: Path) -> None:
+        """Raises PlanDiffers, naming each difference, unless `begun` is this plan."""
+        if found := self.difference(begun):
+            raise PlanDiffers(
+                f"{directory} was begun with another plan ({found[0]}); "
+                f"use {found[1]}, another folder, or --force to start again"
+            )
+
+    def difference(self, begun: Mapping[str, Any]) -> tuple[str, str] | None:
+        """What differs from the plan `begun`, and what to use; None if nothing does. Open entries do not differ."""
         usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}
-        own, begun = usual | self.document(), usual | begun
+        own, begun = usual | self.document(), usual | dict(begun)
         other = {name: value for name, value in own.items() if begun.get(name) != value}
         changed = {
             name
@@ -181,16 +189,14 @@ class MiningPlan:
         }
         if "validation" in other and None in (other["validation"], begun.get("validation")):
             changed.add("validation")
-        if changed:
-            told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
-            said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
-            only_versions = changed <= set(LIBRARIES)
-            advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
-            advice = "the version of mnemoscope that began it" if "rules" in changed else advice
-            raise PlanDiffers(
-                f"{directory} was begun with another plan ({said}); "
-                f"use {advice}, another folder, or --force to start again"
-            )
+        if not changed:
+            return None
+        told = ["rules"] if "rules" in changed else [name for name in other if name in (*changed, *_SHOWN)]
+        said = "; ".join(f"{name.replace('_', ' ')} was {begun.get(name)!r}, now {other[name]!r}" for name in told)
+        only_versions = changed <= set(LIBRARIES)
+        advice = "those versions, --accept-versions to go on with these" if only_versions else "the old options"
+        advice = "the version of mnemoscope that began it" if "rules" in changed else advice
+        return said, advice
 
 
 def all_versions(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.memories.feed_forward import Overwrite
-from mnemoscope.models.memories.groups import Group, join
+from mnemoscope.models.memories.groups import Group
 from mnemoscope.models.modules.taps import Taps
 
 
@@ -71,7 +71,7 @@ def read_coefficients(
     """
     with model.in_use(), Taps(own_thread=own_thread) as taps:
         for layer in _every(model, layers):
-            _gather(model, layer, lambda coefficients, _, layer=layer: callback(layer, coefficients), taps)  # type: ignore[misc]
+            model.watch(layer, lambda coefficients, _, layer=layer: callback(layer, coefficients), taps)  # type: ignore[misc]
         yield
 
 
@@ -98,23 +98,6 @@ def overwrite_coefficients(
 
 def _every(model: LanguageModel, layers: Iterable[int] | None) -> Iterable[int]:
     return range(model.sizes.layers) if layers is None else layers
-
-
-def _gather(model: LanguageModel, layer: int, callback: Callable[[Tensor, Tensor | None], None], taps: Taps) -> None:
-    """Calls back once a forward with `[batch, position, memory]`, and `[batch, position, expert]`, None if dense."""
-    numbering, groups = model.numbering(layer), list[Group]()
-
-    def take(group: Group) -> None:
-        if numbering.routed is None:
-            callback(model.split_batch(group.coefficients), None)
-            return
-        groups.append(group)
-        if sum(each.count for each in groups) == len(numbering.widths):
-            coefficients, weights = join(groups, numbering)
-            groups.clear()
-            callback(model.split_batch(coefficients), model.split_batch(weights))
-
-    model.layer(layer).ffn.watch(take, taps)
 
 
 @contextmanager
@@ -161,7 +144,7 @@ def _watch(model: LanguageModel, layer: int, callback: Callable[[int, Block], No
         callback(layer, block)
 
     taps.enters(parts.ffn.entry, note("ffn_input"))
-    _gather(model, layer, note_coefficients, taps)
+    model.watch(layer, note_coefficients, taps)
     for number, branch in enumerate(parts.ffn.branches):
         taps.enters(branch.behind, note(f"branch{number}"))
     for number, module in enumerate(parts.ffn.exits):

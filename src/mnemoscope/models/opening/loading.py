@@ -48,11 +48,8 @@ def load_model(
 ) -> LanguageModel:
     """The LanguageModel of a hub id, a folder, `builtin:NAME`, `handmade:NAME`, `fairseq:PATH.pt` or a loaded model.
 
-    `tokenizer` (an object, a folder or a hub id) replaces the model's own; with `"ids"` a text is its token ids in
-    decimal, as `12 5 7`. `beginning`, a token's text, is put before every sentence in place of the model's own
-    beginning token; with `"none"` no token is, and position 0 of a sentence is never a trigger. `adapter`, the folder
-    or hub id of a PEFT adapter, is put on the model. `dequantize` widens quantised weights, those of a model in memory
-    in a copy. `dict` names the `dict.txt` of a fairseq checkpoint if it is not beside it.
+    `tokenizer` may be an object, too; with `"ids"` a text is its token ids in decimal, as `12 5 7`. With `beginning`
+    `"none"` position 0 of a sentence is never a trigger. `dequantize` widens a model in memory in a copy.
 
     `dtype` None means float32; a model in memory keeps its own (another dtype or device works on a copy of its present
     state). Such a model is in evaluation mode only during a use, and is read and proved anew if it has changed since:

@@ -1,0 +1,106 @@
+"""What the parameters of the public functions mean: a name means the same everywhere. `help` shows them as `Args:`."""
+
+import inspect
+import re
+from functools import cache
+from typing import Any, TypeVar
+
+from mnemoscope.foundation.options.mining_options import MiningOptions
+from mnemoscope.foundation.options.model_options import KEYWORDS, ModelOptions
+
+Kind = TypeVar("Kind")
+
+MEANINGS = {
+    "against": 'What `target` is compared with, likewise; "mean": the mean of all tokens; None: the best other token.',
+    "allow_mixed_devices": "Whether parts may come from devices of different names: equal to tolerance.",
+    "at": "The positions: all, last, or from a number on.",
+    "atlas": "An atlas, or its folder.",
+    "both": "Whether memories that pushed away from the second's answer are listed, too.",
+    "branch": "The number of a layer's branch: 0 are the routed experts.",
+    "by": "The order of the list: ablation, attribution or direct.",
+    "callback": "Called in every forward.",
+    "column": "The column by which the table is sorted.",
+    "columns": "Their names; None: all.",
+    "compare": "Whether the network is compared with its state when it was proved.",
+    "corpus": "builtin:pydocs, a .txt, .jsonl or .parquet file, a glob of them, or hub:DATASET.",
+    "count": "How many; None: all.",
+    "gradients": "Whether what hooks put in may require its gradient.",
+    "how": "How bare numbers are meant: set or scale.",
+    "ids": "Numbers of tokens, or of rows in a column.",
+    "interventions": 'Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].',
+    "k": "How many triggers of each memory and sign; None: all.",
+    "layer": "The layer, counted from 0.",
+    "layers": "The layers, as numbers (of an option also as `0-3,7`); None: all.",
+    "memories": "Memories, by name or number; None: all.",
+    "trace.memories": "At most how many memories of each layer and position.",
+    "memory": "The name of a memory, such as L10.M222.",
+    "mined": "The entry `model` of a manifest.",
+    "model": "A LanguageModel, or a name that `load_model` takes.",
+    "models": "The models of the atlases, which add cosines of keys and values.",
+    "more": "Further atlases, each compared with the one before.",
+    "name": "The name of a table.",
+    "mine.name": "The model's display name; None: its folder, file or id on the hub. Changes no byte.",
+    "norm": "A norm of the model.",
+    "number": "A memory's number in its layer, experts' memories counted through.",
+    "other": "The second model or atlas, opened or by name.",
+    "other_adapter": "The adapter that makes the model the second one.",
+    "other_prompt": "The prompt of the second run.",
+    "out": "The folder of the new atlas.",
+    "parts": "The folders of all parts of one plan.",
+    "patch": "What is set back: contribution or coefficient.",
+    "path": "A folder or file.",
+    "places": "Pairs of sentence and position.",
+    "position": "A position of the prompt's own tokens, from 0, or below 0 from the end; None: the last.",
+    "progress": "True: a bar in a terminal or notebook; or a function of stage, done, total (or None) and note.",
+    "projection": "raw, gain or lens (definitions.md section 2).",
+    "prompt": "Plain text, read as mining reads a sentence.",
+    "question": "The name of a question, such as value_agreement.",
+    "read": "A function of a layer.",
+    "seed": "Of random draws.",
+    "shown": "How many probabilities are shown.",
+    "sign": "1 or -1; None: both.",
+    "singles": "How many memories are ablated one by one.",
+    "source": "A hub id, a folder, builtin:NAME, handmade:NAME, fairseq:PATH.pt, or a model in memory.",
+    "steadily": "Whether thread switches of torch stay as mining needs them.",
+    "stop_after": "The layer whose coefficients end the run.",
+    "stored": "The sentences, if they were read before.",
+    "table": "The name of a table.",
+    "tables": "The names of tables; none: all that can be made.",
+    "taps": "What holds the hooks.",
+    "target": "The next word as text, with its space; None: the model's own prediction.",
+    "tensor": "A tensor of this thread's running forward.",
+    "text": "A text.",
+    "texts": "Texts.",
+    "top": "How many are listed.",
+    "vectors": "Vectors `[n, hidden]`.",
+}
+
+
+def explain(kind: type[Kind]) -> type[Kind]:
+    """Decorates a public class: adds `Args:` to its public methods."""
+    for name, method in vars(kind).items():
+        if not name.startswith("_"):
+            add_args(getattr(method, "__func__", method))
+    return kind
+
+
+def add_args(function: Any) -> None:
+    """Adds `Args:` to a function's docstring, unless it has them: a line for each parameter of a known meaning."""
+    text = inspect.cleandoc(getattr(function, "__doc__", None) or "")
+    if inspect.isfunction(function) and text and "Args:" not in text:
+        meanings = {**_fields_of(ModelOptions), **_fields_of(MiningOptions), **MEANINGS}
+        found = {name: meanings.get(f"{function.__name__}.{name}", meanings.get(name)) for name in
+                 inspect.signature(function).parameters}  # fmt: skip
+        lines = [f"    {name}: {said}" for name, said in found.items() if said is not None]
+        function.__doc__ = "\n".join([text, "", "Args:", *lines]) if lines else text
+
+
+@cache
+def _fields_of(kind: type) -> dict[str, str]:
+    """What the docstrings below the fields of a dataclass say, by keyword."""
+    try:
+        source = inspect.getsource(kind)
+    except OSError:  # installed without its source
+        return {}
+    found = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, re.M | re.S)
+    return {KEYWORDS.get(name, name): " ".join(said.split()) for name, said in found}
