@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
+from mnemoscope.foundation.memory_changes import Interventions, interventions_of
 from mnemoscope.models import LanguageModel, read_final
-from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
+from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import split_rows

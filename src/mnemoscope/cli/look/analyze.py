@@ -19,7 +19,7 @@ def analyze(
     atlas: arg.AtlasFolder,
     questions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUESTION", help="Such as value_agreement; all if none is named."),
+        typer.Argument(metavar="QUESTION", help="Such as value_agreement, or figure4; all if none is named."),
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
     json: arg.Json = False,
@@ -35,10 +35,12 @@ def analyze(
 
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.questions import QUESTIONS, load_question
+    from mnemoscope.atlas.schema import QUESTIONS, question_named
 
-    named = [question for question in questions or [] if load_question(question)]
+    named = [question_named(question) for question in questions or ()]
+    arg.check_atlases(atlas)
+    from mnemoscope.atlas import open_atlas
+
     with reporting() as progress:
         answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
     if json:

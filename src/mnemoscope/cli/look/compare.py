@@ -40,6 +40,7 @@ def compare(
         atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
     if len(atlases) < 2:
         raise OptionError("one atlas cannot be compared; name two or more")
+    arg.check_atlases(*atlases)
     from mnemoscope.comparison import compare as run_comparison
 
     with reporting() as progress:

@@ -41,11 +41,12 @@ def report(
 
     Example: mnemoscope report atlas
     """
+    if memories is not None and not browse:
+        raise OptionError("--memories needs --browse; a report chooses its own examples")
+    arg.check_atlases(atlas)
     if browse:
         _browse(atlas, out, memories, json=json)
         return
-    if memories is not None:
-        raise OptionError("--memories needs --browse; a report chooses its own examples")
     from mnemoscope.show.export import write_report
 
     with reporting() as progress:

@@ -65,13 +65,15 @@ def search(
             f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
     from mnemoscope.foundation.options.mining_options import parse_layers
+
+    page: dict[str, Any] = {
+        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
+    }  # fmt: skip
+    arg.check_atlases(atlas)
     from mnemoscope.search import check_fields, open_index
 
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
     check_fields(fields)  # before an index is built
-    page: dict[str, Any] = {
-        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
-    }  # fmt: skip
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":

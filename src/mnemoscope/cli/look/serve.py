@@ -61,6 +61,7 @@ def serve(
         raise OptionError("--force-model needs --model; name the model to use")
     if opening != AS_USUAL and model is None:
         raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.web import Settings
     from mnemoscope.web import serve as run
 

@@ -37,6 +37,10 @@ def extend(
     Example: mnemoscope extend atlas --model gpt2
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
+    from mnemoscope.atlas.schema import check_optional
+
+    check_optional(tables or ())
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.mining import extend as extended
 
     with reporting() as progress:

@@ -7,7 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.options.mining_options import AUTO, LENS_KINDS, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
@@ -39,11 +39,15 @@ def lens(
     """
     arg.at_least(1, max_tokens=max_tokens)
     arg.at_least(0, checkpoint_every=checkpoint_every)
+    kinds = [name.strip() for name in kind.split(",")]
+    for one in kinds:
+        arg.one_of(LENS_KINDS, kind=one)
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
     with reporting() as progress:
         result = fit_lenses(
-            atlas, model, [name.strip() for name in kind.split(",")], max_tokens=max_tokens, device=device,
+            atlas, model, kinds, max_tokens=max_tokens, device=device,
             opening=opening, checkpoint_every=checkpoint_every, force=force, progress=progress,
         )  # fmt: skip
     if json:

@@ -51,6 +51,11 @@ def worker(
 
     Example: mnemoscope worker atlas
     """
+    if device is not None:
+        arg.check_device(device)
+    from mnemoscope.atlas.manifest import shared_run_of
+
+    shared_run_of(atlas)
     from mnemoscope.cluster.environment import worker_name_from_environment
     from mnemoscope.cluster.worker import new_name, work
 

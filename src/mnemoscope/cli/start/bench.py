@@ -8,6 +8,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import AS_USUAL, check_names
 
 
 def bench(
@@ -39,6 +40,8 @@ def bench(
     if dtype is not None:
         arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, rounds=rounds, warm=warm)
+    if model not in ("gpt2-small", "8b", "experts", "both", "builtin"):
+        check_names(model, AS_USUAL)
     from mnemoscope.bench.documentation import measure_text
     from mnemoscope.bench.shapes import measure_shape
     from mnemoscope.models import device_of

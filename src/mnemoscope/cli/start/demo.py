@@ -37,11 +37,11 @@ def demo(
     Example: mnemoscope demo
     """
     arg.at_least(1, max_tokens=max_tokens)
+    found = arg.check_folder(out)
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.atlas.folder import occupancy
 
     with reporting() as progress:
-        if force or occupancy(out) != "finished":
+        if force or found != "finished":
             from mnemoscope.mining import mine
 
             mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, removals=REMOVALS, force=force, progress=progress)

@@ -86,7 +86,6 @@ def train(
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
     arg.at_least(1, max_bytes=max_bytes, keep_checkpoints=keep_checkpoints)
-    arg.one_of(arg.SPLITS, split=split)
     if not corpus and (validation is not None or max_bytes is not None):
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
     if memories is None and hidden is not None:
@@ -100,9 +99,8 @@ def train(
         "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
         "seed": seed,
     }  # fmt: skip
-    from mnemoscope.training import Recipe, TextSource
-    from mnemoscope.training import train as run_training
-    from mnemoscope.training.text import parse_times, plan_plants
+    from mnemoscope.training.recipe import Recipe
+    from mnemoscope.training.text import TextSource, check_folder, parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
@@ -110,6 +108,11 @@ def train(
         tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
         plants=plants,
     )  # fmt: skip
+    check_folder(out)
+    for text in (*wanted.corpora, validation):
+        arg.check_text(text, text_field=text_field, split=split)
+    from mnemoscope.training import train as run_training
+
     with reporting() as progress:
         made = run_training(
             out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every,
@@ -119,7 +122,7 @@ def train(
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:
         text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
-        print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
+        print(f"{made} is a model; mnemoscope mine {out} {text} --out atlas mines it")
 
 
 def _say(text: str) -> None:
