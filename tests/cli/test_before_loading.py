@@ -38,7 +38,7 @@ REFUSED = {
     "mine text.txt text.txt --out new": "'text.txt' is a file",
     "mine atlas text.txt --out new": "folder 'atlas' holds no config.json",
     "mine builtin:pydocs text.txt --out new --adapter ./none": "no folder './none'; give the folder of a saved adapter",
-    "mine builtin:pydocs text.txt --out new --tokenizer ./none": "no folder './none'; give the folder of a saved tokeni",
+    "mine builtin:pydocs text.txt --out new --tokenizer ./none": "no folder './none'; give the folder of a saved",
     "merge new none other": "none does not exist (no manifest.json)",
     "merge full atlas atlas": "full holds something that is not an atlas",
     "demo --out full": "full holds something that is not an atlas",

@@ -25,9 +25,9 @@ def analyze(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Answer the paper's questions about an atlas; no model is needed.
+    """Answer the paper's questions about an atlas.
 
-    key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
+    Needs no model. key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
     value_confidence: whether values predict what follows. layer_activity, layer_composition: how memories make up a
     layer's prediction. refinement_match, refinement_confidence, refinement_events: how layers refine it.
     Answers are written into the atlas, as analyses/QUESTION.json and QUESTION.parquet, and replace older ones.

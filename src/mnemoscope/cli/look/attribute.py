@@ -51,7 +51,7 @@ def attribute(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show which memories made a model prefer one next token to another.
+    """Show which memories made a model prefer a token.
 
     The difference of the two logits as a sum over embedding, attention and memories; each memory's attribution by one
     backward pass; what switching it off does; and the same for many together, beside others that are as strong.

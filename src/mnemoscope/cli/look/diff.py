@@ -55,11 +55,12 @@ def diff(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show which memories made two models, or one model on two prompts, answer differently.
+    """Show which memories made two runs answer differently.
 
-    The change of the two answers' logit difference as a sum over embedding, attention, memories and the final norm's
-    scale; the memories whose push changed most; and how many of them, set back to what they did in the first run, make
-    the second answer as the first, beside others that are as strong.
+    The runs are of two models, or of one model on two prompts. The change of the two answers' logit difference as a sum
+    over embedding, attention, memories and the final norm's scale; the memories whose push changed most; and how many
+    of them, set back to what they did in the first run, make the second answer as the first, beside others that are as
+    strong.
 
     Example: mnemoscope diff builtin:pydocs "Return a list of" --other-prompt "Return the name of"
     """

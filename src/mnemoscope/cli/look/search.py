@@ -49,10 +49,11 @@ def search(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Find memories by what their triggers, values, patterns or annotations say.
+    """Find memories by text, or by a token.
 
-    All words must be in the same prefix or description; case and accents do not matter; what matched stands in «marks».
-    The index is in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
+    The text is that of their triggers, values, patterns and annotations. All words must be in the same prefix or
+    description; case and accents do not matter; what matched stands in «marks». The index is in ATLAS/search and is
+    made when it is first needed. A space of a token may be typed as ·
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
     """

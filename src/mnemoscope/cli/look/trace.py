@@ -45,7 +45,7 @@ def trace(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show how a model arrives at its prediction for a prompt.
+    """Show how a model arrives at its prediction.
 
     After every token: what comes next, and from which layer on that is decided. For one position: what the residual,
     the feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.

@@ -29,11 +29,12 @@ def lens(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Fit lenses: maps from every layer to the head, through which values and streams of lower layers can be read.
+    """Fit lenses, through which lower layers can be read.
 
-    ridge: least squares, in closed form. tuned: trained to predict what the model predicts. Both are judged on held-out
-    prefixes, and a layer at which one is no better than the plain readout keeps that. The atlas stores them;
-    afterwards answer the question again: `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
+    They are maps from every layer to the head, for its values and its stream. ridge: least squares, in closed form.
+    tuned: trained to predict what the model predicts. Both are judged on held-out prefixes, and a layer at which one is
+    no better than the plain readout keeps that. The atlas stores them; afterwards answer the question again:
+    `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope lens atlas --model gpt2
     """

@@ -44,10 +44,10 @@ def worker(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
+    """Work on a prepared run, beside other workers.
 
-    `mine --prepare` prepares a run; `mine` with the same options merges the results at the end. SIGTERM, SIGUSR1 and
-    Ctrl-C save first; other workers take the rest.
+    As many of these as you like, on any machine that shares the folder. `mine --prepare` prepares a run; `mine` with
+    the same options merges the results at the end. SIGTERM, SIGUSR1 and Ctrl-C save first; other workers take the rest.
 
     Example: mnemoscope worker atlas
     """
@@ -77,7 +77,9 @@ def worker(
 
 
 def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
-    """Say where a run stands: what is done, who works on it, how fast, how long it will take.
+    """Say where a run stands, and how long it will take.
+
+    What is done, who works on it, and how fast.
 
     Example: mnemoscope status atlas
     """

@@ -30,10 +30,11 @@ def bench(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Measure mining against the bare forward pass and two common loops, in one run; and the value pass.
+    """Measure how fast mining is.
 
-    The bare forward pass is timed whole, and stopped where mining stops, which is equal work. Only ratios count:
-    absolute speeds differ from machine to machine. Takes some minutes. 8b takes 16 GB of memory, and random tokens.
+    Against the bare forward pass and two common loops, in one run; and the value pass. The bare forward pass is timed
+    whole, and stopped where mining stops, which is equal work. Only ratios count: absolute speeds differ from machine
+    to machine. Takes some minutes. 8b takes 16 GB of memory, and random tokens.
 
     Example: mnemoscope bench --model builtin
     """

@@ -28,11 +28,12 @@ def demo(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Mine the built-in model on Python's documentation, answer the paper's questions, and write the report.
+    """Mine a small built-in model, and write its report.
 
-    Works offline and takes a few minutes. A finished demo is shown again, not mined again.
-    A memory is striking if its value is confident and often says what follows its triggers: the value's largest
-    probability at work times the share of its 25 best triggers that are followed by the value's top token.
+    Its text is Python's documentation, and the report answers the paper's questions. Works offline and takes a few
+    minutes. A finished demo is shown again, not mined again. A memory is striking if its value is confident and often
+    says what follows its triggers: the value's largest probability at work times the share of its 25 best triggers that
+    are followed by the value's top token.
 
     Example: mnemoscope demo
     """

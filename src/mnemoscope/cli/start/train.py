@@ -77,7 +77,7 @@ def train(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Train a language model: on any text, or the built-in one again.
+    """Train a language model: any text, or the built-in one.
 
     Without --corpus its text is the documentation on this machine: the language reference and the docstrings of the
     standard library and of the installed dependencies. Goes on from the last checkpoint in DIR. Ctrl-C saves.
@@ -99,8 +99,8 @@ def train(
         "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
         "seed": seed,
     }  # fmt: skip
-    from mnemoscope.training.recipe import Recipe
-    from mnemoscope.training.text import TextSource, check_folder, parse_times, plan_plants
+    from mnemoscope.training import Recipe, TextSource
+    from mnemoscope.training.text import check_folder, parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
@@ -122,7 +122,7 @@ def train(
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:
         text = shlex.quote(corpus[0]) if corpus else "builtin:pydocs"
-        print(f"{made} is a model; mnemoscope mine {out} {text} --out atlas mines it")
+        print(f"{made} is a model; mnemoscope mine {made} {text} --out atlas mines it")
 
 
 def _say(text: str) -> None:
