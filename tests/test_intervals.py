@@ -20,6 +20,7 @@ from mnemoscope.foundation.intervals import (
     ends,
     exact_share,
     mean,
+    mean_share,
     order_statistic,
     share,
     widen,
@@ -97,6 +98,28 @@ def test_at_the_ends_of_the_exact_interval_as_many_hits_are_as_rare_as_said(hits
 @pytest.mark.parametrize("found", [share(0, 0), clustered_share([], []), mean([]), order_statistic([], 0.5)])
 def test_of_nothing_there_is_no_number(found: Estimate) -> None:
     assert found == NOTHING
+
+
+def test_the_mean_of_shares_ends_within_them() -> None:
+    """Of 0.5 and nine zeros the mean is 0.05 and its standard error 0.05, so the plain interval ends below zero; on the
+    scale of logits the margin is 1.96 x 0.05 / (0.05 x 0.95), around log(0.05 / 0.95).
+    """
+    values = [0.5] + [0.0] * 9
+    plain, found = mean(values), mean_share(values)
+    assert plain.low is not None
+    assert plain.low < 0
+    ends = [1 / (1 + math.exp(-(math.log(0.05 / 0.95) + sign * Z * 0.05 / 0.0475))) for sign in (-1, 1)]
+    assert (found.value, found.count) == (plain.value, plain.count)
+    assert [found.low, found.high] == pytest.approx(ends)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2))
+def test_every_mean_of_shares_lies_in_its_interval(values: list[float]) -> None:
+    found = mean_share(values)
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert -1e-12 <= found.low <= found.value <= found.high <= 1 + 1e-12
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=60), st.integers(1, 20))

@@ -85,8 +85,8 @@ def test_a_chart_holds_the_answer(atlas: ms.Atlas, question: str) -> None:
 
 
 def test_a_chart_of_no_question(atlas: ms.Atlas) -> None:
-    with pytest.raises(OptionError, match="'figure_4' is not a question"):
-        ms.chart(atlas, "figure_4")
+    with pytest.raises(OptionError, match="'figure_44' is not a question"):
+        ms.chart(atlas, "figure_44")
 
 
 def test_the_notebook_has_no_output_of_a_machine() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.atlas import Atlas, verify
+from mnemoscope.atlas.schema import question_named
 from mnemoscope.cli import main
 from mnemoscope.questions import BEYOND, QUESTIONS, load_question, write_all
 from mnemoscope.questions.sources import DOCUMENTS
@@ -142,3 +143,16 @@ def test_patterns_made_again_bring_the_answers_that_depend_on_them_along(tmp_pat
     assert list(shown["answers"]) == ["key_patterns", "key_removals", "value_rank", "layer_activity"]
     assert (tmp_path / "analyses" / "key_patterns.json").read_bytes() != before
     assert verify(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["figure4", "Figure 4", "figure-4"])
+def test_a_figure_of_the_paper_is_a_question(name: str, tmp_path: Path, capsys: Capture) -> None:
+    atlas = whole(tmp_path)
+    assert main(["analyze", str(atlas.path), name]) == 0
+    assert capsys.readouterr().out.startswith("value_agreement (Figure 4)\n")
+
+
+def test_figures_are_numbered_as_the_questions_say() -> None:
+    """An alias of every figure that a question names, but for the paper's tables."""
+    for question in QUESTIONS:
+        assert question_named(load_question(question).paper.figure.split(",")[0]) == question

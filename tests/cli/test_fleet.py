@@ -59,12 +59,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )
 def test_workers_are_asked_for(words: str, expected: dict[str, Any], asked: list[Any], tmp_path: Path) -> None:
-    assert main(["mine", "m", "t.txt", "--out", str(tmp_path / "a"), *words.split()]) == 2
-    assert asked == [("m", "t.txt", run.FleetOptions(**expected))]
+    assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), *words.split()]) == 2
+    assert asked == [("m", "hub:t", run.FleetOptions(**expected))]
 
 
 def test_more_workers_than_cores_are_warned_of(asked: list[Any], tmp_path: Path, capsys: Capture) -> None:
-    assert main(["mine", "m", "t.txt", "--out", str(tmp_path / "a"), "--workers", "999"]) == 2
+    assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), "--workers", "999"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("warning: 999 workers share ")
     assert said[-1] == "mnemoscope: no worker is left"
@@ -72,7 +72,7 @@ def test_more_workers_than_cores_are_warned_of(asked: list[Any], tmp_path: Path,
 
 
 def test_machines_read_events(asked: list[Any], tmp_path: Path, capsys: Capture) -> None:
-    assert main(["mine", "m", "t.txt", "--out", str(tmp_path / "a"), "--workers", "2", "--json"]) == 2
+    assert main(["mine", "m", "hub:t", "--out", str(tmp_path / "a"), "--workers", "2", "--json"]) == 2
     printed, said = capsys.readouterr()
     assert json.loads(printed)["message"] == "no worker is left"
     event = json.loads(said.splitlines()[0])

@@ -14,7 +14,7 @@ from mnemoscope.foundation.options.mining_options import MiningOptions
 from support.handbuilt_atlas import build_atlas
 
 EVERY_OPTION = """
-    --validation v.txt --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
+    --validation hub:v --split line --triggers 7 --per-sentence all --layers 0-3,7 --max-sentences 9 --max-tokens 99
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
@@ -57,9 +57,9 @@ def mining(monkeypatch: pytest.MonkeyPatch) -> FakeMining:
 
 def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "atlas"
-    assert main(["mine", "gpt2", "wiki.txt", "--out", str(out)]) == 0
+    assert main(["mine", "gpt2", "hub:wiki", "--out", str(out)]) == 0
     model, corpus, options = mining.calls[0]
-    assert (model, corpus) == ("gpt2", "wiki.txt")
+    assert (model, corpus) == ("gpt2", "hub:wiki")
     assert options == {
         "out": out, "validation": None, "split": "sentence", "triggers": None, "per_sentence": 1, "layers": None,
         "max_sentences": None, "max_tokens": None, "prefixes": 4000, "removals": None, "neighbours": 10, "part": None,
@@ -79,9 +79,9 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
 
 
 def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["mine", "m", "c", "--out", str(tmp_path / "a"), *EVERY_OPTION.split()]) == 0
+    assert main(["mine", "m", "hub:c", "--out", str(tmp_path / "a"), *EVERY_OPTION.split()]) == 0
     assert mining.calls[0][2] == {
-        "out": tmp_path / "a", "validation": "v.txt", "split": "line", "triggers": 7, "per_sentence": "all",
+        "out": tmp_path / "a", "validation": "hub:v", "split": "line", "triggers": 7, "per_sentence": "all",
         "layers": (0, 1, 2, 3, 7), "max_sentences": 9, "max_tokens": 99, "prefixes": 5, "removals": "all",
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25,
@@ -111,7 +111,7 @@ def test_an_impossible_option_is_refused_at_once(
     mining: FakeMining, tmp_path: Path, words: str, capsys: Capture
 ) -> None:
     out = tmp_path / "atlas"
-    assert main(["mine", "m", "c", "--out", str(out), *words.split()]) == 2
+    assert main(["mine", "m", "hub:c", "--out", str(out), *words.split()]) == 2
     printed, said = capsys.readouterr()
     assert printed == ""
     assert len(said.splitlines()) == 1
@@ -121,11 +121,12 @@ def test_an_impossible_option_is_refused_at_once(
 
 
 def test_merge_hands_over_every_part(mining: FakeMining, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["merge", str(tmp_path / "all"), "p1", "p2", "--model", "gpt2"]) == 0
-    assert mining.calls == [(tmp_path / "all", [Path("p1"), Path("p2")], "gpt2", False, False, {})]
+    parts = [build_atlas(tmp_path / f"p{number}", part=(number, 2)) for number in (1, 2)]
+    assert main(["merge", str(tmp_path / "all"), *map(str, parts), "--model", "gpt2"]) == 0
+    assert mining.calls == [(tmp_path / "all", parts, "gpt2", False, False, {})]
     options = ["--adapter", "lora", "--dequantize", "--revision", "main", "--dict", "dict.txt", "--allow-mixed-devices"]
-    assert main(["merge", str(tmp_path / "more"), "p1", *options]) == 0
+    assert main(["merge", str(tmp_path / "more"), str(parts[0]), *options]) == 0
     opening = {"revision": "main", "adapter": "lora", "dequantize": True, "dict": "dict.txt"}
-    assert mining.calls[1] == (tmp_path / "more", [Path("p1")], None, False, True, opening)
+    assert mining.calls[1] == (tmp_path / "more", parts[:1], None, False, True, opening)
     assert main(["merge", str(tmp_path / "all")]) == 2
     assert "Missing argument 'PART" in capsys.readouterr().err

@@ -1,10 +1,13 @@
 """The help: quick, with an example everywhere, and the same in docs/cli.md."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.main import get_command
 
 from mnemoscope.cli.app import app
@@ -41,5 +44,25 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_all_verbs_are_commands() -> None:
     assert get_command(app).name == "mnemoscope"
-    first = "demo inspect mine analyze report serve show search trace attribute diff compare"
-    assert " ".join(VERBS) == f"{first} merge extend lens audit worker status verify train bench"
+    look = "analyze report serve show search trace attribute diff compare audit verify"
+    assert " ".join(VERBS) == f"demo inspect mine train bench {look} merge extend lens worker status"
+
+
+def test_the_first_help_shows_three_groups_of_whole_lines() -> None:
+    group = get_command(app)
+    shown = group.get_help(typer.Context(group, info_name="mnemoscope", terminal_width=80))
+    begins = [shown.index(f"\n{title}:\n") for title in ("Start", "Look", "At scale")]
+    assert begins == sorted(begins)
+    lines = {name: command.get_short_help_str(1000) for name, command in group.commands.items()}
+    for name, line in lines.items():
+        assert len(line) <= 55, line
+        assert re.search(rf"\n  {name} +{re.escape(line)}\n", shown), name
+
+
+@pytest.mark.full
+def test_a_shell_completes_verbs_and_options(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mnemoscope"]
+    for typed, expected in (("mnemoscope ana", "analyze"), ("mnemoscope analyze --pat", "--patterns")):
+        asked = {"_MNEMOSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected]

@@ -80,7 +80,12 @@ def test_a_negative_interval_is_refused(training: FakeTraining, capsys: Capture)
     assert training.calls == []
 
 
-def test_a_text_of_one_s_own(training: FakeTraining, capsys: Capture) -> None:
+def test_a_text_of_one_s_own(
+    training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.jsonl", "c.txt"):
+        (tmp_path / name).touch()
     words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --split line --hidden 8"
     terms = "--optimiser muon --sparsity 0 --revival 0.5"
     assert main(["train", "--out", "m", *words.split(), *terms.split()]) == 0

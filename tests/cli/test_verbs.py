@@ -19,6 +19,7 @@ from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
 from models.conftest import build
+from support.handbuilt_atlas import build_atlas
 
 pytestmark = pytest.mark.full
 Capture = pytest.CaptureFixture[str]
@@ -163,3 +164,8 @@ def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark
     assert "too short to warm up with --warm 1000000 tokens" in capsys.readouterr().err
     for words in (["--rounds", "0"], ["--warm", "0"]):
         assert main(["bench", *words]) == 2
+
+
+def test_inspect_says_that_an_atlas_is_one(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["inspect", str(build_atlas(tmp_path))]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path} is an atlas: ")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.read import first_upper_layer
-from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.schema import QUESTIONS, TABLES
 from mnemoscope.foundation.intervals import NOTHING
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.questions import registry as known
@@ -77,7 +77,7 @@ def asked(question: str, tables: Tables) -> Answer:
     return Answer(known.load_question(question), found, "", "", tables.layers, len(tables.layers))
 
 
-def rules(questions: Sequence[str] = known.QUESTIONS) -> set[str]:
+def rules(questions: Sequence[str] = QUESTIONS) -> set[str]:
     """The names behind every claim with a rule."""
     claims = [claim for question in questions for claim in known.load_question(question).paper.claims]
     return {claim.name for claim in claims if claim.rule}
@@ -85,7 +85,7 @@ def rules(questions: Sequence[str] = known.QUESTIONS) -> set[str]:
 
 def findings() -> set[str]:
     """The questions with a finding."""
-    return {question for question in known.QUESTIONS if known.load_question(question).finding is not None}
+    return {question for question in QUESTIONS if known.load_question(question).finding is not None}
 
 
 def verdicts(*answers: Answer) -> dict[str, str]:

@@ -37,6 +37,14 @@ def saved(tmp_path, tiny, tokenizer):
     return save(tmp_path / "gpt2", tiny("gpt2"), tokenizer)
 
 
+def test_the_folder_that_training_wrote_is_its_model(saved, tmp_path):
+    (tmp_path / "trained").mkdir()
+    saved.rename(tmp_path / "trained" / "model")
+    (tmp_path / "trained" / "checkpoint.pt").touch()
+    model = load_model(str(tmp_path / "trained"))
+    assert model.content == load_model(str(tmp_path / "trained" / "model")).content
+
+
 def save(folder, hf, tokenizer):
     hf.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -8,11 +8,11 @@ import pytest
 from rich.cells import cell_len
 
 from mnemoscope.errors import PromptError
+from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import load_model
 from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines, trace
 from mnemoscope.tracing.comparison import compare
-from mnemoscope.tracing.interventions import Intervention
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
 from mnemoscope.tracing.rendering import choose_position, fit

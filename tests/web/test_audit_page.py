@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 import mnemoscope as ms
 from mnemoscope.auditing import AuditedString, AuditOptions, audit
-from mnemoscope.auditing.alternatives import VARIED
 from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.options.audit_options import VARIED
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.opening.handmade.experts import PLANTED_EXPERTS, SENTENCES

@@ -1,11 +1,13 @@
 """`mnemoscope serve` as a process: it starts without torch, says where, ends at Ctrl-C; and what it refuses."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -174,3 +176,35 @@ def test_browsing_needs_neither_torch_nor_the_drawing_library(atlas: Path) -> No
         "heavy = {'torch', 'transformers', 'altair', 'vl_convert'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.full
+def test_open_shows_the_pages_in_the_browser_there_is(atlas: Path, tmp_path: Path) -> None:
+    browser, shown = tmp_path / "browser", tmp_path / "shown"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.new && mv {shown}.new {shown}\n')
+    browser.chmod(0o755)
+    shown_at = {**os.environ, "BROWSER": str(browser)}
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=shown_at) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        while not shown.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert shown.read_text().strip() == url
+
+
+@pytest.mark.full
+def test_open_is_harmless_without_a_browser(atlas: Path) -> None:
+    none = {name: value for name, value in os.environ.items() if name not in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")}
+    command = [sys.executable, "-m", "mnemoscope", "serve", str(atlas), "--port", "0", "--open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=none) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        with urllib.request.urlopen(f"{url}index.json", timeout=30) as answer:
+            assert json.load(answer)["model"]["spec"] == "handbuilt"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert "no browser is opened" in err
+    assert process.returncode == 130

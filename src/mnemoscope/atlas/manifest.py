@@ -101,6 +101,18 @@ def work_of(begun: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return work if isinstance(work, dict) and work else None
 
 
+def shared_run_of(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document of the run for workers in the folder, and what they share. Raises AtlasNotFound."""
+    begun = unfinished_plan(directory)
+    work = work_of(begun)
+    if begun is None or work is None:
+        raise AtlasNotFound(
+            f"{directory} holds no run for workers; begin one with `mnemoscope mine MODEL CORPUS --out"
+            f" {directory} --prepare`"
+        )
+    return begun, work
+
+
 def table_files(directory: Path) -> list[str]:
     """Every table file below the folder, relative and sorted, listed in a manifest or not."""
     places = [*directory.glob("*.parquet")]

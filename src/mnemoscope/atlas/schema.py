@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from mnemoscope.errors import OptionError
 
 SCHEMA_VERSION = 3
 
@@ -219,6 +220,24 @@ report/figures/; files of later versions' questions are an atlas's own because t
 """
 
 
+def question_named(name: str) -> str:
+    """The question of a name, or of a figure, such as `figure4` or `B1`. Raises OptionError."""
+    figures = {f"figure{number}": one for number, one in enumerate(THE_PAPERS, 2)}
+    figures |= {f"b{number}": one for number, one in enumerate(BEYOND, 1)}
+    name = figures.get(re.sub("[ _-]", "", name.lower()), name)
+    if name not in QUESTIONS:
+        raise OptionError(f"{name!r} is not a question; the questions are {', '.join(QUESTIONS)}")
+    return name
+
+
+def check_optional(tables: Sequence[str]) -> None:
+    """Raises OptionError for a table that `mnemoscope extend` cannot make."""
+    added = [kind.name for kind in TABLES.values() if kind.optional and kind.name not in LENS_TABLES]
+    for name in tables:
+        if name not in added:
+            raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(added)}")
+
+
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number of a path relative to the atlas; None where it is no table's."""
     match = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
@@ -258,6 +277,8 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
 
 def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
     """The fault in rows that no run writes: nulls, unequal lists, tokens beyond the `vocabulary`; None without one."""
+    import pyarrow.compute as pc  # a fifth of the time that a look into a folder takes
+
     for kind in TABLES[name].columns_beside(rows.column_names):
         if kind.name not in rows.column_names or kind.nullable:
             continue

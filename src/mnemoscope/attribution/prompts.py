@@ -1,10 +1,7 @@
 """Many prompts at once: the memories that push in most of them, and what switching those off does to prompts on which
 they were not found (definitions.md section 9, attribute).
-
-A file of prompts is JSONL with `prompt` and perhaps `for`, `against` and `other_prompt`.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +30,6 @@ from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_
 
 _TOGETHER = 256
 """The most memories that are switched off together."""
-FIELDS = ("prompt", "for", "against", "other_prompt")
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,29 +81,6 @@ class PromptsAttribution(Result):
         found, held = self.halves
         said = f"Median F of {held} prompts without the memories found on the other {found}:"
         return "\n".join([*lines, "", *table(columns, rows), "", said, *table(off, points)])
-
-
-def read_prompts(path: Path) -> list[dict[str, str]]:
-    """The rows of a file of prompts. Raises PromptError for a file that cannot be read, and names a wrong line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"the prompts in {path} cannot be read ({error}); give a JSONL file") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        fits = isinstance(row, dict) and isinstance(row.get("prompt"), str)
-        if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in row.items()):
-            raise PromptError(f'{path}:{number} is not {{"prompt": TEXT}} with {", ".join(FIELDS[1:])} perhaps')
-        rows.append(row)
-    if not rows:
-        raise PromptError(f"{path} has no prompt; write one JSON object a line")
-    return rows
 
 
 @whole_use

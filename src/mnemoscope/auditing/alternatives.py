@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-VARIED = ("all", "digits")
-"""Which characters vary: digits and letters, or digits only."""
 _SETS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 
 

@@ -16,14 +16,15 @@ import polars as pl
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.auditing.alternatives import VARIED, draw_alternatives, stand
+from mnemoscope.auditing.alternatives import draw_alternatives, stand
 from mnemoscope.auditing.carriers import string_effects, strongest, without
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, Tokens, likelihoods, mean_loss
 from mnemoscope.auditing.record import AuditedString, Carrier, SwitchedOff, string_lines
 from mnemoscope.corpus.sources.pydocs import documents
 from mnemoscope.corpus.sources.sentences import split_sentences
-from mnemoscope.errors import OptionError, PromptError
+from mnemoscope.errors import PromptError
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
@@ -35,32 +36,6 @@ from mnemoscope.tracing.scoring.scores import require_model_of
 
 LEVEL = 0.05
 """The false alarm rate on unseen strings."""
-
-
-@dataclass(frozen=True)
-class AuditOptions:
-    """`alternatives` are drawn for each string, varying `all` or only `digits`. The best `candidates` by direct effect
-    are set to 0 one by one, the best `top` of them together. Side effects are measured on at most `neighbours` texts.
-    """
-
-    alternatives: int = 999
-    vary: str = "all"
-    candidates: int = 16
-    top: int = 4
-    seed: int = 0
-    neighbours: int = 200
-
-    def __post_init__(self) -> None:
-        if self.vary not in VARIED:
-            raise OptionError(f"--vary {self.vary!r} is not known; choose one of {', '.join(VARIED)}")
-        if self.alternatives < 19:
-            raise OptionError(f"{self.alternatives} alternatives cannot show a rank of 5 %; draw 19 or more")
-        if not 1 <= self.top <= self.candidates:
-            raise OptionError(
-                f"the top {self.top} of {self.candidates} candidates is impossible; choose top from 1 to candidates"
-            )
-        if self.neighbours < 1:
-            raise OptionError(f"{self.neighbours} neighbouring texts show no side effect; take 1 or more")
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import direct_effects
 from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_tick
+from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.token_logits import TokenLogits
-from mnemoscope.tracing.interventions import Intervention, intervene
+from mnemoscope.tracing.interventions import intervene
 
 
 def string_effects(model: LanguageModel, tokens: Sequence[int]) -> list[Tensor]:

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mnemoscope.errors import ModelError
 from mnemoscope.foundation.formatting import format_interval, format_value
 from mnemoscope.foundation.intervals import Estimate, share
+from mnemoscope.foundation.options.model_options import local_folder
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Recall:
 
 def plants_of(model: str) -> dict[str, int]:
     """The repetitions of every string planted into a local model folder; empty without a record."""
-    path = Path(model) / "training.json"
     try:
+        path = (local_folder(model) or Path(model)) / "training.json"
         return {str(text): int(times) for text, times in json.loads(path.read_bytes())["text"]["plants"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ModelError, OSError, ValueError, KeyError, TypeError):
         return {}
 
 

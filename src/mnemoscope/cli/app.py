@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report, search, serve, show, trace
 from mnemoscope.cli.runner import run
@@ -12,20 +13,36 @@ from mnemoscope.cli.scale import extend, lens, worker
 from mnemoscope.cli.scale.fleet import name_ray
 from mnemoscope.cli.start import bench, demo, inspect, mine, train
 
+GROUPS = {
+    "Start": (demo.demo, inspect.inspect, mine.mine, train.train, bench.bench),
+    "Look": (
+        analyze.analyze, report.report, serve.serve, show.show, search.search, trace.trace, attribute.attribute,
+        diff.diff, compare.compare, audit.audit, show.verify,
+    ),
+    "At scale": (mine.merge, extend.extend, lens.lens, worker.worker, worker.status),
+}  # fmt: skip
+"""The verbs as `--help` lists them. The first line of each is at most 55 characters long, so that it is not cut."""
+
+
+class _Verbs(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                names = [verb.__name__ for verb in verbs]
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in names])
+
+
 app = typer.Typer(
+    cls=_Verbs,
     name="mnemoscope",
     help="Read the feed-forward layers of a language model as key-value memories.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-for verb in (
-    demo.demo, inspect.inspect, mine.mine, analyze.analyze, report.report, serve.serve, show.show, search.search,
-    trace.trace, attribute.attribute, diff.diff, compare.compare, mine.merge, extend.extend, lens.lens, audit.audit,
-    worker.worker, worker.status, show.verify, train.train, bench.bench,
-):  # fmt: skip
-    app.command(verb.__name__)(verb)
+for verbs in GROUPS.values():
+    for verb in verbs:
+        app.command(verb.__name__)(verb)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,6 +1,7 @@
 """Arguments shared by several verbs, and checks of their values; a verb's own arguments are in its file."""
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -8,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.foundation.options.mining_options import DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
@@ -25,9 +26,34 @@ Model = Annotated[
         show_default=False,
     ),
 ]
-Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.")]
+
+
+def _of(*choices: str) -> Callable[[typer.CallbackParam, str], str]:
+    """A check that the value of an option is one of these."""
+
+    def check(option: typer.CallbackParam, value: str) -> str:
+        one_of(choices, **{str(option.name): value})
+        return value
+
+    return check
+
+
+def check_device(value: str) -> str:
+    """Raises OptionError for what is no device's name; whether this machine has it is known with torch."""
+    if value is not None and not _DEVICES.fullmatch(value):
+        raise OptionError(f"--device {value!r} is not known; write auto, cpu, cuda, or a card as cuda:1")
+    return value
+
+
+_DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu|hpu|npu|mtia|xla)(:\d{1,3})?")
+Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.", callback=_of(*DTYPES))]
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.",
+        callback=check_device,
+    ),
 ]
 _OPENING: dict[str, Any] = {
     "adapter": Annotated[
@@ -65,8 +91,8 @@ AcceptVersions = Annotated[
     bool, typer.Option("--accept-versions", help="Go on with other versions of libraries; the bytes may differ.")
 ]
 
-Split = Annotated[str, typer.Option(metavar="sentence|line|document", help="What one text is.")]
 SPLITS = ("sentence", "line", "document")
+Split = Annotated[str, typer.Option(metavar="|".join(SPLITS), help="What one text is.", callback=_of(*SPLITS))]
 TextField = Annotated[
     str,
     typer.Option(
@@ -109,6 +135,44 @@ def one_prompt_or_file(prompt: str | None, prompts: Path | None, **alone: object
     given = next((name for name, value in alone.items() if prompts is not None and value is not None), None)
     if given is not None:
         raise OptionError(f"--{given.replace('_', '-')} is for one prompt; the file of --prompts has its own for each")
+
+
+def check_folder(out: Path) -> str:
+    """What is in the folder (`Occupancy`); raises AtlasExists for what is not an atlas."""
+    if not out.exists():
+        return "free"
+    from mnemoscope.atlas.folder import occupancy
+
+    found = occupancy(out)
+    if found == "foreign":
+        raise AtlasExists(f"{out} holds something that is not an atlas; choose another folder")
+    return found
+
+
+def check_atlases(*atlases: Path | None) -> None:
+    """Raises what opening the atlases raises of their folders and manifests, before anything is loaded; None passes."""
+    from mnemoscope.atlas.manifest import read_manifest
+
+    for atlas in atlases:
+        if atlas is not None:
+            read_manifest(atlas)
+
+
+def check_mined(atlas: Path, model: str | None, opening: ModelOptions) -> None:
+    """Raises what opening the atlas raises, and ModelNotFound for a model that cannot be there."""
+    check_atlases(atlas)
+    if model is not None:
+        from mnemoscope.atlas.manifest import open_as_mined
+
+        check_names(*open_as_mined(atlas, model, opening))
+
+
+def check_text(spec: str | None, **options: Any) -> None:
+    """Raises what opening a text raises; a data set of the hub is looked for later."""
+    from mnemoscope.corpus.sources.opening import BUILT_IN, open_source
+
+    if spec is not None and not spec.startswith("hub:") and spec not in BUILT_IN:
+        open_source(spec, **options)
 
 
 def at_least(least: float, **options: float | None) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mnemoscope.atlas.manifest import WORK, unfinished_plan, work_of
+from mnemoscope.atlas.manifest import WORK, shared_run_of
 from mnemoscope.corpus import TokenizedCorpus, open_prepared
-from mnemoscope.errors import AtlasNotFound, PartsDiffer, PlanDiffers
+from mnemoscope.errors import PartsDiffer, PlanDiffers
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.text.ranges import Range
 
@@ -42,13 +42,7 @@ class SharedRun:
     @classmethod
     def read(cls, directory: Path) -> "tuple[MiningPlan, Self]":
         """The plan and the settings of the run in this folder; raises AtlasNotFound, PlanDiffers."""
-        begun = unfinished_plan(directory)
-        work = work_of(begun)
-        if begun is None or work is None:
-            raise AtlasNotFound(
-                f"{directory} holds no run for workers; begin one with `mnemoscope mine MODEL CORPUS --out"
-                f" {directory} --prepare`"
-            )
+        begun, work = shared_run_of(directory)
         try:
             return MiningPlan.from_document(begun["plan"], directory), cls(**work)
         except TypeError as error:

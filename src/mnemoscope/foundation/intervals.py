@@ -135,6 +135,19 @@ def mean(values: ArrayLike) -> Estimate:
     return Estimate(value, count, value - margin, value + margin)
 
 
+def mean_share(values: ArrayLike) -> Estimate:
+    """The mean of independent shares or probabilities. Its interval is the normal one of its logit, which ends within 0
+    and 1.
+    """
+    found = mean(values)
+    if found.value is None or found.high is None or not 0 < found.value < 1:
+        return found
+    logit = math.log(found.value) - math.log1p(-found.value)
+    margin = (found.high - found.value) / (found.value * (1 - found.value))
+    low, high = (math.exp(-float(np.logaddexp(0.0, -end))) for end in (logit - margin, logit + margin))
+    return enclose(found.value, found.count, (low, high))
+
+
 def order_statistic(ordered: ArrayLike, level: float) -> Estimate:
     """A quantile of sorted values, one of them (`inverted_cdf`), with its level's Wilson bounds; extremes have none."""
     values = np.asarray(ordered, np.float64)

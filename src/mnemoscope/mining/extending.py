@@ -14,8 +14,8 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import WORK, open_as_mined
-from mnemoscope.atlas.schema import TABLES
-from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.atlas.schema import TABLES, check_optional
+from mnemoscope.errors import AtlasUnfinished, ModelDiffers
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
@@ -86,9 +86,7 @@ def _ordered_names(tables: Sequence[str]) -> list[str]:
     """The tables named, each once, in the order in which they are made; all but `samples`, which is as large as the
     triggers, if none is named. Raises OptionError.
     """
-    for name in tables:
-        if name not in OPTIONAL_TABLES:
-            raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(OPTIONAL_TABLES)}")
+    check_optional(tables)
     return [name for name in OPTIONAL_TABLES if (name in tables if tables else name != "samples")]
 
 

@@ -7,20 +7,18 @@ from types import ModuleType
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.schema import QUESTIONS, THE_PAPERS
-from mnemoscope.errors import OptionError
+from mnemoscope.atlas.schema import THE_PAPERS, question_named
 from mnemoscope.questions.question import Question
 
 
 def room_of(question: str) -> str:
-    """The subfolder here and among the figures."""
+    """The subfolder of a question here and among the figures."""
     return "paper" if question in THE_PAPERS else "beyond"
 
 
 def question_module(question: str) -> ModuleType:
     """The module with QUESTION and `answer`. Raises OptionError."""
-    if question not in QUESTIONS:
-        raise OptionError(f"{question!r} is not a question; the questions are {', '.join(QUESTIONS)}")
+    question = question_named(question)
     return import_module(f"mnemoscope.questions.{room_of(question)}.{question}")
 
 

@@ -1,8 +1,9 @@
 """One prompt: vectors projected onto the vocabulary, every layer's predictions, and the effect of changed memories."""
 
+from mnemoscope.foundation.memory_changes import Intervention, interventions_of
 from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
-from mnemoscope.tracing.interventions import Intervention, as_python, intervene, interventions_of
+from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
 from mnemoscope.tracing.scoring.distributions import Distribution, distribution, read_scores

@@ -22,11 +22,12 @@ from mnemoscope.errors import InterventionError, ModelDiffers, OptionError
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS, LEVELS, Floats, Z
+from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
-from mnemoscope.tracing.interventions import Intervention, check
+from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit, table

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from mnemoscope.errors import InterventionError
 from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.memory_changes import Intervention, Interventions, interventions_of
 from mnemoscope.foundation.origin import Result
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
-from mnemoscope.tracing.interventions import Intervention, Interventions, check, intervene, interventions_of
+from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table

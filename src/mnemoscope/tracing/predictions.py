@@ -15,9 +15,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError
+from mnemoscope.foundation.memory_changes import Interventions, interventions_of
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.modules.observed import same, takes
-from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
+from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import split_rows

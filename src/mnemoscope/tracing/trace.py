@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.memory_changes import Intervention, Interventions
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
-from mnemoscope.tracing.interventions import Intervention, Interventions, intervene
+from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
 from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain

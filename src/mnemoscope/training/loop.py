@@ -22,7 +22,7 @@ from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export, write_model
 from mnemoscope.training.recipe import Recipe
 from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_loss, faster_dtype
-from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, windows
+from mnemoscope.training.text import Text, TextSource, TrainingData, check_folder, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
 """Approximate tokens of each held-out text that a line of the log measures, of at most 400 documents."""
@@ -49,6 +49,7 @@ def train(
     """
     recipe = recipe or Recipe()
     directory = Path(out)
+    check_folder(directory)
     # Otherwise every step allocates its memory from the system again: 1.7 times the time on two cores (docs/log).
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)

@@ -5,12 +5,12 @@ rotary positions: a GPT-NeoX configuration with sequential residuals. With exper
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig, MixtralForCausalLM
+from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
 
 BEGINNING = "<|endoftext|>"
 SPARSITY_RAMP = 300
@@ -99,7 +99,10 @@ class Recipe:
         """Whether a checkpoint of `other` can be continued: only the number of steps may differ."""
         return {**asdict(self), "steps": 0} == {**asdict(other), "steps": 0}
 
-    def model(self) -> torch.nn.Module:
+    def model(self) -> "torch.nn.Module":
+        import torch
+        from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, MixtralConfig, MixtralForCausalLM
+
         torch.manual_seed(self.seed)
         sizes: dict[str, Any] = {
             "vocab_size": self.vocabulary,

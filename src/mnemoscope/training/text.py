@@ -114,6 +114,14 @@ def prepare_text(
     return TrainingData(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
 
 
+def check_folder(directory: Path) -> None:
+    """Raises TrainingError for a folder that holds something else than a training run."""
+    if directory.exists() and not directory.is_dir():
+        raise TrainingError(f"{directory} is a file; choose a folder")
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "text").is_dir():
+        raise TrainingError(f"{directory} holds something that is not a training run; choose another folder")
+
+
 def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[[str], None]) -> dict[str, Any]:
     say(f"reading {', '.join(source.corpora) or 'the documentation on this machine'}")
     split, sizes, classes, keys = [], [], [], []

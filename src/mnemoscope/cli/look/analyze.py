@@ -19,15 +19,15 @@ def analyze(
     atlas: arg.AtlasFolder,
     questions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUESTION", help="Such as value_agreement; all if none is named."),
+        typer.Argument(metavar="QUESTION", help="Such as value_agreement, or figure4; all if none is named."),
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Answer the paper's questions about an atlas; no model is needed.
+    """Answer the paper's questions about an atlas.
 
-    key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
+    Needs no model. key_patterns, key_removals: what keys detect, and which token matters. value_agreement, value_rank,
     value_confidence: whether values predict what follows. layer_activity, layer_composition: how memories make up a
     layer's prediction. refinement_match, refinement_confidence, refinement_events: how layers refine it.
     Answers are written into the atlas, as analyses/QUESTION.json and QUESTION.parquet, and replace older ones.
@@ -35,10 +35,12 @@ def analyze(
 
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.questions import QUESTIONS, load_question
+    from mnemoscope.atlas.schema import QUESTIONS, question_named
 
-    named = [question for question in questions or [] if load_question(question)]
+    named = [question_named(question) for question in questions or ()]
+    arg.check_atlases(atlas)
+    from mnemoscope.atlas import open_atlas
+
     with reporting() as progress:
         answers = _answers(open_atlas(atlas), named, patterns=patterns, progress=progress)
     if json:

@@ -8,8 +8,8 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 _ORDERS = ("ablation", "attribution", "direct")
 
@@ -51,23 +51,26 @@ def attribute(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show which memories made a model prefer one next token to another.
+    """Show which memories made a model prefer a token.
 
     The difference of the two logits as a sum over embedding, attention and memories; each memory's attribution by one
     backward pass; what switching it off does; and the same for many together, beside others that are as strong.
 
     Example: mnemoscope attribute builtin:pydocs "Return a list of" --against " strings"
     """
-    arg.one_of(DTYPES, dtype=dtype)
     arg.one_of(_ORDERS, by=by)
     arg.at_least(0, singles=singles, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"for": target, "against": against, "position": position})
+    from mnemoscope.corpus.sources.prompts import read_prompts
+
+    check_names(model, opening)
+    rows = None if prompts is None else read_prompts(prompts)
+    arg.check_atlases(atlas)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.attribution import attribute_prompts, read_prompts
+    from mnemoscope.attribution import attribute_prompts
     from mnemoscope.models import load_model
 
-    rows = None if prompts is None else read_prompts(prompts)
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())

@@ -9,8 +9,8 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 
 @arg.with_model_options
@@ -48,17 +48,19 @@ def audit(
 
     Example: mnemoscope audit builtin:pydocs --secrets strings.txt --vary digits
     """
-    arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(0, seed=seed)
-    from mnemoscope.atlas import open_atlas
-    from mnemoscope.auditing import AuditOptions
-    from mnemoscope.auditing import audit as run_audit
-    from mnemoscope.auditing.recall import plants_of, recall
     from mnemoscope.corpus.sources.secrets import read_secrets
-    from mnemoscope.models import load_model
+    from mnemoscope.foundation.options.audit_options import AuditOptions
 
     options = AuditOptions(alternatives, vary, candidates, top, seed, neighbours)
+    check_names(model, opening)
     strings = read_secrets(secrets)
+    arg.check_atlases(atlas)
+    from mnemoscope.atlas import open_atlas
+    from mnemoscope.auditing import audit as run_audit
+    from mnemoscope.auditing.recall import plants_of, recall
+    from mnemoscope.models import load_model
+
     opened = None if atlas is None else open_atlas(atlas)
     for note in strings.notes:
         print(note, file=sys.stderr)

@@ -27,11 +27,12 @@ def compare(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Compare atlases of one text: checkpoints, fine-tunes, seeds, sizes.
+    """Compare atlases: checkpoints, fine-tunes, seeds, sizes.
 
-    Of each layer the mean overlap (Jaccard) of the triggers of memories of one number, beside those of permuted
-    memories, and how many features were born, died or were repurposed. Of more than two atlases each is compared with
-    the next. Atlases with the table samples (mnemoscope extend ATLAS samples) are compared by correlation, too.
+    They are of one text. Of each layer the mean overlap (Jaccard) of the triggers of memories of one number, beside
+    those of permuted memories, and how many features were born, died or were repurposed. Of more than two atlases each
+    is compared with the next. Atlases with the table samples (mnemoscope extend ATLAS samples) are compared by
+    correlation, too.
 
     Example: mnemoscope compare atlas-base atlas-tuned --models base tuned
     """
@@ -40,6 +41,7 @@ def compare(
         atlases, models = atlases[:half], [*models, *map(str, atlases[half:])]
     if len(atlases) < 2:
         raise OptionError("one atlas cannot be compared; name two or more")
+    arg.check_atlases(*atlases)
     from mnemoscope.comparison import compare as run_comparison
 
     with reporting() as progress:

@@ -8,8 +8,9 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 _PATCHES = ("contribution", "coefficient")
 
@@ -54,18 +55,26 @@ def diff(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show which memories made two models, or one model on two prompts, answer differently.
+    """Show which memories made two runs answer differently.
 
-    The change of the two answers' logit difference as a sum over embedding, attention, memories and the final norm's
-    scale; the memories whose push changed most; and how many of them, set back to what they did in the first run, make
-    the second answer as the first, beside others that are as strong.
+    The runs are of two models, or of one model on two prompts. The change of the two answers' logit difference as a sum
+    over embedding, attention, memories and the final norm's scale; the memories whose push changed most; and how many
+    of them, set back to what they did in the first run, make the second answer as the first, beside others that are as
+    strong.
 
     Example: mnemoscope diff builtin:pydocs "Return a list of" --other-prompt "Return the name of"
     """
-    arg.one_of(DTYPES, dtype=dtype)
     arg.one_of(_PATCHES, patch=patch)
     arg.at_least(0, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"other_prompt": other_prompt, "for": target, "against": against})
+    if prompts is None and [other, other_adapter, other_prompt].count(None) != 2:
+        raise OptionError("give one of --other, --other-adapter and --other-prompt")
+    from mnemoscope.corpus.sources.prompts import read_prompts
+
+    for name, adapter in ((model, opening.adapter), (other or model, other_adapter)):
+        check_names(name, ModelOptions(adapter=adapter, tokenizer=opening.tokenizer))
+    rows = None if prompts is None else read_prompts(prompts)
+    arg.check_atlases(atlas)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
@@ -73,9 +82,9 @@ def diff(
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-        if prompts is not None:
+        if rows is not None:
             found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
-                loaded, attribution.read_prompts(prompts), other=other, other_adapter=other_adapter, both=both,
+                loaded, rows, other=other, other_adapter=other_adapter, both=both,
                 patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
             )  # fmt: skip
         else:

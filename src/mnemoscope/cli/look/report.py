@@ -30,22 +30,23 @@ def report(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Write one offline page with a figure for every question of the paper, and what the paper says beside it.
+    """Write all answers of an atlas as one offline page.
 
-    The page (index.html) needs no network; each figure is beside it as SVG, PNG and PDF. Answers that the atlas
-    lacks are made first, as by `mnemoscope analyze`. For a question without an answer the page gives the reason and the
-    remedy.
+    It has a figure for every question of the paper, and what the paper says beside it. The page (index.html) needs no
+    network; each figure is beside it as SVG, PNG and PDF. Answers that the atlas lacks are made first, as by
+    `mnemoscope analyze`. For a question without an answer the page gives the reason and the remedy.
 
     With --browse the pages of `mnemoscope serve` are written instead: overview, layers, questions and some memories, to
     open from a disk or any web host.
 
     Example: mnemoscope report atlas
     """
+    if memories is not None and not browse:
+        raise OptionError("--memories needs --browse; a report chooses its own examples")
+    arg.check_atlases(atlas)
     if browse:
         _browse(atlas, out, memories, json=json)
         return
-    if memories is not None:
-        raise OptionError("--memories needs --browse; a report chooses its own examples")
     from mnemoscope.show.export import write_report
 
     with reporting() as progress:

@@ -51,11 +51,12 @@ def search(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Find memories by what their triggers, values, patterns or annotations say.
+    """Find memories by text, or by a token.
 
-    All words must be in the same prefix or description; case and accents do not matter; what matched stands in «marks».
-    First come memories with triggers in the word itself (arbit|r|ary is one), the most first; a sentence is shown once.
-    The index is in ATLAS/search and is made when it is first needed. A space of a token may be typed as ·
+    The text is that of their triggers, values, patterns and annotations. All words must be in the same prefix or
+    description; case and accents do not matter; what matched stands in «marks». First come memories with triggers in
+    the word itself (arbit|r|ary is one), the most first; a sentence is shown once. The index is in ATLAS/search and is
+    made when it is first needed. A space of a token may be typed as ·
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
     """
@@ -68,13 +69,15 @@ def search(
             f"{len(names)} searches were asked for; give one of TEXT, --promotes, --demotes, --fires-on, --tokens-like"
         )
     from mnemoscope.foundation.options.mining_options import parse_layers
+
+    page: dict[str, Any] = {
+        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
+    }  # fmt: skip
+    arg.check_atlases(atlas)
     from mnemoscope.search import check_fields, open_index
 
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
     check_fields(fields)  # before an index is built
-    page: dict[str, Any] = {
-        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
-    }  # fmt: skip
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":

@@ -1,5 +1,8 @@
 """`mnemoscope serve`: serves the pages of an atlas until Ctrl-C."""
 
+import os
+import sys
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -51,13 +54,14 @@ def serve(
     trust_proxy: Annotated[
         bool, typer.Option("--trust-proxy", help="Trust the path that a proxy sends (X-Forwarded-Prefix).")
     ] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the pages in a browser, if there is one here.")] = False,
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Serve an atlas as pages: browse and search it, judge it; with a model, trace, intervene and audit.
+    """Serve an atlas as web pages: browse, search, judge.
 
-    Serves until Ctrl-C, to this machine alone unless --host says otherwise; then the address that is printed carries
-    an access token. Browsing needs no model.
+    With a model also: trace, intervene, audit. Serves until Ctrl-C, to this machine alone unless --host says otherwise;
+    then the address that is printed carries an access token. Browsing needs no model.
 
     Example: mnemoscope serve atlas --model gpt2
     """
@@ -71,10 +75,13 @@ def serve(
         raise OptionError(f"--other{'-adapter' if other is None else ''} needs --model; name the model to compare with")
     if opening != AS_USUAL and model is None:
         raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.web import Settings
     from mnemoscope.web import serve as run
 
     def ready(settings: Settings) -> None:
+        if open_:
+            _open_browser(settings.url)
         if json:
             place = {"url": settings.url, "host": settings.host, "port": settings.port, "token": settings.token}
             emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": _place(annotations)})
@@ -86,6 +93,18 @@ def serve(
         root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
     )  # fmt: skip
     run(settings, ready=ready)
+
+
+def _open_browser(url: str) -> None:
+    """Opens the address beside the server, which begins to answer now; does nothing where no window can appear, since a
+    browser of the terminal would take this one.
+    """
+    if sys.platform != "darwin" and not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+        print("no browser is opened: none can be shown here", file=sys.stderr)
+        return
+    import webbrowser
+
+    Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def _place(annotations: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """`mnemoscope show`: one memory in the terminal; `mnemoscope verify`: whether an atlas is complete and unchanged."""
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -25,10 +26,14 @@ def show(
     Example: mnemoscope show atlas L10.M222
     """
     arg.at_least(1, limit=limit)
+    from mnemoscope.foundation.memory_names import MemoryId
+
+    name = MemoryId.parse(memory)
+    arg.check_atlases(atlas)
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
-    shown = opened[memory]
+    shown = opened[name]
     tables: dict[str, Any] = {"triggers": shown.triggers(sign=None), "activity": shown.activity()}
     if opened.manifest.part is None:
         tables |= {"value": shown.value(), "neighbours": shown.neighbours()}
@@ -59,7 +64,10 @@ def verify(
     Example: mnemoscope verify atlas
     """
     from mnemoscope import atlas as store
+    from mnemoscope.atlas.manifest import read_claimed
 
+    with suppress(AtlasDamaged):  # one of the problems
+        read_claimed(atlas)
     problems = store.verify(atlas)
     files = 0 if problems else len(store.open_atlas(atlas).manifest.hashes)
     if json:

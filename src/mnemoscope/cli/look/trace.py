@@ -8,8 +8,8 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 
 @arg.with_model_options
@@ -45,7 +45,7 @@ def trace(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show how a model arrives at its prediction for a prompt.
+    """Show how a model arrives at its prediction.
 
     After every token: what comes next, and from which layer on that is decided. For one position: what the residual,
     the feed-forward layer and the output of every layer predict, and which memories contribute most, with their votes.
@@ -53,13 +53,15 @@ def trace(
 
     Example: mnemoscope trace builtin:pydocs "Return a list of" --set L5.M25=0 --generate 10
     """
-    arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(0, generate=generate, temperature=temperature, memories=memories, seed=seed)
     arg.at_least(1, top=top)
+    from mnemoscope.foundation.memory_changes import interventions_of
+
+    check_names(model, opening)
+    parsed = interventions_of(changes)
     from mnemoscope import tracing
     from mnemoscope.models import load_model
 
-    parsed = tracing.interventions_of(changes)
     loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     script = tracing.as_python(model, prompt, parsed, opening=opening)
     if parsed:

@@ -29,14 +29,18 @@ def extend(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Make optional tables in a finished atlas, for patterns and the questions beyond the paper's; needs the
-    model.
+    """Make optional tables in a finished atlas.
 
-    The atlas stays as it is; extensions/manifest.json covers what is added. Ctrl-C saves; run it again to go on.
+    They serve patterns and the questions beyond the paper's, and need the model. The atlas stays as it is;
+    extensions/manifest.json covers what is added. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope extend atlas --model gpt2
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
+    from mnemoscope.atlas.schema import check_optional
+
+    check_optional(tables or ())
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.mining import extend as extended
 
     with reporting() as progress:

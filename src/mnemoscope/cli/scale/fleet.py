@@ -27,13 +27,24 @@ class WorkerOptions:
     print: bool = False
     mixed_devices: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises OptionError for options that do not go together."""
+        if self.launch not in (None, "slurm"):
+            raise OptionError(f"--launch {self.launch!r} is not known; write --launch slurm")
+        if self.print and self.launch is None:
+            raise OptionError("--print prints the jobs of --launch slurm; give that, too")
+        if self.gpus_per_worker is not None and self.gpus_per_worker < 0:
+            raise OptionError(f"--gpus-per-worker {self.gpus_per_worker} is impossible; it must be 0 or more")
+        if self.prepare and (self.ray is not None or self.launch is not None):
+            raise OptionError("--prepare only prepares; leave out --ray and --launch")
+        if self.ray is not None and self.launch is not None:
+            raise OptionError("--ray and --launch start workers in different ways; give one of them")
+        if self.workers not in (None, "auto") and not re.fullmatch(r"0*[1-9]\d{0,5}", str(self.workers)):
+            raise OptionError(f"--workers {self.workers!r} is not a number of workers; write --workers 4, or auto")
+
     @property
     def count(self) -> int | None:
-        if self.workers in (None, "auto"):
-            return None
-        if re.fullmatch(r"\d{1,6}", str(self.workers)) and int(str(self.workers)) > 0:
-            return int(str(self.workers))
-        raise OptionError(f"--workers {self.workers!r} is not a number of workers; write --workers 4, or auto")
+        return None if self.workers in (None, "auto") else int(str(self.workers))
 
 
 def name_ray(arguments: list[str]) -> list[str]:
@@ -58,7 +69,6 @@ def is_for_workers(out: Path, asked: WorkerOptions) -> bool:
 def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
 ) -> None:
-    _check(asked)
     count = asked.count
     from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
 
@@ -107,16 +117,3 @@ def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bo
     submitted = ", ".join(f"{job.role} {number}" for job, number in zip(jobs, numbers, strict=True))
     print(f"submitted: {submitted}; squeue --me shows them, their output is in {slurm.log_folder(out)}")
     print(f"next: mnemoscope status {out}")
-
-
-def _check(fleet: WorkerOptions) -> None:
-    if fleet.launch not in (None, "slurm"):
-        raise OptionError(f"--launch {fleet.launch!r} is not known; write --launch slurm")
-    if fleet.print and fleet.launch is None:
-        raise OptionError("--print prints the jobs of --launch slurm; give that, too")
-    if fleet.gpus_per_worker is not None and fleet.gpus_per_worker < 0:
-        raise OptionError(f"--gpus-per-worker {fleet.gpus_per_worker} is impossible; it must be 0 or more")
-    if fleet.prepare and (fleet.ray is not None or fleet.launch is not None):
-        raise OptionError("--prepare only prepares; leave out --ray and --launch")
-    if fleet.ray is not None and fleet.launch is not None:
-        raise OptionError("--ray and --launch start workers in different ways; give one of them")

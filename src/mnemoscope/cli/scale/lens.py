@@ -7,7 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.options.mining_options import AUTO, LENS_KINDS, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
@@ -29,21 +29,26 @@ def lens(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Fit lenses: maps from every layer to the head, through which values and streams of lower layers can be read.
+    """Fit lenses, through which lower layers can be read.
 
-    ridge: least squares, in closed form. tuned: trained to predict what the model predicts. Both are judged on held-out
-    prefixes, and a layer at which one is no better than the plain readout keeps that. The atlas stores them;
-    afterwards answer the question again: `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
+    They are maps from every layer to the head, for its values and its stream. ridge: least squares, in closed form.
+    tuned: trained to predict what the model predicts. Both are judged on held-out prefixes, and a layer at which one is
+    no better than the plain readout keeps that. The atlas stores them; afterwards answer the question again:
+    `mnemoscope analyze ATLAS lenses`. Ctrl-C saves; run it again to go on.
 
     Example: mnemoscope lens atlas --model gpt2
     """
     arg.at_least(1, max_tokens=max_tokens)
     arg.at_least(0, checkpoint_every=checkpoint_every)
+    kinds = [name.strip() for name in kind.split(",")]
+    for one in kinds:
+        arg.one_of(LENS_KINDS, kind=one)
+    arg.check_mined(atlas, model, opening)
     from mnemoscope.mining.lenses.lens_pass import fit_lenses
 
     with reporting() as progress:
         result = fit_lenses(
-            atlas, model, [name.strip() for name in kind.split(",")], max_tokens=max_tokens, device=device,
+            atlas, model, kinds, max_tokens=max_tokens, device=device,
             opening=opening, checkpoint_every=checkpoint_every, force=force, progress=progress,
         )  # fmt: skip
     if json:

@@ -44,13 +44,18 @@ def worker(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Work on a run that was prepared: as many of these as you like, on any machine that shares the folder.
+    """Work on a prepared run, beside other workers.
 
-    `mine --prepare` prepares a run; `mine` with the same options merges the results at the end. SIGTERM, SIGUSR1 and
-    Ctrl-C save first; other workers take the rest.
+    As many of these as you like, on any machine that shares the folder. `mine --prepare` prepares a run; `mine` with
+    the same options merges the results at the end. SIGTERM, SIGUSR1 and Ctrl-C save first; other workers take the rest.
 
     Example: mnemoscope worker atlas
     """
+    if device is not None:
+        arg.check_device(device)
+    from mnemoscope.atlas.manifest import shared_run_of
+
+    shared_run_of(atlas)
     from mnemoscope.cluster.environment import worker_name_from_environment
     from mnemoscope.cluster.worker import new_name, work
 
@@ -72,7 +77,9 @@ def worker(
 
 
 def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
-    """Say where a run stands: what is done, who works on it, how fast, how long it will take.
+    """Say where a run stands, and how long it will take.
+
+    What is done, who works on it, and how fast.
 
     Example: mnemoscope status atlas
     """

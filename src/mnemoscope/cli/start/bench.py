@@ -8,6 +8,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
+from mnemoscope.foundation.options.model_options import AS_USUAL, check_names
 
 
 def bench(
@@ -29,16 +30,19 @@ def bench(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Measure mining against the bare forward pass and two common loops, in one run; and the value pass.
+    """Measure how fast mining is.
 
-    The bare forward pass is timed whole, and stopped where mining stops, which is equal work. Only ratios count:
-    absolute speeds differ from machine to machine. Takes some minutes. 8b takes 16 GB of memory, and random tokens.
+    Against the bare forward pass and two common loops, in one run; and the value pass. The bare forward pass is timed
+    whole, and stopped where mining stops, which is equal work. Only ratios count: absolute speeds differ from machine
+    to machine. Takes some minutes. 8b takes 16 GB of memory, and random tokens.
 
     Example: mnemoscope bench --model builtin
     """
     if dtype is not None:
         arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, rounds=rounds, warm=warm)
+    if model not in ("gpt2-small", "8b", "experts", "both", "builtin"):
+        check_names(model, AS_USUAL)
     from mnemoscope.bench.documentation import measure_text
     from mnemoscope.bench.shapes import measure_shape
     from mnemoscope.models import device_of

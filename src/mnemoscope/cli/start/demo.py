@@ -28,20 +28,21 @@ def demo(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Mine the built-in model on Python's documentation, answer the paper's questions, and write the report.
+    """Mine a small built-in model, and write its report.
 
-    Works offline and takes a few minutes. A finished demo is shown again, not mined again.
-    A memory is striking if its value is confident and often says what follows its triggers: the value's largest
-    probability at work times the share of its 25 best triggers that are followed by the value's top token.
+    Its text is Python's documentation, and the report answers the paper's questions. Works offline and takes a few
+    minutes. A finished demo is shown again, not mined again. A memory is striking if its value is confident and often
+    says what follows its triggers: the value's largest probability at work times the share of its 25 best triggers that
+    are followed by the value's top token.
 
     Example: mnemoscope demo
     """
     arg.at_least(1, max_tokens=max_tokens)
+    found = arg.check_folder(out)
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.atlas.folder import occupancy
 
     with reporting() as progress:
-        if force or occupancy(out) != "finished":
+        if force or found != "finished":
             from mnemoscope.mining import mine
 
             mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, removals=REMOVALS, force=force, progress=progress)

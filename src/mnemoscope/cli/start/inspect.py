@@ -1,17 +1,19 @@
 """`mnemoscope inspect`: a model's anatomy and load-time proof, and the cost of mining a text with it."""
 
+from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.mined import OTHER_FUNCTION
+from mnemoscope.cli.mined import OTHER_FUNCTION, summarise
 from mnemoscope.cli.progress import reporting, spoken_time
 from mnemoscope.cli.runner import emit
+from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_blocks
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 _INDENT, _JOINED = " " * 14, "\N{NO-BREAK SPACE}"
 
@@ -36,14 +38,21 @@ def inspect(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Show a model's anatomy, sizes and load-time proof, and estimate what mining costs.
+    """Show a model's anatomy, and what mining it costs.
+
+    Its sizes and the proof made at loading, too. Of an atlas: its model, its text and its size.
 
     Example: mnemoscope inspect builtin:pydocs --corpus wiki.txt
     """
-    arg.one_of(arg.SPLITS, split=split)
-    arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, max_tokens=max_tokens)
     arg.at_least(0, skip_bad_rows=skip_bad_rows, seed=seed)
+    if (Path(model) / "manifest.json").is_file() and not (Path(model) / "config.json").is_file():
+        if corpus is not None:
+            raise OptionError(f"{model} is an atlas; --corpus estimates what mining with a model costs")
+        summarise(Path(model), json=json)
+        return
+    check_names(model, opening)
+    arg.check_text(corpus, text_field=text_field, ids_field=ids_field, split=split)
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 

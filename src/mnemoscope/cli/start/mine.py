@@ -12,8 +12,8 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import summarise
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.scale.fleet import WorkerOptions, is_for_workers, mine_with_fleet
+from mnemoscope.errors import AtlasExists
 from mnemoscope.foundation.options.mining_options import (
-    DTYPES,
     TRIGGERS,
     TRIGGERS_OF_EXPERTS,
     MiningOptions,
@@ -21,7 +21,7 @@ from mnemoscope.foundation.options.mining_options import (
     parse_part,
     parse_removals,
 )
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import ModelOptions, check_names, display_name, full_name
 
 
 @arg.with_model_options
@@ -108,9 +108,7 @@ def mine(
 
     Example: mnemoscope mine gpt2 wiki.txt --out atlas
     """
-    arg.one_of(arg.SPLITS, split=split)
     arg.one_of(("1", "all"), per_sentence=per_sentence)
-    arg.one_of(DTYPES, dtype=dtype)
     arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
     arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed,
                  skip_bad_rows=skip_bad_rows)  # fmt: skip
@@ -124,6 +122,11 @@ def mine(
         opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
+    if launch is None:  # its jobs look on their own machine
+        check_names(model, opening)
+        _check_finished(out, options, model, corpus)
+        for text in (corpus, validation):
+            arg.check_text(text, text_field=text_field, ids_field=ids_field, split=options.cut)
     if is_for_workers(out, fleet):
         mine_with_fleet(model, corpus, out, options, fleet, json=json)
     else:
@@ -133,6 +136,20 @@ def mine(
         with reporting() as progress, telling_status(out, progress) as telling:
             made = mining.run_mining(model, corpus, out, options, progress=telling)
         summarise(made, json=json)
+
+
+def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) -> None:
+    """Raises AtlasExists if the folder holds something that is not an atlas, or is one of another text or model."""
+    if arg.check_folder(out) != "finished" or options.force:
+        return
+    from mnemoscope.atlas.manifest import plan_of
+
+    plan = plan_of(out)
+    names = {"corpus": options.text_name or display_name(corpus, of_text=True)}
+    if not model.endswith(".gguf"):  # whose file may state another name
+        names["model"] = options.name or display_name(full_name(model))
+    if names != {name: plan.get(name) for name in names}:
+        raise AtlasExists(f"{out} is finished already; choose another folder, or --force to mine it again")
 
 
 @arg.with_model_options
@@ -158,6 +175,8 @@ def merge(
 
     Example: mnemoscope merge atlas part-1 part-2 part-3
     """
+    arg.check_folder(out)
+    arg.check_atlases(*parts)
     from mnemoscope import mining
 
     with reporting() as progress:

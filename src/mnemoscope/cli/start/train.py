@@ -77,7 +77,7 @@ def train(
     json: arg.Json = False,
     debug: arg.Debug = False,
 ) -> None:
-    """Train a language model: on any text, or the built-in one again.
+    """Train a language model: any text, or the built-in one.
 
     Without --corpus its text is the documentation on this machine: the language reference and the docstrings of the
     standard library and of the installed dependencies. Goes on from the last checkpoint in DIR. Ctrl-C saves.
@@ -86,7 +86,6 @@ def train(
     """
     arg.at_least(0, checkpoint_every=checkpoint_every)
     arg.at_least(1, max_bytes=max_bytes, keep_checkpoints=keep_checkpoints)
-    arg.one_of(arg.SPLITS, split=split)
     if not corpus and (validation is not None or max_bytes is not None):
         raise OptionError("--validation and --max-bytes belong to a text of your own; name it with --corpus")
     if memories is None and hidden is not None:
@@ -101,8 +100,7 @@ def train(
         "seed": seed,
     }  # fmt: skip
     from mnemoscope.training import Recipe, TextSource
-    from mnemoscope.training import train as run_training
-    from mnemoscope.training.text import parse_times, plan_plants
+    from mnemoscope.training.text import check_folder, parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
@@ -110,6 +108,11 @@ def train(
         tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
         plants=plants,
     )  # fmt: skip
+    check_folder(out)
+    for text in (*wanted.corpora, validation):
+        arg.check_text(text, text_field=text_field, split=split)
+    from mnemoscope.training import train as run_training
+
     with reporting() as progress:
         made = run_training(
             out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every,

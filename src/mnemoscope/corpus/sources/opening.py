@@ -24,7 +24,7 @@ from mnemoscope.foundation.options.model_options import display_name
 _ROWS = (".jsonl", ".ndjson", ".json")
 _ENDINGS = (".txt", *_ROWS, ".parquet")
 _TABLES = (".csv", ".tsv")
-_BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
+BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
 _HASH_BYTES = 8
 _GIVE = (
     "give a .txt, .jsonl (.ndjson, .json) or .parquet file (also .gz, .xz, .zst), rename a file with another ending, or"
@@ -157,9 +157,9 @@ def _identity(field: RowField) -> dict[str, object]:
 
 
 def _built_in(spec: str) -> Source:
-    part = _BUILT_IN.get(spec)
+    part = BUILT_IN.get(spec)
     if part is None:
-        raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(_BUILT_IN)}")
+        raise CorpusNotFound(f"no built-in corpus {spec!r}; there are {' and '.join(BUILT_IN)}")
 
     def read(meter: Meter, skip: int, _: RowField) -> Iterator[Piece]:
         for number, text in enumerate(pydocs.documents(part)):

@@ -17,6 +17,7 @@ TRIGGERS, TRIGGERS_OF_EXPERTS = 50, 25
 """Triggers kept per memory and sign: usually, and in a model of experts, which has many more memories."""
 LENS_TOKENS = 200_000
 """Most tokens of an atlas's text that a lens is fitted on."""
+LENS_KINDS = ("ridge", "tuned")
 AUTO = "auto"
 """The device: a CUDA card where there is one, else the CPU; for an object in memory, its own device."""
 

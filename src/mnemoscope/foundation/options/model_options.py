@@ -9,12 +9,18 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import ModelNotFound, OptionError
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
+BUILTIN = ("pydocs",)
+TRAINED = "model"
+"""The model's folder in the folder that `train` writes."""
+_GIVE = {"adapter": "the folder of a saved adapter, or its hub id",
+         "tokenizer": "the folder of a saved tokenizer, or its hub id"}  # fmt: skip
 
 
 def is_path(name: str, *, of_text: bool = False) -> bool:
@@ -38,6 +44,40 @@ def full_name(name: str, *, of_text: bool = False) -> str:
     path = os.path.abspath(os.path.expanduser(name.removeprefix(scheme)))
     known = os.path.exists(path) or is_path(name, of_text=of_text)
     return scheme + path if known and not name.startswith(_SCHEMES) else name
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a model: the one named, or `model` in one that training wrote; None for a hub id. Raises
+    ModelNotFound for a name that is no hub id either.
+    """
+    if not name.strip():
+        raise ModelNotFound("the model's name is empty; give a hub id or a folder")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        places = ((folder, "config.json"), (folder, "adapter_config.json"), (folder / TRAINED, "config.json"))
+        found = next((place for place, mark in places if (place / mark).is_file()), None)
+        if found is None:
+            raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
+        return found
+    if folder.exists():
+        raise ModelNotFound(f"{name!r} is a file; give the folder that holds config.json and the weights, or a .gguf")
+    if is_path(name) or ":" in name:
+        raise ModelNotFound(f"no folder {name!r}; give a folder with config.json and weights, or a hub id")
+    return None
+
+
+def check_names(model: str, opening: "ModelOptions") -> None:
+    """Raises ModelNotFound for names that nothing can have, without torch; opening the model tells the rest."""
+    scheme, separator, name = model.partition(":")
+    if separator and scheme == "builtin" and name not in BUILTIN:
+        raise ModelNotFound(f"no built-in model {name!r}; there is {', '.join(f'builtin:{one}' for one in BUILTIN)}")
+    stored = model.endswith(".gguf") and Path(model).expanduser().is_file()
+    if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
+        local_folder(model)
+    for option, give in _GIVE.items():
+        given = getattr(opening, option)
+        if given is not None and is_path(given) and not os.path.exists(os.path.expanduser(given)):
+            raise ModelNotFound(f"no folder {given!r}; give {give}")
 
 
 def shown_manifest(document: Mapping[str, Any]) -> dict[str, Any]:

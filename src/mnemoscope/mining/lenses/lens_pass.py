@@ -25,6 +25,7 @@ from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
+from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
@@ -50,7 +51,6 @@ from mnemoscope.models.object_state import check_unchanged
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Lens, Translator
 
-LENSES = ("ridge", "tuned")
 WORDS = "words"
 """The translator in the other direction, fitted with ridge: from the words' embeddings to each layer's stream."""
 _FILES = (*LENSES, WORDS)

@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, OptionError
-from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, check_names, local_folder
 from mnemoscope.models.anatomy.anatomy import check_supported, find_layers, numbers_in, text_config
 from mnemoscope.models.anatomy.structure import LAYER_COUNTS, infer
 from mnemoscope.models.loaded_parts import LoadedParts, first_line
@@ -50,8 +50,6 @@ from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
 from mnemoscope.models.proof.company import boundaries_of
 from mnemoscope.models.tokens.id_tokens import IDS, IdTokens
 from mnemoscope.models.tokens.model_tokens import beginning_of, ends_of, padding_of
-
-BUILTIN = ("pydocs",)
 
 _CONTEXT_ENTRIES = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
@@ -153,25 +151,16 @@ def _from_name(
 
 
 def _place_of(source: str) -> tuple[str, bool]:
-    if not source.strip():
-        raise ModelNotFound("the model's name is empty; give a hub id or a folder")
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        _check_folder(folder)
-        return str(folder), False
-    if folder.exists():
-        raise ModelNotFound(f"{source!r} is a file; give the folder that holds config.json and the weights, or a .gguf")
-    if source.startswith((".", "/", "~")) or source.count("/") > 1 or ":" in source:
-        raise ModelNotFound(f"no folder {source!r}; give a folder with config.json and weights, or a hub id")
-    return source, True
+    folder = local_folder(source)
+    if folder is None:
+        return source, True
+    _check_folder(folder)
+    return str(folder), False
 
 
 def builtin_folder(name: str) -> Path:
     """The packaged folder of `builtin:NAME`; raises ModelNotFound for an unknown name or missing weights."""
-    if name not in BUILTIN:
-        raise ModelNotFound(
-            f"no built-in model {name!r}; there is {', '.join(f'builtin:{known}' for known in BUILTIN)}"
-        )
+    check_names(f"builtin:{name}", AS_USUAL)
     place = Path(__file__).parents[1] / name
     if not (place / "config.json").is_file() or not (place / "model.safetensors").is_file():
         raise ModelNotFound(f"the weights of 'builtin:{name}' are not in this installation; install the package again")
@@ -184,8 +173,6 @@ def _check_folder(folder: Path) -> None:
             f"folder {str(folder)!r} holds an adapter, not a model; give the model that it is made for"
             f" ({base_name(folder)}) and --adapter {folder}"
         )
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"folder {str(folder)!r} holds no config.json; give the folder of a saved model")
     try:
         stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ import polars as pl
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.formatting import Form
-from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean, order_statistic
+from mnemoscope.foundation.intervals import NOTHING, Estimate, Resamples, ends, exact_share, mean_share, order_statistic
 from mnemoscope.questions.answer_builder import AnswerBuilder, difference, estimate_keys, share_first
 from mnemoscope.questions.question import Number, Paper, Question
 from mnemoscope.questions.sources import by_layer, plan_seed, read_layers, refuse_part, require_table
@@ -117,7 +117,7 @@ def estimate_values(rows: pl.DataFrame) -> dict[str, Estimate]:
         "above_control": difference(agreement, chance),
         "rank": order_statistic(ranks.to_numpy(), 0.5),
         "control_rank": order_statistic(control.to_numpy(), 0.5),
-        "probability": mean(rows["max_probability"]),
+        "probability": mean_share(rows["max_probability"]),
         "confident_agreement": exact_share(int((best == 0).sum()), len(best)) if len(best) else NOTHING,
     }
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import STRONG, strongly_active
-from mnemoscope.foundation.intervals import NOTHING, Estimate, mean
+from mnemoscope.foundation.intervals import NOTHING, Estimate, mean_share
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
@@ -144,7 +144,7 @@ def _add_strong(builder: AnswerBuilder, atlas: Atlas) -> None:
     for at, rows in by_layer(atlas, found):
         for name in STRONG:
             if rows[f"{name}_fires"].any():
-                builder.add(at, name, mean(rows[name].drop_nulls()))
+                builder.add(at, name, mean_share(rows[name].drop_nulls()))
         features = sum(int(rows[f"{name}_fires"].sum()) for name in STRONG)
         unknown = sum(int((rows[f"{name}_fires"] & rows[name].is_null()).sum()) for name in STRONG)
         builder.add(at, "strong_unknown", Estimate(unknown, features))

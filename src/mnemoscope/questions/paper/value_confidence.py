@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.intervals import Estimate, mean, share
+from mnemoscope.foundation.intervals import Estimate, mean, mean_share, share
 from mnemoscope.questions.answer_builder import MEMORIES, NO_TARGET, AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question, Row, Verdict
 from mnemoscope.questions.sources import by_layer, next_tokens, values
@@ -108,7 +108,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
         probability = here["max_probability"].cast(pl.Float64)
-        builder.add(layer, "max_probability", mean(probability))
+        builder.add(layer, "max_probability", mean_share(probability))
         best = float(probability.to_numpy().max()) if here.height else None
         builder.add(layer, "max_probability_best", Estimate(best, here.height))
         builder.add(layer, "value_norm", mean(here["value_norm"]))
@@ -129,7 +129,7 @@ def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame
         probability = here["working_probability"].cast(pl.Float64)
         if layer is not None:
             known = probability.drop_nulls()
-            builder.add(layer, "working_probability", mean(known))
+            builder.add(layer, "working_probability", mean_share(known))
             best = float(known.to_numpy().max()) if len(known) else None
             builder.add(layer, "working_probability_best", Estimate(best, len(known)))
         confident = int((probability >= CONFIDENT).fill_null(False).sum())
@@ -174,7 +174,7 @@ def _add_most_confident(
     estimates = {
         "top100_upper_layers": share(int(upper.sum()), best.height),
         "top100_with_trigger": share(sum(hit > 0 for hit in hits), best.height),
-        "top100_trigger_share": mean([hit / most for hit, most in zip(hits, triggers, strict=True)]),
+        "top100_trigger_share": mean_share([hit / most for hit, most in zip(hits, triggers, strict=True)]),
         "top100_agreement": share(int(agrees.sum()), len(agrees)),
     }
     builder.add_named(None, estimates, prefix=prefix)

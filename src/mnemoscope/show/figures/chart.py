@@ -124,8 +124,10 @@ def chart(name: str) -> "alt.Chart":
 def layer_axis(*, padding: float | None = None) -> "alt.X":
     import altair as alt
 
+    # Every other label goes until there is room: many layers stay readable in a small picture, too.
+    axis = {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 9}
     scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
-    return alt.X("layer:O", title=LAYER_AXIS, axis={"labelAngle": 0, "labelOverlap": "greedy"}, scale=scale)
+    return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":

@@ -17,6 +17,7 @@ import altair as alt
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.schema import question_named
 from mnemoscope.foundation.formatting import DASH, format_interval, format_layers, format_value
 from mnemoscope.questions.answers import answers_with
 from mnemoscope.questions.question import Answer, Claim, Finding, Outcome, Row
@@ -62,6 +63,7 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
     A missing answer is computed; nothing is written. Raises what `answer` raises.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    question = question_named(question)
     return alt.VConcatChart.from_dict(drawn_figure(opened, answers_with(opened, question), question))
 
 

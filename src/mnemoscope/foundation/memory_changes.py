@@ -1,0 +1,92 @@
+"""The changes of memories' coefficients that people ask for: their notation and its checks, without a model.
+
+An intervention is written `L10.M222=0`, `L10.M222*2`, `L10.M222=0@last` or `L10.M222=1.5@5`.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mnemoscope.errors import InterventionError, MemoryIdError
+from mnemoscope.foundation.memory_names import MemoryId
+
+How = Literal["set", "scale"]
+At = Literal["all", "last"] | int
+"""All of the prompt's own positions, the last one, or every one from this one on."""
+
+_FORM = re.compile(r"\s*(?P<memory>[^=*@\s]+)\s*(?P<how>[=*])\s*(?P<value>[^@\s]+)\s*(?:@\s*(?P<at>\S+)\s*)?")
+_SIGNS: dict[str, How] = {"=": "set", "*": "scale"}
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One change of one memory's coefficient: `set` it to `value`, or `scale` it by `value`, at some positions."""
+
+    memory: MemoryId
+    how: How = "set"
+    value: float = 0.0
+    at: At = "all"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("set", "scale"):
+            raise InterventionError(f"{self.memory} cannot be changed by {self.how!r}; choose set or scale")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
+            done = "set to" if self.how == "set" else "scaled by"
+            raise InterventionError(f"{self.memory} cannot be {done} {self.value!r}; give a finite number")
+        whole = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at >= 0
+        if not whole and self.at not in ("all", "last"):
+            raise InterventionError(
+                f"{self.memory} cannot be changed at {self.at!r}; choose all, last, or a position from 0 on"
+            )
+
+    @staticmethod
+    def parse(text: str) -> "Intervention":
+        """The intervention of `text`; raises InterventionError for anything else."""
+        match = _FORM.fullmatch(text)
+        try:
+            if match is None:
+                raise ValueError
+            at = match["at"] or "all"
+            place: At = at if at in ("all", "last") else int(at)  # type: ignore[assignment]
+            return Intervention(MemoryId.parse(match["memory"]), _SIGNS[match["how"]], float(match["value"]), place)
+        except (ValueError, MemoryIdError):
+            raise InterventionError(
+                f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, L10.M222=0@last or "
+                "L10.M222=0@5 (from position 5 on)"
+            ) from None
+
+    def __str__(self) -> str:
+        number = repr(float(self.value)).removesuffix(".0")
+        sign = "=" if self.how == "set" else "*"
+        return f"{self.memory}{sign}{number}" + ("" if self.at == "all" else f"@{self.at}")
+
+
+Interventions = (
+    Mapping[str, "float | Intervention"]
+    | Mapping[MemoryId, "float | Intervention"]
+    | Iterable["Intervention | str"]
+    | None
+)
+"""Forms of a list of changes: `{"L10.M222": 0.0}`, `["L10.M222=0"]`, or Intervention objects."""
+
+
+def interventions_of(given: Interventions, *, how: How = "set", at: At = "all") -> tuple[Intervention, ...]:
+    """The changes, in order; `how` and `at` apply to bare numbers. Raises InterventionError."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        raise InterventionError(f"{given!r} is one text; give a list of such texts, or a dictionary")
+    if not isinstance(given, Mapping):
+        return tuple(one if isinstance(one, Intervention) else Intervention.parse(one) for one in given)
+    changes = []
+    for name, value in given.items():
+        try:
+            memory = name if isinstance(name, MemoryId) else MemoryId.parse(name)
+        except MemoryIdError as error:
+            raise InterventionError(str(error)) from None
+        if isinstance(value, Intervention) and value.memory != memory:
+            raise InterventionError(f"the change {value} is given for {memory}; give it for the memory that it names")
+        changes.append(value if isinstance(value, Intervention) else Intervention(memory, how, value, at))
+    return tuple(changes)
