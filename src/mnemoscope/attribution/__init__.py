@@ -4,8 +4,9 @@ from mnemoscope.attribution.attribute import Attributor, attribute
 from mnemoscope.attribution.attribution import Attribution
 from mnemoscope.attribution.diff import Differ, diff
 from mnemoscope.attribution.diff_prompts import PromptsDifference, diff_prompts
-from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts, read_prompts
+from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts
 from mnemoscope.attribution.run_difference import RunDifference
+from mnemoscope.foundation.options.prompt_file import read_prompts
 
 __all__ = [
     "Attribution",
