@@ -1,4 +1,4 @@
-"""What the answers of attribute and diff share: a document to save, one form of text and HTML, prompts asked in turn."""
+"""What answers of attribute and diff share: a document to save, one form of text and HTML, prompts asked in turn."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -86,7 +86,8 @@ class Answer(ABC):
         return "\n".join(line for own in lines for line in own)
 
     def _repr_html_(self) -> str:
-        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else _html(*one) for one in self.blocks() if one)
+        shown = [one for one in self.blocks() if one]
+        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else _html(*one) for one in shown)
 
 
 def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:

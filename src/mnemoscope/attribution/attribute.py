@@ -102,8 +102,9 @@ class Attributor:
         """The places outside the frame of a memory, counted through all layers, where it fires."""
         layer, _, number = (int(one[0]) for one in Grid(self.grid.memories, 1).split(np.array([memory])))
         columns = np.arange(self.grid.first, self.grid.columns)
-        places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
-        return places[self.strengths[places] > 0]
+        places: Places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
+        firing: Places = places[self.strengths[places] > 0]
+        return firing
 
     def forget(self) -> None:
         """Drops what is as large as the network's coefficients; it is computed anew when asked for."""
@@ -187,9 +188,9 @@ class Attributor:
         })  # fmt: skip
         heads = [
             (layer, head, effect)
-            for layer, own in enumerate(effects.heads) if own is not None
-            for head, effect in enumerate(own[0].tolist())
-        ]  # fmt: skip
+            for layer, own in enumerate(effects.heads)
+            for head, effect in ([(None, None)] if own is None else enumerate(own[0].tolist()))
+        ]
         target, against = self.contrast.target, self.contrast.against
         listed = self._table(self._order(by, top, known), known)
         return Attribution(

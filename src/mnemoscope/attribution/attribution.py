@@ -44,7 +44,8 @@ class Attribution(Answer):
 
     `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding` and `biases`
     they add up to F but for `residual_error`, which is at most `limit`. `memories` lists memory, position, coefficient,
-    direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct.
+    direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct:
+    of a layer whose heads cannot be told apart one row, with null for both.
     `spearman_list` and `spearman_random` are of attribution with ablation. `frame` is the sum of `|attribution|`
     before the prompt's own positions.
     """

@@ -124,7 +124,8 @@ def diff(
 
 def origin_of(first: LanguageModel, second: LanguageModel, atlas: Atlas | None, seed: int, **options: Any) -> Any:
     fingerprints = [first.fingerprint, second.fingerprint]
-    return made_by(model=fingerprints, atlas=atlas and atlas.manifest_hash, options=options, seed=seed)
+    hashed = None if atlas is None else atlas.manifest_hash
+    return made_by(model=fingerprints, atlas=hashed, options=options, seed=seed)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
@@ -341,7 +342,7 @@ def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, 
     for layer in np.unique(layers).tolist():
         here, values = layers == layer, model.values(layer)
         column, memory, of = columns[here], memories[here], model.branch_of(layer, torch.from_numpy(memories[here]))
-        for branch in of.unique().tolist():
+        for branch in set(of.tolist()):
             own = (of == branch).numpy()
             coefficients = torch.zeros(grid.columns, len(values))
             coefficients[column[own], memory[own]] = torch.from_numpy(before[places[here]][own]).float()

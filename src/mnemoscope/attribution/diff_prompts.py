@@ -95,11 +95,8 @@ def diff_prompts(
 
         every, refused = ask_each(prompts, ask, progress, "comparing")
     found = [one for one in every if one.said is not None]
-    ranked = ["effect" if "effect" in one.memories.columns else "change" for one in found]
-    memories = _means(
-        [dict(one.memories.group_by("memory").agg(pl.col(by).sum()).rows()) for one, by in zip(found, ranked, strict=True)],
-        ["memory"],
-    )
+    sums = [dict(one.memories.group_by("memory").agg(pl.col(one.ranked).sum()).rows()) for one in found]
+    memories = _means(sums, ["memory"])
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)
     memories = memories.sort("change", descending=True, maintain_order=True)

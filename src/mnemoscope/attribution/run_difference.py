@@ -97,14 +97,19 @@ class RunDifference(Answer):
         said = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
         return [*head, "", self._changed(), "", self._set_back(), "", said]
 
+    @property
+    def ranked(self) -> str:
+        """The column of `memories` by which they are ordered."""
+        return "effect" if "effect" in self.memories.columns else "change"
+
     def _changed(self) -> Table:
-        ranked = "effect" if "effect" in self.memories.columns else "change"
         columns: list[Column] = [
-            MEMORY, ("at", "right", 4), ("coefficient", "left", 22), (ranked, "right", 8), ABOUT,
+            MEMORY, ("at", "right", 4), ("coefficient", "left", 22), (self.ranked, "right", 8), ABOUT,
         ]  # fmt: skip
         return columns, [
-            [row["memory"], str(row["position"]), f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}",
-             signed(row[ranked]), about_text(row)]
+            [row["memory"], str(row["position"]),
+             f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}", signed(row[self.ranked]),
+             about_text(row)]
             for row in self.memories.head(SHOWN).to_dicts()
         ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.prompt_file import read_prompts
 
 _ORDERS = ("ablation", "attribution", "direct")
 
@@ -62,17 +63,16 @@ def attribute(
     arg.one_of(_ORDERS, by=by)
     arg.at_least(0, singles=singles, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"for": target, "against": against, "position": position})
+    rows = None if prompts is None else read_prompts(prompts)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.attribution import attribute_prompts, read_prompts
     from mnemoscope.models import load_model
 
-    rows = None if prompts is None else read_prompts(prompts)
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
         if rows is not None:
-            found: attribution.Attribution | attribution.PromptsAttribution = attribute_prompts(
+            found: attribution.Attribution | attribution.PromptsAttribution = attribution.attribute_prompts(
                 loaded, rows, top=top, atlas=opened, seed=seed, progress=progress
             )
         else:

@@ -10,6 +10,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions
+from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
 
 _PATCHES = ("contribution", "coefficient")
 
@@ -66,6 +67,9 @@ def diff(
     arg.one_of(_PATCHES, patch=patch)
     arg.at_least(0, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"other_prompt": other_prompt, "for": target, "against": against})
+    rows = None if prompts is None else read_prompts(prompts)
+    if rows is not None:
+        check_second(rows, other, other_adapter)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
@@ -73,9 +77,9 @@ def diff(
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
-        if prompts is not None:
+        if rows is not None:
             found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
-                loaded, attribution.read_prompts(prompts), other=other, other_adapter=other_adapter, both=both,
+                loaded, rows, other=other, other_adapter=other_adapter, both=both,
                 patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
             )  # fmt: skip
         else:
