@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.attribution import Attributor, attribute
+from mnemoscope.attribution import Attributor, attribute, attribute_prompts
 from mnemoscope.attribution.ablations import Grid, draw_controls, powers
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.errors import OptionError, PromptError
@@ -107,6 +107,24 @@ def test_heads_add_up_to_their_layers_attention(name: str) -> None:
     assert [sum(row) for row in sums["direct"].to_list()] == pytest.approx(
         found.layers["attention"].to_list(), abs=1e-5
     )
+
+
+def test_heads_that_cannot_be_told_apart_are_null() -> None:
+    found = attribute(tiny("bloom"), PROMPT, singles=0, top=0).to_dict()  # its attention adds to the stream itself
+    assert found["heads"] == [{"layer": layer, "head": None, "direct": None} for layer in (0, 1)]
+    assert all(found["direct"]["attention"])
+    assert {"layer": 1, "head": 1} in [
+        {name: row[name] for name in ("layer", "head")}
+        for row in attribute(tiny("gpt2"), PROMPT, singles=0, top=0).to_dict()["heads"]
+    ]
+
+
+def test_prompts_on_which_no_memory_pushes_have_no_curve() -> None:
+    rows = [{"prompt": text, "for": " mat", "against": " house"} for text in ("the old", "the old the")]
+    found = attribute_prompts(load_model("handmade:planted"), rows)
+    assert found.curve == ()
+    assert (found.memories["attribution"] < 0).all()
+    assert "switched off together" in str(found)
 
 
 def test_the_frame_is_neither_listed_nor_switched_off() -> None:
