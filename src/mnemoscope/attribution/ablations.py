@@ -160,6 +160,7 @@ class Ablations:
             for (layer, branch), own in adding.items():
                 self._add(layer, branch, own, taps)
             return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
+
     def _add(self, layer: int, branch: int, own: Sequence[tuple[int, Tensor]], taps: Taps) -> None:
         def add(written: Tensor) -> Tensor:
             out = self._model.split_batch(written).clone()

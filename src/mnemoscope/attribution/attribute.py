@@ -150,9 +150,7 @@ class Attributor:
     def curve(self) -> Curve:
         """F without the first of `order` together, beside draws of controls."""
         chosen, ks = self.order[:MOST], powers(len(self.order), MOST)
-        sets, missing = draw_sets(
-            self.grid, self.strengths, chosen, ks, barred=self.singles[0], seed=(self._seed, 2)
-        )
+        sets, missing = draw_sets(self.grid, self.strengths, chosen, ks, barred=self.singles[0], seed=(self._seed, 2))
         found = self._without([*(chosen[:k] for k in ks), *sets], "the curve").reshape(DRAWS + 1, len(ks))
         return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
 
