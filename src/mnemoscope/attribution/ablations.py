@@ -97,7 +97,7 @@ class Grid:
         }
 
 
-def ranked(places: Places, by: Floats) -> Places:
+def rank(places: Places, by: Floats) -> Places:
     """The places with the largest numbers first; `by` has one for every place."""
     return places[np.argsort(-by[places], kind="stable")]
 
@@ -122,20 +122,18 @@ class Ablations:
 
     def run(self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
         """F `[row]` with each row's change, or its places set to 0; `tick` gets the number of rows done."""
-        return np.concatenate(
-            [np.zeros(0), *(self._difference.of(some).cpu().numpy() for some in self.streams(rows, tick=tick))]
-        )
+        found = np.zeros(0)
+        for streams in self.streams(rows):
+            found = np.concatenate([found, self._difference.of(streams).cpu().numpy()])
+            tick(len(found))
+        return found
 
-    def streams(
-        self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Tensor]:
+    def streams(self, rows: Iterable[Places | Change]) -> Iterator[Tensor]:
         """The final streams `[row, hidden]` at the last position of some rows after another."""
-        left, done = (row if isinstance(row, Change) else Change(row) for row in rows), 0
+        left = (row if isinstance(row, Change) else Change(row) for row in rows)
         while some := list(islice(left, BUDGET.ablations)):
             with torch.inference_mode():
                 yield self._together(some)
-            done += len(some)
-            tick(done)
 
     def _together(self, rows: Sequence[Change]) -> Tensor:
         overwriting: dict[int, list[tuple[int, Tensor, Tensor]]] = {}

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers, ranked, spread
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
@@ -115,7 +115,7 @@ class Attributor:
     def largest(self) -> Places:
         """Every place outside the frame with r other than 0, by |r|."""
         places = np.flatnonzero(self.grid.outside & (self.attributions != 0))
-        return ranked(places, np.abs(self.attributions))
+        return rank(places, np.abs(self.attributions))
 
     @cached_property
     def singles(self) -> tuple[Places, Floats]:
@@ -160,7 +160,7 @@ class Attributor:
         every = np.flatnonzero(self.grid.outside)
         if not len(every):
             return ()
-        orders = ranked(every, np.abs(self.attributions)), np.random.default_rng((self._seed, 3)).permutation(every)
+        orders = rank(every, np.abs(self.attributions)), np.random.default_rng((self._seed, 3)).permutation(every)
         counts = [round(share * len(every)) for share in SHARES]
         found = self._without([order[count:] for order in orders for count in counts], "keeping shares")
         return tuple(map(Kept, SHARES, *found.reshape(2, -1).tolist()))
@@ -206,13 +206,13 @@ class Attributor:
     def _order(self, by: By, count: int, known: int) -> Places:
         """The places that are listed, with what is known after so many steps behind the direct effects."""
         if known == 0:
-            most, least = (ranked(np.flatnonzero(sign * self.direct > 0), sign * self.direct) for sign in (1, -1))
+            most, least = (rank(np.flatnonzero(sign * self.direct > 0), sign * self.direct) for sign in (1, -1))
             return np.concatenate([most[:count], least[:count]])
         if known == 1 or by == "attribution":
             return self.largest[:count]
         if by == "direct":
-            places = ranked(np.flatnonzero(self.grid.outside & (self.direct != 0)), np.abs(self.attributions))
-            return ranked(places, np.abs(self.direct))[:count]
+            places = rank(np.flatnonzero(self.grid.outside & (self.direct != 0)), np.abs(self.attributions))
+            return rank(places, np.abs(self.direct))[:count]
         ablated, lost = self.singles
         return np.concatenate([ablated[np.argsort(-np.abs(lost), kind="stable")], self.largest[len(ablated) :]])[:count]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.attribution.answer import ABOUT, MEMORY, SHOWN, Answer, Spread, Table, about_text, signed, spread_text
+from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, fit
@@ -39,7 +39,7 @@ class Kept(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution(Answer):
+class Attribution(Explanation):
     """Which memories made a prompt prefer `target` to `against` (None: to the mean of all tokens), by `difference` = F.
 
     `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding` and `biases`
@@ -149,8 +149,8 @@ class Attribution(Answer):
         kept = ", ".join(f"{one.share:.0%}: {one.only:+.2f} ({one.random:+.2f} of random ones)" for one in self.kept)
         return [
             *head, "", self._table(), "",
-            f"Attribution and ablation rank alike by {signed(self.spearman_list)} over the list, by "
-            f"{signed(self.spearman_random)} over random memories (Spearman).",
+            f"Attribution and ablation rank alike by {logits(self.spearman_list)} over the list, by "
+            f"{logits(self.spearman_random)} over random memories (Spearman).",
             f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
             "", curve_table(self.curve, "F without controls"), "",
             *([fit(f"F with only a share kept: {kept}", WIDTH)] if kept else []),
@@ -158,16 +158,15 @@ class Attribution(Answer):
 
     def _table(self) -> Table:
         columns: list[Column] = [
-            MEMORY, ("at", "left", 18), ("coefficient", "right", 11), ("direct", "right", 7),
-            ("attribution", "right", 11), ("ablation", "right", 8), ABOUT,
+            ("at", "left", 18), ("coefficient", "right", 11), ("direct", "right", 7), ("attribution", "right", 11),
+            ("ablation", "right", 8),
         ]  # fmt: skip
-        rows = [
-            [row["memory"], f"{row['position']} {show_token(row['token'])}", f"{row['coefficient']:+.2f}",
-             signed(row["direct"]), signed(row["attribution"]), signed(row["ablation"]), about_text(row)]
-            for row in self.memories.head(SHOWN).to_dicts()
-        ]  # fmt: skip
-        known = "promotes" in self.memories.columns
-        return (columns, rows) if known else (columns[:-1], [row[:-1] for row in rows])
+
+        def cells(row: dict[str, Any]) -> list[str]:
+            at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
+            return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
+
+        return memory_table(self.memories, columns, cells, about="promotes" in self.memories.columns)
 
 
 def curve_table(curve: Curve, controls: str) -> Table:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, ranked, spread
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
 from mnemoscope.attribution.gradients import prompt_gradients
@@ -256,9 +256,9 @@ class Differ(ExitStack):
         aligned = len(one.tokens) == len(its.tokens)
         by_position = aligned and one.model is model
         score = self._effects(one, its, grid) if by_position else change
-        order = ranked(np.flatnonzero(score > 0), score)
-        listed = ranked(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
-        listed = ranked(listed, score)
+        order = rank(np.flatnonzero(score > 0), score)
+        listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
+        listed = rank(listed, score)
         coefficients = [grid.flat(side.coefficients) for side in sides]
         frame = pl.DataFrame({
             **grid.names(model, listed),

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.answer import MEMORY, SHOWN, Answer, Refused, Table, ask_each, signed
 from mnemoscope.attribution.diff import LISTED, Differ, Patch, origin_of, second_model
+from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, interval, logits, memory_table
 from mnemoscope.attribution.listed import with_labels
 from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
@@ -27,7 +27,7 @@ _TOGETHER = 4_096
 
 
 @dataclass(frozen=True, repr=False)
-class PromptsDifference(Answer):
+class PromptsDifference(Explanation):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
     changes at all positions). `patched` are medians; `turned` is the share of prompts that at most 256 memories turn.
     """
@@ -54,11 +54,8 @@ class PromptsDifference(Answer):
             f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
             f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories"
         )
-        columns: list[Column] = [MEMORY, ("change", "right", 8), ("95 % interval", "left", 20)]
-        rows = [
-            [row["memory"], signed(row["change"]), f"{signed(row['low'])} to {signed(row['high'])}"]
-            for row in self.memories.head(SHOWN).to_dicts()
-        ]
+        columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
+        rows = memory_table(self.memories, columns, lambda row: [logits(row["change"]), interval(row)], about=False)
         back: list[Column] = [
             ("set back", "right", 10), ("F", "right", 8), ("recovered", "right", 9), ("controls", "right", 8),
         ]  # fmt: skip
@@ -67,7 +64,7 @@ class PromptsDifference(Answer):
              share_text(one["control_recovered"])]
             for one in self.patched
         ]  # fmt: skip
-        return [head, *map(str, self.refused), "", (columns, rows), "", "Medians over prompts:", (back, steps)]
+        return [head, *map(str, self.refused), "", rows, "", "Medians over prompts:", (back, steps)]
 
 
 def diff_prompts(
@@ -95,7 +92,7 @@ def diff_prompts(
 
         every, refused = ask_each(prompts, ask, progress, "comparing")
     found = [one for one in every if one.said is not None]
-    sums = [dict(one.memories.group_by("memory").agg(pl.col(one.ranked).sum()).rows()) for one in found]
+    sums = [dict(one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()).rows()) for one in found]
     memories = _means(sums, ["memory"])
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, powers, ranked, spread
-from mnemoscope.attribution.answer import ABOUT, MEMORY, SHOWN, Answer, Refused, Table, ask_each, signed
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, powers, rank, spread
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
+from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, interval, logits, memory_table
 from mnemoscope.attribution.listed import with_labels
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
@@ -30,7 +30,7 @@ _TOGETHER = 256
 
 
 @dataclass(frozen=True, repr=False)
-class PromptsAttribution(Answer):
+class PromptsAttribution(Explanation):
     """The memories that push most over `prompts` prompts: `memories` has memory, attribution (its sum over a prompt's
     positions, averaged over prompts) with a bootstrap interval, and `share`, of prompts where it is in the list.
     `curve` has the medians over the second of the `halves`, of memories found on the first. `refused` are the prompts
@@ -49,19 +49,24 @@ class PromptsAttribution(Answer):
         return f"{self.prompts} prompts"
 
     def blocks(self) -> Sequence[str | Table]:
-        columns: list[Column] = [
-            MEMORY, ("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8), ABOUT,
-        ]  # fmt: skip
-        rows = [
-            [row["memory"], signed(row["attribution"]), f"{signed(row['low'])} to {signed(row['high'])}",
-             f"{row['share']:.0%}", row["label"] or ""]
-            for row in self.memories.head(SHOWN).to_dicts()
-        ]  # fmt: skip
+        columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
+
+        def cells(row: dict[str, Any]) -> list[str]:
+            return [logits(row["attribution"]), interval(row), f"{row['share']:.0%}"]
+
         found, held = self.halves
         said = f"Median F of {held} prompts without the memories found on the other {found}:"
         head = f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused"
         refused = map(str, self.refused)
-        return [head, *refused, "", (columns, rows), "", said, curve_table(self.curve, "with controls")]
+        return [
+            head,
+            *refused,
+            "",
+            memory_table(self.memories, columns, cells),
+            "",
+            said,
+            curve_table(self.curve, "with controls"),
+        ]
 
 
 @whole_use
@@ -100,7 +105,7 @@ def attribute_prompts(
         found, held = order[:half], order[half:]
         curve = _held_out_curve(model, [asked[one] for one in held], each[found].mean(0), seed, progress)
     mean = each.mean(0)
-    best = ranked(np.flatnonzero(mean), np.abs(mean))[:top]
+    best = rank(np.flatnonzero(mean), np.abs(mean))[:top]
     draws = np.random.default_rng((seed, 5)).integers(0, len(each), (RESAMPLES, len(each)))
     low, high = np.quantile([each[:, one][draws].mean(1) for one in best], LEVELS, axis=1) if len(best) else ([], [])
     frame = pl.DataFrame({
@@ -119,7 +124,7 @@ def _held_out_curve(
     model: LanguageModel, held: Sequence[Attributor], mean: Floats, seed: int, progress: Progress
 ) -> Curve:
     """Medians over prompts of F without the first memories of an order, at all positions outside the frame."""
-    order = ranked(np.flatnonzero(mean > 0), mean)[:_TOGETHER]
+    order = rank(np.flatnonzero(mean > 0), mean)[:_TOGETHER]
     ks = powers(len(order), _TOGETHER)
     rows, missing = [], np.zeros(len(ks), np.int64)
     for number, one in enumerate(held if ks else (), 1):

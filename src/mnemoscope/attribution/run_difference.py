@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.attribution.answer import ABOUT, MEMORY, SHOWN, Answer, Spread, Table, about_text, signed, spread_text
+from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import WIDTH, Column, fit
@@ -28,7 +28,7 @@ class Patched(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class RunDifference(Answer):
+class RunDifference(Explanation):
     """What made two runs answer differently: `said` are what each says where they part (None: they never do), and
     `first` and `second` are F = z_a - z_b in each, a being the second's.
 
@@ -95,25 +95,23 @@ class RunDifference(Answer):
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         said = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
-        return [*head, "", self._changed(), "", self._set_back(), "", said]
+        return [*head, "", self._change_table(), "", self._patch_table(), "", said]
 
     @property
-    def ranked(self) -> str:
+    def sorted_by(self) -> str:
         """The column of `memories` by which they are ordered."""
         return "effect" if "effect" in self.memories.columns else "change"
 
-    def _changed(self) -> Table:
-        columns: list[Column] = [
-            MEMORY, ("at", "right", 4), ("coefficient", "left", 22), (self.ranked, "right", 8), ABOUT,
-        ]  # fmt: skip
-        return columns, [
-            [row["memory"], str(row["position"]),
-             f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}", signed(row[self.ranked]),
-             about_text(row)]
-            for row in self.memories.head(SHOWN).to_dicts()
-        ]  # fmt: skip
+    def _change_table(self) -> Table:
+        columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
 
-    def _set_back(self) -> Table:
+        def cells(row: dict[str, Any]) -> list[str]:
+            coefficients = f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}"
+            return [str(row["position"]), coefficients, logits(row[self.sorted_by])]
+
+        return memory_table(self.memories, columns, cells)
+
+    def _patch_table(self) -> Table:
         columns: list[Column] = [
             ("set back", "right", 10), ("F", "right", 7), ("recovered", "right", 9),
             ("the second then says", "left", 22), ("F with controls", "left", 40),

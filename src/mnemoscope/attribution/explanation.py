@@ -23,8 +23,7 @@ Spread = tuple[float, float, float]
 """Lowest, median and highest."""
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
 """Columns and rows."""
-MEMORY: Column = ("memory", "left", 16)
-ABOUT: Column = ("about", "left", 60)
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def ask_each(
     return found, tuple(refused)
 
 
-class Answer(ABC):
+class Explanation(ABC):
     """A dataclass whose fields are the entries of its document, unless it makes others of them."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,14 +94,24 @@ def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     return html_table([html_row(first, others, tag="th"), *(html_row(row[0], row[1:]) for row in rows)])
 
 
-def signed(value: float | None) -> str:
+def logits(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
+
+
+def interval(row: Row) -> str:
+    return f"{logits(row['low'])} to {logits(row['high'])}"
 
 
 def spread_text(spread: Spread) -> str:
     return "{1:+.2f} ({0:+.2f} to {2:+.2f})".format(*spread)
 
 
-def about_text(row: dict[str, Any]) -> str:
-    """A listed memory's label, else the tokens that it promotes; empty without an atlas."""
-    return row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
+def memory_table(
+    memories: pl.DataFrame, columns: Sequence[Column], cells: Callable[[Row], list[str]], *, about: bool = True
+) -> Table:
+    """The first memories of a list: name, what `cells` says of one, and its label, else the tokens that it promotes."""
+    rows = []
+    for row in memories.head(SHOWN).to_dicts():
+        known = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
+        rows.append([row["memory"], *cells(row), *([known] if about else [])])
+    return [("memory", "left", 16), *columns, *([("about", "left", 60)] if about else [])], rows
