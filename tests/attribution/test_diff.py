@@ -139,8 +139,12 @@ def test_the_command_prints_the_document_of_the_contract(capsys: Any, tmp_path: 
     }
     assert found["made_by"]["seed"] == 0
     (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n{"text": 1}\n')
-    assert main(["diff", "handmade:planted", "--prompts", str(tmp_path / "p.jsonl")]) == 2
-    assert "p.jsonl:2 is not" in capsys.readouterr().err
+    for verb in ("diff", "attribute"):  # before the model, which there is not, is looked for
+        assert main([verb, "handmade:nothing", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+        assert "p.jsonl:2 is not" in capsys.readouterr().err.splitlines()[-1]
+    (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n')
+    assert main(["diff", "handmade:nothing", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+    assert "every prompt has an other_prompt, or --other" in capsys.readouterr().err.splitlines()[-1]
     assert main(["attribute", "handmade:planted", "the old", "--json", "--singles", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["direct"]) == {"embedding", "attention", "memories", "other", "biases", "head"}

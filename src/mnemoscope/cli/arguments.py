@@ -25,6 +25,12 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+PromptOrFile = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
+]
+Listed = Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")]
+ControlSeed = Annotated[int, typer.Option(metavar="N", help="Of the controls.")]
 Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.")]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="Such as cpu, cuda or cuda:1; auto: a graphics card if there is one.")

@@ -18,10 +18,7 @@ _ORDERS = ("ablation", "attribution", "direct")
 @arg.with_model_options
 def attribute(
     model: arg.Model,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
-    ] = None,
+    prompt: arg.PromptOrFile = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -40,11 +37,11 @@ def attribute(
     ] = None,
     by: Annotated[str, typer.Option(metavar="|".join(_ORDERS), help="The order of the list.")] = "ablation",
     singles: Annotated[int, typer.Option(metavar="N", help="Memories switched off one by one.")] = 128,
-    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    top: arg.Listed = 128,
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of this model: labels, promoted tokens, triggers.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,

@@ -18,10 +18,7 @@ _PATCHES = ("contribution", "coefficient")
 @arg.with_model_options
 def diff(
     model: arg.Model,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
-    ] = None,
+    prompt: arg.PromptOrFile = None,
     other: Annotated[str | None, typer.Option(metavar="MODEL", help="The second model.")] = None,
     other_adapter: Annotated[
         str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
@@ -43,11 +40,11 @@ def diff(
     patch: Annotated[
         str, typer.Option(metavar="|".join(_PATCHES), help="What is set back of a memory.")
     ] = "contribution",
-    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    top: arg.Listed = 128,
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of one of the models: labels, tokens, triggers.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,
