@@ -51,7 +51,7 @@ class Grid:
         """The first place of each layer, and the number of all."""
         return np.concatenate([[0], np.cumsum(np.array(self.memories, np.int64) * self.columns)])
 
-    @cached_property
+    @property
     def outside(self) -> NDArray[np.bool_]:
         """Which places lie outside the frame."""
         columns = np.arange(self.columns) >= self.first
