@@ -122,7 +122,9 @@ def diff(
     return replace(found, made_by=origin)
 
 
-def origin_of(first: LanguageModel, second: LanguageModel, atlas: Atlas | None, seed: int, **options: Any) -> Any:
+def origin_of(
+    first: LanguageModel, second: LanguageModel, atlas: Atlas | None, seed: int, **options: Any
+) -> dict[str, Any]:
     fingerprints = [first.fingerprint, second.fingerprint]
     hashed = None if atlas is None else atlas.manifest_hash
     return made_by(model=fingerprints, atlas=hashed, options=options, seed=seed)
