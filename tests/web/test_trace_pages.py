@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import mnemoscope as ms
 from mnemoscope.models import LanguageModel
-from mnemoscope.show.pages.trace import CHANGES, PROMPT, WRITTEN
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
