@@ -1,7 +1,7 @@
 """Who pushed a prediction, as plain data for pages: attribution step by step, dominance by memory, and what two runs
 differ in.
 
-With changes the two tokens compared are chosen in the model without changes, so F before and after changes is of the same pair.
+The two tokens compared are chosen in the model without changes, so F before and after changes is of the same pair.
 """
 
 from collections.abc import Sequence

@@ -165,7 +165,9 @@ class _Job:
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
-    """The model of the settings, and the second one; options left open are as mined if it has the mined model's name. Raises ModelError."""
+    """The model of the settings, and the second one; options left open are as mined if it has the mined model's name.
+    Raises ModelError.
+    """
     assert settings.model is not None
     # One core is left for serving pages.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))

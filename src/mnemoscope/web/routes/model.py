@@ -13,9 +13,8 @@ from starlette.responses import Response
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import (
     CHANGES,
@@ -28,6 +27,7 @@ from mnemoscope.show.pages.model.trace import (
     limits,
     shade,
 )
+from mnemoscope.show.pages.page import Page
 from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
