@@ -164,7 +164,7 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
     other = DiffAddress(prompt=wanted.prompt).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
-    extra |= {"other": other, "second": None if worker.second is None else worker.second.spec}
+    extra |= {"other": other, "second": _names(site, worker)["second"]}
     try:
         data |= _direct_effects(edition, worker, wanted, changes, position)
     except PromptError as problem:
@@ -195,12 +195,21 @@ def diff(site: OneSite, worker: OneWorker, wanted: Annotated[DiffAddress, Query(
     try:
         return _diff_page(site, worker, wanted)
     except MnemoscopeError as problem:
-        return problem_page("diff.html", "Diff", problem, _diff_data(worker) | {"asked": wanted})
+        return problem_page("diff.html", "Diff", problem, _diff_data(site, worker) | {"asked": wanted})
 
 
-def _diff_data(worker: "ModelWorker") -> dict[str, Any]:
-    names = {"first": worker.model.spec, "second": None if worker.second is None else worker.second.spec}
+def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
+    names = _names(site, worker)
     return {"limits": limits(worker.model.longest), "models": names, "difference": None, "generation": None}
+
+
+def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
+    """What the two models are called: the mined one, also below an adapter, as in its atlas."""
+    own, second = worker.model, worker.second
+    mined = own.spec if worker.differs else site.atlas.manifest.model.spec or own.spec
+    if second is None or second.source != own.source:
+        return {"first": mined, "second": second and second.spec}
+    return {"first": mined, "second": second.spec.replace(own.spec, mined, 1)}
 
 
 def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
@@ -208,7 +217,7 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     from mnemoscope.web.attribution_answers import run_difference
     from mnemoscope.web.model_answers import continue_prompt
 
-    data, extra = _diff_data(worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
+    data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
     if wanted.prompt is None:
         return Page("diff.html", "Diff", data, lambda: extra)
     asked = wanted.prompt, wanted.other, wanted.target, wanted.against
