@@ -29,7 +29,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.tracing.predictions import ids_of, last_streams, prompt_tokens
+from mnemoscope.tracing.predictions import CachedRun, ids_of, last_streams, prompt_tokens
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, contributions, require_model_of, value_norms
@@ -207,10 +207,10 @@ class Differ(ExitStack):
             if asked.against is None:
                 raise OptionError("against the mean there is no answer of the first run; give a word")
             return asked.tokens, (asked.target, asked.against)
-        tokens = prompt_tokens(model, prompt)
+        tokens, runs = prompt_tokens(model, prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
             self._progress("continuing", step, STEPS, "tokens")
-            b, a = (_predict(one, tokens) for one in (model, second))
+            b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
             if a != b:
                 return tuple(tokens), (a, b)
             tokens.append(a)

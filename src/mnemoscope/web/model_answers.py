@@ -94,7 +94,7 @@ def continue_prompt(
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
         own = read_prompt(model, prompt)
         steps = []
-        for step in generate(by or model, prompt, tokens=tokens, interventions=changes):
+        for step in generate(by or model, prompt, tokens=tokens, interventions=changes, cached=True):
             steps.append(step)
             if cancelled():
                 raise TimeoutError
