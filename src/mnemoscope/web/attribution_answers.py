@@ -14,7 +14,6 @@ from mnemoscope.attribution.attribute import LISTED, Attributor, Step
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.attribution.diff import Differ, Parting
 from mnemoscope.attribution.direct_effects import check_head
-from mnemoscope.errors import PromptError
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.edition import Peaks
@@ -66,22 +65,20 @@ def run_difference(
     """As `RunDifference.to_dict`, between the two models, or the model on two prompts; setting memories back
     (`patched`) is done aside. Raises PromptError, ModelUnsupported, OptionError.
     """
-    second, asked = worker.second if other is None else worker.model, (prompt, other, target, against)
-    if second is None:
-        raise PromptError("there is one model here; write another prompt, or start the server with a second model")
-    other_model = second
+    second = worker.model if worker.second is None or other is not None else worker.second
+    asked = prompt, other, target, against
 
     def find(model: LanguageModel, cancelled: Cancelled) -> Parting:
         for text in (prompt, other):
             if text is not None:
                 read_prompt(model, text)
-        with Differ(model, other_model, progress=stop_if(cancelled)) as differ:
+        with Differ(model, second, progress=stop_if(cancelled)) as differ:
             return differ.find_parting(*asked)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
         options = {"prompt": prompt, "other_prompt": other, "target": target, "against": against}
-        origin = made_by(model=[model.fingerprint, other_model.fingerprint], atlas=None, options=options, seed=0)
-        with Differ(model, other_model, progress=stop_if(cancelled)) as differ:
+        origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
+        with Differ(model, second, progress=stop_if(cancelled)) as differ:
             found = differ.explain(parting, both=True, top=LISTED, patched=patched)
         return replace(found, made_by=origin).to_dict()
 

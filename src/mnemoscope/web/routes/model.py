@@ -218,7 +218,7 @@ def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
     from mnemoscope.web.model_answers import continue_prompt
 
     data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
-    if wanted.prompt is None:
+    if wanted.prompt is None or (wanted.other is None and worker.second is None):
         return Page("diff.html", "Diff", data, lambda: extra)
     asked = wanted.prompt, wanted.other, wanted.target, wanted.against
     found = run_difference(worker, *asked, patched=wanted.until == "patched")
