@@ -110,7 +110,6 @@ def test_impossible_comparisons_are_refused_in_one_line(tmp_path: Path) -> None:
     for options, said in (
         ({}, "give one of --other"),
         ({"other": model, "other_prompt": "a"}, "give one of --other"),
-        ({"other_prompt": PROMPT}, "is the prompt itself"),
         ({"other": model, "target": "x"}, "give both"),
         ({"other": model, "patch": "value"}, "patch is contribution or coefficient"),
         ({"other_adapter": "lora"}, "the model is one in memory"),
@@ -119,6 +118,8 @@ def test_impossible_comparisons_are_refused_in_one_line(tmp_path: Path) -> None:
             diff(model, PROMPT, **options)  # type: ignore[arg-type]
     with pytest.raises(ModelDiffers, match="layers and memories"):
         diff(model, PROMPT, other=load_model("handmade:planted"))
+    with pytest.raises(PromptError, match="the other prompt is the prompt itself"):
+        diff(model, PROMPT, other_prompt=PROMPT)
     with pytest.raises(PromptError, match=r"answers .* are one"):
         diff(model, PROMPT, other=model, target="x", against="x")
 

@@ -16,8 +16,8 @@ from mnemoscope.foundation.formatting import show_text
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.opening.handmade.experts import PLANTED_EXPERTS, SENTENCES
-from mnemoscope.show.pages.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
-from mnemoscope.show.pages.trace import PROMPT
+from mnemoscope.show.pages.model.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
+from mnemoscope.show.pages.model.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import mnemoscope as ms
 from mnemoscope.models import LanguageModel
-from mnemoscope.show.pages.trace import CHANGES, PROMPT, WRITTEN
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, WRITTEN
 from mnemoscope.tracing import causal_check, compare, generate
 from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
@@ -169,7 +169,7 @@ def test_before_and_after_are_those_of_compare(reader: TestClient, model: Langua
     assert found["comparison"]["differences"] == expected["differences"]
     assert found["comparison"]["changed_places"] == expected["changed_places"]
     for name, changes in (("before", None), ("after", [OFF])):
-        steps = [step.to_dict() for step in generate(model, PROMPT_TEXT, tokens=3, interventions=changes)]
+        steps = [step.to_dict() for step in generate(model, PROMPT_TEXT, tokens=3, interventions=changes, cached=True)]
         assert found["generation"][name]["steps"] == steps
     shown = page(reader, set=OFF, generate=3).text
     assert re.search(r"turns from\s+·mat\s+to\s+<s>", shown)

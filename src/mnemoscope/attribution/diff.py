@@ -29,7 +29,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.tracing.predictions import ids_of, last_streams, prompt_tokens
+from mnemoscope.tracing.predictions import CachedRun, ids_of, last_streams, prompt_tokens
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
@@ -83,6 +83,17 @@ class Side:
         return found | {("biases", None): float(effects.biases[0] - effects.behind[0])}
 
 
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs are compared: what each reads up to there, of which the last `generated` tokens were written by
+    both or added; and a and b, what the second and the first say then (None: they never part).
+    """
+
+    tokens: tuple[tuple[int, ...], tuple[int, ...]]
+    generated: int
+    pair: tuple[int, int] | None
+
+
 def diff(
     model: LanguageModel,
     prompt: str,
@@ -110,8 +121,6 @@ def diff(
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
-    if other_prompt is not None and other_prompt == prompt:
-        raise OptionError("--other-prompt is the prompt itself; give another one")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
         model, second, atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target, against=against, both=both,
@@ -179,22 +188,16 @@ class Differ(ExitStack):
     def compare(
         self, prompt: str, other_prompt: str | None, target: str | None, against: str | None, *, both: bool, top: int
     ) -> RunDifference:
-        model, names = self._models[0], self.names
+        parting = self.find_parting(prompt, other_prompt, target, against)
+        return self.explain(parting, both=both, top=top)
+
+    def find_parting(self, prompt: str, other_prompt: str | None, target: str | None, against: str | None) -> Parting:
         if other_prompt is None:
             tokens, pair = self._one_prompt(prompt, target, against)
-            if pair is None:
-                said = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
-                return RunDifference(names, (prompt, prompt), None, len(tokens), notes=(said,))
-            both_tokens = tokens, tokens
+            both = tokens, tokens
         else:
-            both_tokens, pair = self._two_prompts(prompt, other_prompt, target, against)
-        texts = model.vocabulary()[0]
-        known = model.vocabulary()[1]
-        shown = [b"".join(known[token] for token in own).decode("utf-8", "replace") for own in both_tokens]
-        sides = [_run(one, own, pair) for one, own in zip(self._models, both_tokens, strict=True)]
-        generated = len(both_tokens[0]) - len(prompt_tokens(model, prompt))
-        return self._explain(sides, names, (shown[0], shown[1]), tuple(Token(t, texts[t]) for t in reversed(pair)),
-                             generated, pair, both=both, top=top)  # fmt: skip
+            both, pair = self._two_prompts(prompt, other_prompt, target, against)
+        return Parting(both, len(both[0]) - len(prompt_tokens(self._models[0], prompt)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
@@ -202,15 +205,16 @@ class Differ(ExitStack):
         """The shared tokens up to where the answers part, and a and b; None where they never do."""
         model, second = self._models
         if (target is None) != (against is None):
-            raise OptionError("give both --for and --against, or neither: then the models say them")
+            raise OptionError("give both answers, for and against, or neither: then the models say them")
         if target is not None:
             asked = choose_contrast(model, prompt, target=target, against=against)
             if asked.against is None:
-                raise OptionError("--against mean has no answer of the first run; give a word")
+                raise OptionError("against the mean there is no answer of the first run; give a word")
             return asked.tokens, (asked.target, asked.against)
-        tokens = prompt_tokens(model, prompt)
-        for _ in range(STEPS):
-            b, a = (_predict(one, tokens) for one in (model, second))
+        tokens, runs = prompt_tokens(model, prompt), (CachedRun(model), CachedRun(second))
+        for step in range(STEPS):
+            self._progress("continuing", step, STEPS, "tokens")
+            b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
             if a != b:
                 return tuple(tokens), (a, b)
             tokens.append(a)
@@ -222,6 +226,8 @@ class Differ(ExitStack):
         self, prompt: str, other: str, target: str | None, against: str | None
     ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]]:
         model = self._models[0]
+        if other == prompt:
+            raise PromptError("the other prompt is the prompt itself; give another one")
         if target is not None and against is not None:
             one, its = (choose_contrast(model, text, target=target, against=against) for text in (prompt, other))
             if (one.target, one.against) != (its.target, its.against) or one.against is None:
@@ -235,14 +241,27 @@ class Differ(ExitStack):
             b = choose_contrast(model, prompt, target=against, against=None).target
         if a == b:
             said = model.vocabulary()[0][a]
-            raise PromptError(f"both prompts are answered by {said!r}; give --for and --against")
+            raise PromptError(f"both prompts are answered by {said!r}; give other answers, for and against")
         return (tuple(tokens[0]), tuple(tokens[1])), (a, b)
 
+    def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
+        """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
+        texts, known = self._models[0].vocabulary()
+        one, its = (b"".join(known[token] for token in own).decode("utf-8", "replace") for own in parting.tokens)
+        names, prompts, pair = self.names, (one, its), parting.pair
+        if pair is None:
+            never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
+            return RunDifference(names, prompts, None, parting.generated, notes=(never,))
+        first, second = (_run(model, own, pair) for model, own in zip(self._models, parting.tokens, strict=True))
+        found = RunDifference(
+            names, prompts, (Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])), parting.generated,
+            first.value, second.value, limit=first.limit + second.limit,
+        )  # fmt: skip
+        return self._explain(first, second, found, pair, both=both, top=top, patched=patched)
+
     def _explain(
-        self, sides: Sequence[Side], names: tuple[str, str], prompts: tuple[str, str], said: Any, generated: int,
-        pair: tuple[int, int], *, both: bool, top: int,
-    ) -> RunDifference:  # fmt: skip
-        one, its = sides
+        self, one: Side, its: Side, found: RunDifference, pair: tuple[int, int], *, both: bool, top: int, patched: bool
+    ) -> RunDifference:
         model = its.model
         shared = (1 / one.scale + 1 / its.scale) / 2
         before, after = one.parts(), its.parts()
@@ -253,7 +272,7 @@ class Differ(ExitStack):
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
         parts = pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "change": pl.Float64}, orient="row")
         grid = Grid.of(model, len(its.tokens))
-        direct = [grid.flat(side.effects.memories) for side in sides]
+        direct = [grid.flat(side.effects.memories) for side in (one, its)]
         change = (direct[1] - direct[0]) * shared
         aligned = len(one.tokens) == len(its.tokens)
         by_position = aligned and one.model is model
@@ -261,7 +280,7 @@ class Differ(ExitStack):
         order = rank(np.flatnonzero(score > 0), score)
         listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
         listed = rank(listed, score)
-        coefficients = [grid.flat(side.coefficients) for side in sides]
+        coefficients = [grid.flat(side.coefficients) for side in (one, its)]
         frame = pl.DataFrame({
             **grid.names(model, listed),
             "coefficient_first": coefficients[0][listed], "coefficient_second": coefficients[1][listed],
@@ -271,12 +290,11 @@ class Differ(ExitStack):
         texts = model.vocabulary()[0]
         said_at = [texts[token] for token in its.tokens]
         frame = about_memories(frame, self._atlas, said_at, coefficient="coefficient_second")
-        patched = self._patch_back(one, its, grid, order, pair, everywhere=aligned)
-        turned = (each.k for each in patched if isinstance(each.k, int) and each.top_token.id == pair[1])
-        return RunDifference(
-            names, prompts, said, generated, one.value, its.value, parts,
-            float(sum(changes.values())) - (its.value - one.value), one.limit + its.limit, frame, patched,
-            next(turned, None), self._notes(one, its, aligned, by_position),
+        back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
+        turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
+        return replace(
+            found, parts=parts, residual_error=float(sum(changes.values())) - (its.value - one.value), memories=frame,
+            patched=back, turns_at=next(turned, None), notes=self._notes(one, its, aligned, by_position),
         )  # fmt: skip
 
     @staticmethod

@@ -152,6 +152,12 @@ class LanguageModel:
         shape: tuple[int, int] = getattr(self._running, "shape", (0, 0))
         return shape
 
+    @property
+    def begun(self) -> int:
+        """Columns that were read before the first of this thread's running forward, or its last one."""
+        begun: int = getattr(self._running, "begun", 0)
+        return begun
+
     def split_batch(self, tensor: Tensor) -> Tensor:
         """A tensor of this thread's running forward as [batch, position, ...]: some blocks flatten the two."""
         return tensor.view(*self.shape, tensor.shape[-1]) if tensor.dim() == 2 else tensor
@@ -293,11 +299,14 @@ class LanguageModel:
         return nn.functional.linear(vectors, matrix_of(self.anatomy.project).detach().to(self.device).float())
 
     @held
-    def backbone(self, ids: Tensor, *, stop_after: int | None = None, gradients: bool = False) -> Tensor | None:
+    def backbone(
+        self, ids: Tensor, *, stop_after: int | None = None, gradients: bool = False, past: Any = None
+    ) -> Tensor | None:
         """The blocks' output [batch, position, hidden'] for ids [batch, position], without the head.
 
         Uses no attention mask: padding on the right is harmless in a causal model. With `stop_after` it ends at that
-        layer's coefficients and returns None. With `gradients` what hooks put in may require its gradient.
+        layer's coefficients and returns None. With `gradients` what hooks put in may require its gradient. `past` is
+        the library's cache of what was read before.
         """
         anatomy = self.anatomy
         with Taps(own_thread=True) as taps:
@@ -307,7 +316,7 @@ class LanguageModel:
                 taps.enters(anatomy.head, _reach)
             try:
                 whole = anatomy.model if anatomy.backbone is None else anatomy.backbone
-                return self._forward(whole, ids, gradients=gradients)
+                return self._forward(whole, ids, gradients=gradients, past=past)
             except _Reached as reached:
                 return reached.tensor if stop_after is None else None
 
@@ -316,9 +325,10 @@ class LanguageModel:
         """The model's own logits [batch, position, vocab], float32, for ids [batch, position]."""
         return self._forward(self.anatomy.model, ids).float()
 
-    def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
+    def _forward(self, module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
         self._running.shape = (ids.shape[0], ids.shape[1])
-        return run(module, ids, gradients=gradients)
+        self._running.begun = 0 if past is None else past.get_seq_length()
+        return run(module, ids, gradients=gradients, past=past)
 
     def layer(self, layer: int) -> Layer:
         """The parts of one layer's block; raises MemoryIdError for a layer that does not exist."""

@@ -153,16 +153,18 @@ def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int
         assert number is not None
         by_layer.setdefault(change.memory.layer, []).append((number, change))
     first, thread = model.reading.offset, get_ident()
-    return {layer: _overwrite(own, first=first, thread=thread) for layer, own in by_layer.items()}
+    return {layer: _overwrite(model, own, first=first, thread=thread) for layer, own in by_layer.items()}
 
 
-def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: int) -> Callable[[Tensor], Tensor]:
+def _overwrite(
+    model: LanguageModel, changes: list[tuple[int, Intervention]], *, first: int, thread: int
+) -> Callable[[Tensor], Tensor]:
     def change_coefficients(coefficients: Tensor) -> Tensor:
         if get_ident() != thread:
             return coefficients
         out = coefficients.clone()
         for number, change in changes:
-            place = out[:, _columns(change.at, first=first, length=out.shape[1]), number]
+            place = out[:, _columns(change.at, first=first - model.begun, length=out.shape[1]), number]
             (place.fill_ if change.how == "set" else place.mul_)(change.value)
         return out
 
@@ -171,9 +173,8 @@ def _overwrite(changes: list[tuple[int, Intervention]], *, first: int, thread: i
 
 def _columns(at: At, *, first: int, length: int) -> slice:
     """The positions of a run that a change covers; never that of the beginning token, which is before `first`."""
-    if at == "last":
-        return slice(max(first, length - 1), length)
-    return slice(first + (0 if at == "all" else int(at)), length)
+    start = length - 1 if at == "last" else first + (0 if at == "all" else int(at))
+    return slice(max(first, start, 0), length)
 
 
 def as_python(model: str, prompt: str, interventions: Interventions, *, opening: ModelOptions = AS_USUAL) -> str:

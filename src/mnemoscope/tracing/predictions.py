@@ -2,23 +2,30 @@
 
 A prompt is read as mining reads a sentence: special strings are plain text, the beginning token comes first and has no
 position; positions count the prompt's own tokens from 0 (definitions.md section 3). Every step of a continuation runs
-the whole text again, so that a change applies at exactly its positions; no hook remains between steps, whatever the
-consumer of the steps does.
+the whole text again, unless it may be cached, so that a change applies at exactly its positions; no hook remains
+between steps, whatever the consumer of the steps does.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from mnemoscope.errors import InterventionError, NotFinite, OptionError, PromptError
 from mnemoscope.models import LanguageModel, read_final
+from mnemoscope.models.modules.observed import same, takes
 from mnemoscope.tracing.interventions import Interventions, check, intervene, interventions_of
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import split_rows
+
+_NEAR = 1e-3
+"""How much likelier than the second the first token is, relatively, at least, if the kept numbers choose it."""
+_FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+"""What models raise that take a cache of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +128,14 @@ def generate(
     temperature: float = 0.0,
     seed: int = 0,
     likely: int = 5,
+    cached: bool = False,
 ) -> Iterator[Step]:
     """At most `tokens` steps that continue the prompt, computed lazily.
 
     Temperature 0 takes the best token (of ties the lower id), above 0 draws by `seed`. Ends early with an end-of-text
     token, the beginning token, or a full context. An intervention at `last` changes only the last position of each
-    step. Raises PromptError, InterventionError or OptionError at once.
+    step. `cached` keeps attention's keys and values between the steps where the model can: the same tokens, sooner;
+    not inside other changes at `last`. Raises PromptError, InterventionError or OptionError at once.
     """
     if tokens < 0 or temperature < 0 or likely < 1:
         raise OptionError(
@@ -140,10 +149,11 @@ def generate(
     def steps() -> Iterator[Step]:
         words, texts = list(own), model.vocabulary()[0]
         chance = torch.Generator().manual_seed(seed)
+        greedy = temperature == 0 and not any(change.at == "last" for change in changes)
+        run = CachedRun(model, keep=cached and greedy)
         for _ in range(min(tokens, model.longest - len(own))):
             with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
-                stream = last_streams(model, ids_of(model, words))
-                best = next(best_predictions(model, stream, likely, changed=bool(changes)))
+                stream, best = run.predict(words, likely, changed=bool(changes))
                 chosen, probability = best[0].token.id, best[0].probability
                 if temperature > 0:
                     scores = model.scores(stream, projection="lens")[0].double().cpu()
@@ -158,12 +168,53 @@ def generate(
     return steps()
 
 
-def last_streams(model: LanguageModel, ids: Tensor) -> Tensor:
-    """The final stream `[batch, hidden]` at the last position of `ids [batch, position]`."""
+def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None) -> Tensor:
+    """The final stream `[batch, hidden]` at the last position of `ids [batch, position]`, read after `past`."""
     streams: list[Tensor] = []
     with read_final(model, lambda stream: streams.append(stream[:, -1].clone())):
-        model.backbone(ids)
+        model.backbone(ids, past=past)
     return streams[0]
+
+
+@final
+class CachedRun:
+    """Runs a text that grows, and keeps the attention's keys and values of what was read, in the library's own cache.
+
+    The first step is compared with a run of the whole text; a model whose numbers then differ, or that takes no such
+    cache, runs the whole text each time. Hold the model and its lock around each call; what changes the model must be
+    the same in all, at `all` positions or from one on.
+    """
+
+    def __init__(self, model: LanguageModel, *, keep: bool = True) -> None:
+        backbone = model.anatomy.backbone
+        self._model, self._past, self._proved, self._fingerprint = model, DynamicCache(), False, model.fingerprint
+        self._works = keep and backbone is not None and takes(backbone, "past_key_values")
+        self._works &= model.dtype == torch.float32
+
+    def predict(self, tokens: list[int], count: int, *, changed: bool = False) -> tuple[Tensor, tuple[Prediction, ...]]:
+        """The final stream `[1, hidden]` after the tokens, which begin with those of the call before, and the likeliest
+        ones. Near ties are decided by a run of the whole text.
+        """
+        ids = ids_of(self._model, tokens)
+        stream = self._last_stream(ids)
+        best = next(best_predictions(self._model, stream, max(count, 2), changed=changed))
+        if self._works and best[0].probability <= best[1].probability * (1 + _NEAR):
+            stream = last_streams(self._model, ids)
+            best = next(best_predictions(self._model, stream, count, changed=changed))
+        return stream, best[:count]
+
+    def _last_stream(self, ids: Tensor) -> Tensor:
+        model, begun = self._model, self._past.get_seq_length()
+        self._works &= model.fingerprint == self._fingerprint
+        if self._works:
+            try:
+                found = last_streams(model, ids[:, begun:], past=self._past)
+                self._works = self._past.get_seq_length() == ids.shape[1]
+            except _FAILURES:
+                self._works = False
+            if self._works and begun and not self._proved:
+                self._works = self._proved = same(found, last_streams(model, ids))
+        return found if self._works else last_streams(model, ids)
 
 
 def continuation(model: LanguageModel, steps: tuple[Step, ...]) -> str:

@@ -1,25 +1,28 @@
-"""Who pushed a prediction, as plain data for the page of a trace: attribution step by step, and dominance by memory.
+"""Who pushed a prediction, as plain data for pages: attribution step by step, dominance by memory, and what two runs
+differ in.
 
 The two tokens compared are chosen in the model without changes, so F before and after changes is of the same pair.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mnemoscope.attribution.attribute import LISTED, Attributor, Step
 from mnemoscope.attribution.contrast import choose_contrast
+from mnemoscope.attribution.diff import Differ, Parting
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.edition import Peaks
-from mnemoscope.show.pages.trace import PUSHING
+from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, vote_codes, votes
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_answers import LINGER, TOP, Changes, read_prompt
-from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker
+from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker, stop_if
 
 
 def attribution(
@@ -39,13 +42,9 @@ def attribution(
             return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=position))
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
-        def stop_if_cancelled(*_: object) -> None:
-            if cancelled():
-                raise TimeoutError
-
         options = {"prompt": prompt, "target": target, "against": against, "position": position, "changes": changes}
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
-        attributor.progress, top = stop_if_cancelled, PUSHING if until == "effects" else LISTED
+        attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
             with model.in_use(compare=True), model.lock, intervene(model, changes):
                 found = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
@@ -58,6 +57,34 @@ def attribution(
     )
     aside = until != "effects"
     return worker.answer(("attribution", *asked, until), make, aside=aside, linger=LINGER if aside else 0.0)
+
+
+def run_difference(
+    worker: ModelWorker, prompt: str, other: str | None, target: str | None, against: str | None, *, patched: bool
+) -> dict[str, Any]:
+    """As `RunDifference.to_dict`, between the two models, or the model on two prompts; setting memories back
+    (`patched`) is done aside. Raises PromptError, ModelUnsupported, OptionError.
+    """
+    second = worker.model if worker.second is None or other is not None else worker.second
+    asked = prompt, other, target, against
+
+    def find(model: LanguageModel, cancelled: Cancelled) -> Parting:
+        for text in (prompt, other):
+            if text is not None:
+                read_prompt(model, text)
+        with Differ(model, second, progress=stop_if(cancelled)) as differ:
+            return differ.find_parting(*asked)
+
+    def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
+        options = {"prompt": prompt, "other_prompt": other, "target": target, "against": against}
+        origin = made_by(model=[model.fingerprint, second.fingerprint], atlas=None, options=options, seed=0)
+        with Differ(model, second, progress=stop_if(cancelled)) as differ:
+            found = differ.explain(parting, both=True, top=LISTED, patched=patched)
+        return replace(found, made_by=origin).to_dict()
+
+    parting = worker.answer(("parting", *asked), find)
+    key = "difference", *asked, patched
+    return worker.answer(key, make, aside=patched, linger=LINGER if patched else 0.0)
 
 
 def dominant_memories(

@@ -16,13 +16,13 @@ from mnemoscope.auditing.audit import string_tokens
 from mnemoscope.errors import PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
-from mnemoscope.show.pages.trace import TOKENS
+from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
 from mnemoscope.tracing.predictions import continuation, prompt_tokens
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
-from mnemoscope.web.model_worker import Cancelled, ModelWorker
+from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
 
 Changes = tuple[str, ...]
 LINGER = 60.0
@@ -84,13 +84,17 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
     return worker.answer(("heat", prompt, changes, stream), make)
 
 
-def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: int) -> dict[str, Any]:
-    """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens."""
+def continue_prompt(
+    worker: ModelWorker, prompt: str, changes: Changes, tokens: int, *, by: LanguageModel | None = None
+) -> dict[str, Any]:
+    """A continuation: its text, its steps, and the text `joined` to the prompt, None if that reads as other tokens. The
+    second model writes if it is given as `by`.
+    """
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
         own = read_prompt(model, prompt)
         steps = []
-        for step in generate(model, prompt, tokens=tokens, interventions=changes):
+        for step in generate(by or model, prompt, tokens=tokens, interventions=changes, cached=True):
             steps.append(step)
             if cancelled():
                 raise TimeoutError
@@ -100,7 +104,7 @@ def continue_prompt(worker: ModelWorker, prompt: str, changes: Changes, tokens: 
             "steps": [step.to_dict() for step in steps],
         }
 
-    return worker.answer(("written", prompt, changes, tokens), make)
+    return worker.answer(("written", prompt, changes, tokens, by is None), make)
 
 
 def next_texts(worker: ModelWorker, prompt: str, ids: tuple[int, ...]) -> list[str | None]:
@@ -125,12 +129,8 @@ def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given:
     options = AuditOptions(**given)
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
-        def stop_if_cancelled(*_: object) -> None:
-            if cancelled():
-                raise TimeoutError
-
         _refuse_long("string", len(string_tokens(model, text)))
-        return audit(model, [text], options, atlas=atlas, progress=stop_if_cancelled).to_dict()
+        return audit(model, [text], options, atlas=atlas, progress=stop_if(cancelled)).to_dict()
 
     return worker.answer(("audit", hash, text, options), make, linger=LINGER)
 

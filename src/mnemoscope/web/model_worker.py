@@ -21,9 +21,11 @@ from starlette.exceptions import HTTPException
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
 from mnemoscope.atlas.vocabulary import Vocabulary
+from mnemoscope.attribution.diff import second_model
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
 from mnemoscope.foundation.cache import Cache
 from mnemoscope.foundation.options.model_options import full_name
+from mnemoscope.foundation.progress import Progress
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing import adopt_votes, trace
 from mnemoscope.web.settings import Settings
@@ -43,13 +45,15 @@ Cancelled = Callable[[], bool]
 
 @final
 class ModelWorker:
-    """The model; `differs` is one sentence on why it is not the one that was mined, empty if it is."""
+    """The model, and perhaps a second one to compare it with; `differs` is one sentence on why the model is not the one
+    that was mined, empty if it is.
+    """
 
     def __init__(
-        self, model: LanguageModel, spec: str, *, differs: str = "", max_queued: int = MAX_QUEUED,
-        timeout: float = TIMEOUT,
+        self, model: LanguageModel, spec: str, *, second: LanguageModel | None = None, differs: str = "", 
+        max_queued: int = MAX_QUEUED, timeout: float = TIMEOUT,
     ) -> None:  # fmt: skip
-        self.model = model
+        self.model, self.second = model, second
         self.spec = spec
         self.differs = differs
         self.max_queued = max_queued
@@ -139,6 +143,16 @@ class ModelWorker:
                 del self._jobs[key]
 
 
+def stop_if(cancelled: Cancelled) -> Progress:
+    """A progress that stops the work which reports to it."""
+
+    def stop(*_: object) -> None:
+        if cancelled():
+            raise TimeoutError
+
+    return stop
+
+
 class _Job:
     future: "Future[Any]"
     until: float = math.inf
@@ -151,7 +165,9 @@ class _Job:
 
 
 def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
-    """The model of the settings; options left open are as mined if it has the mined model's name. Raises ModelError."""
+    """The model of the settings, and the second one; options left open are as mined if it has the mined model's name.
+    Raises ModelError.
+    """
     assert settings.model is not None
     # One core is left for serving pages.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
@@ -160,7 +176,10 @@ def load_worker(settings: Settings, atlas: Atlas) -> ModelWorker:
     if full_name(name) == full_name(mined_from(atlas.path).get("model", "")):
         name, opening = open_as_mined(atlas.path, name, opening)
     model = load_model(name, device=settings.device, **opening.keywords())
-    worker = ModelWorker(model, model.name, differs=describe_difference(settings, model, atlas))
+    differs = describe_difference(settings, model, atlas)
+    compared = settings.other is not None or settings.other_adapter is not None
+    second = second_model(model, settings.other, settings.other_adapter) if compared else None
+    worker = ModelWorker(model, model.name, second=second, differs=differs)
     worker.warm(atlas)
     return worker
 

@@ -114,8 +114,9 @@ def _revalidate(
     site: Site = request.app.state.site
     mark = kind.mark(site.edition(), **parameters)
     where = f"{path_of(request)!r}?{query_of(request)}" + ("" if mark is None else f" {mark}")
-    # With a model, pages link to traces.
-    model = f" {site.settings.model} {site.settings.opening} {site.settings.force_model}"
+    # With a model, pages link to traces; with two, to what differs.
+    own = site.settings
+    model = f" {own.model} {own.opening} {own.force_model} {own.other} {own.other_adapter}"
     version = "".join(asset_address(name).split("/")[2][:6] for name in ("style.css", "script.js"))
     tag = f'"{site.edition().state}-{hashlib.sha256((where + model).encode()).hexdigest()[:16]}-{version}"'
     headers = {"ETag": tag, "Cache-Control": REVALIDATED}

@@ -55,7 +55,8 @@ def link_to(path: str, query: str = "") -> str:
 def html(request: Request, template: str, values: dict[str, Any]) -> str:
     site: Site = request.app.state.site
     differs = None if site.model is None else site.model.differs
-    listed = contents(site.edition(), model=site.model is not None)
+    models = 0 if site.model is None else 1 if site.model.second is None else 2
+    listed = contents(site.edition(), models=models)
     frame = Frame(
         site.edition(), site.settings.atlas, path_of(request), asset_address, contents=listed, differs=differs
     )

@@ -20,7 +20,8 @@ def is_prefix(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """The atlas and optionally the model; the address; the access token, without which no request is answered.
+    """The atlas and optionally the model, and a second one (`other`, or the model with `other_adapter`) to compare it
+    with; the address; the access token, without which no request is answered.
 
     `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas. `device` is the model's,
     `opening` its options. `root_path` is the path under which a proxy serves it, without a trailing slash; `public_url`
@@ -40,6 +41,8 @@ class Settings:
     root_path: str = ""
     public_url: str | None = None
     trust_proxy: bool = False
+    other: str | None = None
+    other_adapter: str | None = None
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.public_url or "")

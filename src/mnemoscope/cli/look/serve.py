@@ -21,6 +21,12 @@ def serve(
     force_model: Annotated[
         bool, typer.Option("--force-model", help="Use a model that is not the one mined; every page says so.")
     ] = False,
+    other: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A second model: a page shows what differs on a prompt.")
+    ] = None,
+    other_adapter: Annotated[
+        str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
+    ] = None,
     device: arg.Device = AUTO,
     *,
     opening: ModelOptions,
@@ -59,6 +65,10 @@ def serve(
         raise OptionError(f"--port {port} is impossible; it must be 0 to 65535")
     if force_model and model is None:
         raise OptionError("--force-model needs --model; name the model to use")
+    if other is not None and other_adapter is not None:
+        raise OptionError("--other and --other-adapter both name the second model; give one of them")
+    if (other is not None or other_adapter is not None) and model is None:
+        raise OptionError(f"--other{'-adapter' if other is None else ''} needs --model; name the model to compare with")
     if opening != AS_USUAL and model is None:
         raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
     from mnemoscope.web import Settings
@@ -73,7 +83,7 @@ def serve(
 
     settings = Settings(
         atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
-        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy,
+        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
     )  # fmt: skip
     run(settings, ready=ready)
 

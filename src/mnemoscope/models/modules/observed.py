@@ -137,9 +137,9 @@ def ids_for(model: nn.Module, rows: int) -> Tensor:
     return torch.tensor(IDS, device=device_of_module(model)) % rows
 
 
-def run(module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
+def run(module: nn.Module, ids: Tensor, *, gradients: bool = False, past: Any = None) -> Tensor:
     """The logits of a language model, or the last hidden states of a backbone; with `gradients` hooks may require some
-    of what they put in.
+    of what they put in. `past` is the library's cache of what was read before the ids, and gets what these add.
     """
     waits = ids.device.type != "cpu"
     with ExitStack() as around:
@@ -147,8 +147,8 @@ def run(module: nn.Module, ids: Tensor, *, gradients: bool = False) -> Tensor:
         around.enter_context(torch.set_grad_enabled(gradients))
         for one in (suppress_warnings(), run_uncompiled(), run_unpacked() if waits else nullcontext()):
             around.enter_context(one)
-        keywords = {"use_cache": False} if takes(module, "use_cache") else {}
-        output = module(input_ids=ids, **keywords)
+        keywords = {"use_cache": past is not None} if takes(module, "use_cache") else {}
+        output = module(input_ids=ids, **keywords, **({} if past is None else {"past_key_values": past}))
     if isinstance(output, Tensor):
         return output
     values = output if isinstance(output, tuple) else output.values()

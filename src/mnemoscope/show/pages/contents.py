@@ -2,18 +2,21 @@
 
 from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.manifest import COMPARISONS
-from mnemoscope.show.pages import annotate, audit, changes, layers, memory, overview, questions, routing, search, trace
+from mnemoscope.show.pages import annotate, changes, layers, memory, overview, questions, routing, search
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import MODEL, PageKind
+from mnemoscope.show.pages.model import audit, diff, trace
+from mnemoscope.show.pages.page import MODEL, SECOND, PageKind
 
-_MODULES = (overview, memory, layers, routing, search, questions, changes, annotate, trace, audit)
+_MODULES = (overview, memory, layers, routing, search, questions, changes, annotate, trace, diff, audit)
 PAGES: tuple[PageKind, ...] = tuple(page for module in _MODULES for page in module.PAGES)
 
 
-def contents(edition: Edition, *, model: bool = False) -> tuple[PageKind, ...]:
+def contents(edition: Edition, *, models: int = 0) -> tuple[PageKind, ...]:
     def is_there(page: PageKind) -> bool:
         if page.needs == COMPARISONS:
             return bool(recorded_hashes(edition.atlas, COMPARISONS))
-        return not page.needs or (model if page.needs == MODEL else edition.atlas.has(page.needs))
+        if page.needs in (MODEL, SECOND):
+            return page.needs in (MODEL, SECOND)[:models]
+        return not page.needs or edition.atlas.has(page.needs)
 
     return tuple(page for page in PAGES if page.label and is_there(page))

@@ -12,8 +12,8 @@ from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
-from mnemoscope.show.pages.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10

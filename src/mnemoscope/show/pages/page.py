@@ -21,7 +21,7 @@ from mnemoscope.foundation.formatting import DASH, format_value, show_text, show
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
 
-MODEL = "model"
+MODEL, SECOND = "model", "second model"
 DEAD = "This page is not among those that were written"
 """The tooltip of a link without a target."""
 
@@ -66,9 +66,9 @@ class PageKind:
     """A kind of page, declared once. `make` takes an edition, the parameters in `path`, and those of the query as
     `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
-    site with a model), with `about` also on the overview. `exported` pages are written as files, `slow` ones made in
-    advance, those of `instances` for the memories chosen for files (None: in advance). A page that is not `stored` is
-    made for each request; a stored one again when `mark` changes.
+    site with a model, or a second one), with `about` also on the overview. `exported` pages are written as files,
+    `slow` ones made in advance, those of `instances` for the memories chosen for files (None: in advance). A page that
+    is not `stored` is made for each request; a stored one again when `mark` changes.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""The routes that run the model: traces with interventions, the causal check of a memory, the audit of a string.
+"""The routes that run the model: traces with interventions, the causal check of a memory, what two models or prompts
+differ in, the audit of a string.
 
 The address is the whole state: a page is a link, and no request depends on an earlier one. The model runs in
 model_worker.py, one request at a time. Without a model, `lacking` has the routes of pages that explain how to get one.
@@ -12,10 +13,10 @@ from starlette.responses import Response
 from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.trace import (
+from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
+from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
+from mnemoscope.show.pages.model.trace import (
     CHANGES,
     CauseAddress,
     TraceAddress,
@@ -26,6 +27,7 @@ from mnemoscope.show.pages.trace import (
     limits,
     shade,
 )
+from mnemoscope.show.pages.page import Page
 from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
@@ -160,7 +162,9 @@ def _trace_page(site: Site, worker: "ModelWorker", wanted: TraceAddress) -> Page
     # No link to an audit for a single token, or if the model is not the mined one.
     can = len(trace["positions"]) > 1 and not worker.differs
     audit = AuditAddress(text=wanted.prompt).address() if can else ""
+    other = DiffAddress(prompt=wanted.prompt).address()
     extra |= {"look": TraceView(wanted, data, worker.words), "shade": shade, "audit": audit, "unpushed": ""}
+    extra |= {"other": other, "second": _names(site, worker)["second"]}
     try:
         data |= _direct_effects(edition, worker, wanted, changes, position)
     except PromptError as problem:
@@ -183,6 +187,50 @@ def _direct_effects(
     memories = pushed["memories"] if worker.differs else describe_memories(edition, pushed["memories"])
     difference = {view: one["difference"] for view, one in found.items()} if changes else None
     return {"pushed": {**pushed, "memories": memories}, "difference": difference}
+
+
+@both(router, "/diff", name="diff")
+def diff(site: OneSite, worker: OneWorker, wanted: Annotated[DiffAddress, Query()]) -> Page:
+    """What two models, or the model on two prompts, answer differently, and which memories make it so."""
+    try:
+        return _diff_page(site, worker, wanted)
+    except MnemoscopeError as problem:
+        return problem_page("diff.html", "Diff", problem, _diff_data(site, worker) | {"asked": wanted})
+
+
+def _diff_data(site: Site, worker: "ModelWorker") -> dict[str, Any]:
+    names = _names(site, worker)
+    return {"limits": limits(worker.model.longest), "models": names, "difference": None, "generation": None}
+
+
+def _names(site: Site, worker: "ModelWorker") -> dict[str, str | None]:
+    """What the two models are called: the mined one, also below an adapter, as in its atlas."""
+    own, second = worker.model, worker.second
+    mined = own.spec if worker.differs else site.atlas.manifest.model.spec or own.spec
+    if second is None or second.source != own.source:
+        return {"first": mined, "second": second and second.spec}
+    return {"first": mined, "second": second.spec.replace(own.spec, mined, 1)}
+
+
+def _diff_page(site: Site, worker: "ModelWorker", wanted: DiffAddress) -> Page:
+    """The page of one difference. Raises PromptError, OptionError and what `diff` raises."""
+    from mnemoscope.web.attribution_answers import run_difference
+    from mnemoscope.web.model_answers import continue_prompt
+
+    data, extra = _diff_data(site, worker), {"asked": wanted, "problem": "", "look": None, "shade": shade}
+    if wanted.prompt is None or (wanted.other is None and worker.second is None):
+        return Page("diff.html", "Diff", data, lambda: extra)
+    asked = wanted.prompt, wanted.other, wanted.target, wanted.against
+    found = run_difference(worker, *asked, patched=wanted.until == "patched")
+    if not worker.differs:
+        found = {**found, "memories": describe_memories(site.edition(), found["memories"], "coefficient_second")}
+    data["difference"], extra["look"] = found, DiffView(wanted, found, worker.model.sizes.layers)
+    if wanted.generate:
+        second = worker.second if wanted.other is None else None
+        before = continue_prompt(worker, wanted.prompt, (), wanted.generate)
+        after = continue_prompt(worker, wanted.other or wanted.prompt, (), wanted.generate, by=second)
+        data["generation"] = {"first": before, "second": after}
+    return Page("diff.html", "Diff", data, lambda: extra)
 
 
 @both(router, "/audit", name="audit")
@@ -220,6 +268,13 @@ def lack_trace(site: OneSite) -> Page:
     """How to have what needs a model: there is none here."""
     purpose = "follow a prompt through the layers, and to switch memories off"
     return _explain(site, "Trace a prompt", purpose, 'mnemoscope trace MODEL "a prompt" --set L0.M0=0')
+
+
+@both(lacking, "/diff", name="diff")
+def lack_diff(site: OneSite) -> Page:
+    """How to have what needs a model: there is none here."""
+    command = 'mnemoscope diff MODEL "a prompt" --other-prompt "another prompt"'
+    return _explain(site, "Compare two answers", "see what two models, or one on two prompts, do differently", command)
 
 
 @both(lacking, "/audit", name="audit")

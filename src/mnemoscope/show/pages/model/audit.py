@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from mnemoscope.foundation.formatting import DASH
+from mnemoscope.show.pages.model.trace import TraceAddress, WrittenText
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
-from mnemoscope.show.pages.trace import TraceAddress, WrittenText
 
 PAGES = (
     PageKind(

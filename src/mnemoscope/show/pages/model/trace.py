@@ -6,7 +6,7 @@ Torch-free, and pure functions of the trace and its address: numbers are selecte
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
@@ -260,31 +260,10 @@ class TraceView:
         ]
 
     def waterfall(self, found: Data) -> Data:
-        """The direct effects of an attribution as bars, each from the sum of those before it; the last is their sum."""
-        direct, layers = found["direct"], range(len(found["direct"]["memories"]))
-        kinds = [kind for kind in ("attention", "memories", "other") if any(direct[kind])]
-        parts: list[tuple[str, int | None, float]] = [("embedding", None, direct["embedding"])]
-        parts += [(kind, layer, direct[kind][layer]) for layer in layers for kind in kinds]
-        parts += [("biases", None, direct["biases"])] if direct["biases"] else []
-        ends = list(accumulate(value for _, _, value in parts))
-        spans = [*pairwise([0.0, *ends]), (0.0, found["difference"])]
-        parts.append(("total", None, found["difference"]))
-        low, high = min(0.0, *ends), max(0.0, *ends)
-        (width, height), step = DRAWN, DRAWN[0] / len(parts)
-
-        def y(value: float) -> float:
-            return float(round(height * (high - value) / ((high - low) or 1.0), 2))
-
-        bars: list[dict[str, Any]] = [
-            {
-                "kind": kind, "layer": layer, "value": value, "x": round(at * step, 2), "y": y(max(span)),
-                "height": max(round(y(min(span)) - y(max(span)), 2), 0.5),
-            }
-            for at, ((kind, layer, value), span) in enumerate(zip(parts, spans, strict=True))
-        ]  # fmt: skip
-        every = math.ceil(len(layers) / 16)
-        marks = [bar for bar in bars if bar["kind"] == "memories" and bar["layer"] % every == 0]
-        return {"bars": bars, "marks": marks, "zero": y(0.0), "step": round(step, 2), "width": width, "height": height}
+        """The direct effects of an attribution as bars; the last is their sum."""
+        direct = found["direct"]
+        biases = [("biases", direct["biases"])] if direct["biases"] else []
+        return draw_waterfall([("embedding", direct["embedding"])], direct, biases, found["difference"])
 
     def clicks(self, one: Data) -> list[tuple[str, str, str]]:
         name = one["memory"]
@@ -299,11 +278,42 @@ class TraceView:
         return [(label, self.wanted.with_change(change), title) for label, change, title in changes]
 
 
-def describe_memories(edition: Edition, rows: Sequence[Data]) -> list[Data]:
+def draw_waterfall(
+    before: Sequence[tuple[str, float]], layers: Mapping[str, Any], after: Sequence[tuple[str, float]], total: float
+) -> Data:
+    """Bars, each from the sum of those before it, and at last their `total` from 0. `layers` has a number a layer for
+    attention, memories and other.
+    """
+    kinds = [kind for kind in ("attention", "memories", "other") if any(layers[kind])]
+    parts: list[tuple[str, int | None, float]] = [(kind, None, value) for kind, value in before]
+    parts += [(kind, layer, layers[kind][layer]) for layer in range(len(layers["memories"])) for kind in kinds]
+    parts += [(kind, None, value) for kind, value in after]
+    ends = list(accumulate(value for _, _, value in parts))
+    spans = [*pairwise([0.0, *ends]), (0.0, total)]
+    parts.append(("total", None, total))
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    (width, height), step = DRAWN, DRAWN[0] / len(parts)
+
+    def y(value: float) -> float:
+        return float(round(height * (high - value) / ((high - low) or 1.0), 2))
+
+    bars: list[dict[str, Any]] = [
+        {
+            "kind": kind, "layer": layer, "value": value, "x": round(at * step, 2), "y": y(max(span)),
+            "height": max(round(y(min(span)) - y(max(span)), 2), 0.5),
+        }
+        for at, ((kind, layer, value), span) in enumerate(zip(parts, spans, strict=True))
+    ]  # fmt: skip
+    every = math.ceil(len(layers["memories"]) / 16)
+    marks = [bar for bar in bars if bar["kind"] in kinds[-1:] and bar["layer"] % every == 0]
+    return {"bars": bars, "marks": marks, "zero": y(0.0), "step": round(step, 2), "width": width, "height": height}
+
+
+def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coefficient") -> list[Data]:
     """Rows of memories with what the atlas says of each and the sign of its coefficient: `label` and `promotes`."""
     found = []
     for row in rows:
-        memory, sign = MemoryId.parse(row["memory"]), 1 if row["coefficient"] > 0 else -1
+        memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
         mined = memory.layer in edition.atlas.layers
         label, promotes = (edition.label(memory, sign), edition.promoted_tokens(memory, sign)) if mined else (None, [])
         found.append({**row, "label": label, "promotes": promotes})
