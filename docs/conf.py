@@ -39,7 +39,9 @@ default_role = "code"  # docstrings mark code with single backticks
 autodoc_member_order = "bysource"
 
 CONTENTS = {
-    "First steps": ["docs/README", "docs/notebook", "docs/tour", "docs/recipes", "docs/serve", "docs/models", "docs/scale"],
+    "First steps": [
+        "docs/README", "docs/notebook", "docs/tour", "docs/recipes", "docs/serve", "docs/models", "docs/scale",
+    ],
     "What is measured": [
         "docs/paper", "docs/real-models", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond",
         "docs/neural-memory",

@@ -81,7 +81,7 @@ def prompts(model: LanguageModel) -> list[dict[str, Any]]:
                 draw_controls(asked.grid, asked.strengths, chosen, barred=chosen, generator=np.random.default_rng(draw))
                 for draw in range(DRAWS)
             ]
-            sets = [chosen, *(np.array([one for one in own if one is not None], np.int64) for own in draws)]
+            sets = [chosen, *(own[own >= 0] for own in draws)]
             together = Ablations(model, asked.ids, asked.difference, asked.grid).run(sets)
             whole = time.perf_counter() - began
         rows.append({
@@ -108,8 +108,7 @@ def agreement(model: LanguageModel) -> dict[str, Any]:
     for row in asked[:24]:
         with model.in_use(), model.lock:
             one = Attributor(model, choose_contrast(model, row["prompt"], target=row["for"], against=row["against"]))
-            sizes = np.concatenate([each.reshape(-1) for each in one.strengths]) * one.outside
-            direct = one.direct * one.outside
+            sizes, direct = one.strengths * one.grid.outside, one.direct * one.grid.outside
             generator = np.random.default_rng(2)
             firing = np.flatnonzero(sizes > 0)
             each = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mining.conftest import byte_tokenizer
-from mnemoscope.attribution import Attributor, attribute
+from mnemoscope.attribution import Attributor, attribute, attribute_prompts
 from mnemoscope.attribution.ablations import Grid, draw_controls, powers
 from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.errors import OptionError, PromptError
@@ -109,6 +109,24 @@ def test_heads_add_up_to_their_layers_attention(name: str) -> None:
     )
 
 
+def test_heads_that_cannot_be_told_apart_are_null() -> None:
+    found = attribute(tiny("bloom"), PROMPT, singles=0, top=0).to_dict()  # its attention adds to the stream itself
+    assert found["heads"] == [{"layer": layer, "head": None, "direct": None} for layer in (0, 1)]
+    assert all(found["direct"]["attention"])
+    assert {"layer": 1, "head": 1} in [
+        {name: row[name] for name in ("layer", "head")}
+        for row in attribute(tiny("gpt2"), PROMPT, singles=0, top=0).to_dict()["heads"]
+    ]
+
+
+def test_prompts_on_which_no_memory_pushes_have_no_curve() -> None:
+    rows = [{"prompt": text, "for": " mat", "against": " house"} for text in ("the old", "the old the")]
+    found = attribute_prompts(load_model("handmade:planted"), rows)
+    assert found.curve == ()
+    assert (found.memories["attribution"] < 0).all()
+    assert "switched off together" in str(found)
+
+
 def test_the_frame_is_neither_listed_nor_switched_off() -> None:
     model = load_model(build("llama"), tokenizer=byte_tokenizer(), beginning="none")
     assert model.reading.first == 1  # without a beginning token position 0 is the frame
@@ -148,22 +166,20 @@ def test_the_curve_ends_with_all_that_push_and_what_is_kept_begins_with_nothing(
 def test_a_control_is_as_strong_at_the_same_place_and_never_one_of_the_chosen() -> None:
     generator = np.random.default_rng(1)
     grid = Grid((40, 40), 3)
-    sizes = [np.abs(generator.normal(size=(3, 40))) + 0.01 for _ in range(2)]
+    sizes = np.abs(generator.normal(size=int(grid.firsts[-1]))) + 0.01
     chosen = generator.choice(int(grid.firsts[-1]), 60, replace=False)
     found = draw_controls(grid, sizes, chosen, barred=np.arange(5), generator=generator)
-    flat = np.concatenate([each.reshape(-1) for each in sizes])
-    drawn = [one for one in found if one is not None]
+    drawn = found[found >= 0].tolist()
     assert len(set(drawn)) == len(drawn)
     assert set(drawn).isdisjoint([*chosen.tolist(), *range(5)])
-    where = list(zip(*(one.tolist() for one in grid.split(np.array(drawn))[:2]), strict=True))
-    asked = [place for place, one in zip(chosen, found, strict=True) if one is not None]
-    assert where == list(zip(*(one.tolist() for one in grid.split(np.array(asked))[:2]), strict=True))
-    ratios = np.abs(np.log(flat[drawn] / flat[asked]))
+    asked = chosen[found >= 0]
+    assert [each.tolist() for each in grid.split(found[found >= 0])[:2]] == [
+        each.tolist() for each in grid.split(asked)[:2]
+    ]
+    ratios = np.abs(np.log(sizes[drawn] / sizes[asked]))
     assert (ratios <= np.log(WITHIN)).mean() > 0.3  # else the nearest that is left
-    assert (
-        draw_controls(Grid((2,), 1), [np.ones((1, 2))], np.arange(2), barred=np.arange(2), generator=generator)
-        == [None] * 2
-    )
+    none = draw_controls(Grid((2,), 1), np.ones(2), np.arange(2), barred=np.arange(2), generator=generator)
+    assert none.tolist() == [-1, -1]
 
 
 def test_answers_that_begin_alike_are_asked_about_where_they_part() -> None:

@@ -40,8 +40,6 @@ def test_a_model_and_itself_never_part_and_nothing_of_them_differs() -> None:
     assert never.to_dict()["memories"] == []
     assert "never part within 64 tokens" in str(never)
     asked = diff(model, PROMPT, other=tiny("llama"), target="x", against="y")
-    assert asked.parts is not None
-    assert asked.memories is not None
     assert asked.parts.is_empty()
     assert asked.memories.is_empty()
     assert asked.first == asked.second
@@ -52,8 +50,6 @@ def test_a_model_and_itself_never_part_and_nothing_of_them_differs() -> None:
 def test_layers_below_a_changed_one_have_no_change_and_all_set_back_is_the_first(name: str) -> None:
     first, second = tiny(name), with_other_values(name, LAYERS - 1)
     found = diff(first, PROMPT, other=second, target="x", against="y", top=1000, both=True)
-    assert found.parts is not None
-    assert found.memories is not None
     assert set(found.parts["layer"].drop_nulls()) == {LAYERS - 1}
     assert set(found.memories["memory"].str.slice(0, 2)) == {f"L{LAYERS - 1}"}
     assert found.parts["change"].sum() == pytest.approx(found.second - found.first, abs=found.limit)
@@ -70,7 +66,6 @@ def test_layers_below_a_changed_one_have_no_change_and_all_set_back_is_the_first
 def test_changes_add_up_and_everything_set_back_everywhere_is_the_first(name: str) -> None:
     first, second = tiny(name), with_other_values(name, 0, keys=True)
     found = diff(first, PROMPT, other=second, target="x", against="y")
-    assert found.parts is not None
     assert abs(found.residual_error) <= found.limit
     assert found.parts["change"].sum() == pytest.approx(found.second - found.first, abs=found.limit)
     assert found.patched[-1].k == "everywhere"
@@ -86,14 +81,12 @@ def test_a_value_set_back_by_coefficient_stays_the_seconds_value() -> None:
 def test_two_prompts_of_equal_length_are_compared_at_every_position() -> None:
     model = tiny("gpt2")
     found = diff(model, "the cat sat", other_prompt="the on sat", target="x", against="y", top=1000, both=True)
-    assert found.memories is not None
     assert found.memories["effect"].to_list() == sorted(found.memories["effect"], reverse=True)
     assert found.memories["position"].n_unique() > 1
     earlier = found.memories.filter(pl.col("position") < found.memories["position"].max())
     assert (earlier["direct_first"] == 0).all()
     assert abs(found.residual_error) <= found.limit
     other = diff(model, "the cat sat on", other_prompt="the cat", target="x", against="y")
-    assert other.memories is not None
     assert "effect" not in other.memories.columns
     assert other.memories["position"].n_unique() == 1
     assert any("differ in length" in note for note in other.notes)
@@ -106,11 +99,7 @@ def test_over_prompts_the_changed_memories_come_first(tmp_path: Path) -> None:
     assert (found.prompts, found.never_parted, len(found.refused)) == (3, 0, 1)
     single = [diff(first, row["prompt"], other=second, target="x", against="y", top=1000, both=True) for row in rows]
     for row in found.memories.head(5).to_dicts():
-        each = [
-            dict(zip(*one.memories.select("memory", "change"), strict=True))
-            for one in single
-            if one.memories is not None
-        ]
+        each = [dict(zip(*one.memories.select("memory", "change"), strict=True)) for one in single]
         assert row["change"] == pytest.approx(sum(one.get(row["memory"], 0.0) for one in each) / 3, abs=1e-9)
         assert row["low"] <= row["change"] <= row["high"]
     assert found.patched[-1]["recovered"] == pytest.approx(1, abs=1e-3)
@@ -151,8 +140,12 @@ def test_the_command_prints_the_document_of_the_contract(capsys: Any, tmp_path: 
     }
     assert found["made_by"]["seed"] == 0
     (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n{"text": 1}\n')
-    assert main(["diff", "handmade:planted", "--prompts", str(tmp_path / "p.jsonl")]) == 2
-    assert "p.jsonl:2 is not" in capsys.readouterr().err
+    for verb in ("diff", "attribute"):  # before the model, which there is not, is looked for
+        assert main([verb, "handmade:nothing", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+        assert "p.jsonl:2 is not" in capsys.readouterr().err.splitlines()[-1]
+    (tmp_path / "p.jsonl").write_text('{"prompt": "the old"}\n')
+    assert main(["diff", "handmade:nothing", "--prompts", str(tmp_path / "p.jsonl")]) == 2
+    assert "every prompt has an other_prompt, or --other" in capsys.readouterr().err.splitlines()[-1]
     assert main(["attribute", "handmade:planted", "the old", "--json", "--singles", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["direct"]) == {"embedding", "attention", "memories", "other", "biases", "head"}

@@ -19,6 +19,7 @@ from mining.conftest import WORDS, byte_tokenizer
 from mnemoscope.cli.app import run_verb
 from mnemoscope.comparison import saved_comparisons
 from mnemoscope.errors import AtlasesDiffer, AtlasUnfinished, ModelDiffers, OptionError
+from mnemoscope.mining.text import batch_loader
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import build
 from models.expert_models import build_mixture
@@ -168,8 +169,10 @@ def test_atlases_of_another_text_or_other_triggers_are_refused(
     make: Callable[..., Path], usual: Path, options: dict[str, Any], difference: str
 ) -> None:
     other = make("-".join(map(str, options.items())), build("gpt2-relu"), **options)
-    with pytest.raises(AtlasesDiffer, match=f"differ in {difference}"):
+    with pytest.raises(AtlasesDiffer, match=f"differ in {difference}") as refused:
         ms.compare(usual, other)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith("; mine one text alike")
 
 
 def test_other_tokenizers_and_beginnings_and_parts_are_refused(
@@ -225,6 +228,20 @@ def test_samples_find_the_memories_that_fire_alike(make: Callable[..., Path], tm
     assert set(found.layers.columns) == {"layer", "memories", "excess", "universal", "left_out"}
     assert found.changed.is_empty()
     assert len(found.chart().to_dict()) > 0
+
+
+def test_samples_of_other_prefixes_are_refused_in_one_line(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(batch_loader, "BACKGROUND", 500)
+    hf = build("gpt2")
+    paths = [make(f"seed-{seed}", hf, seed=seed) for seed in (0, 1)]
+    assert len(ms.compare(*paths).layers) == 2  # by the same text, without samples
+    for path in paths:
+        ms.extend(path, load(hf), ["samples"])
+    assert run_verb(["compare", *map(str, paths)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"{paths[0]} and {paths[1]} have samples of different prefixes; mine with one --seed")
 
 
 @pytest.mark.fast(1)

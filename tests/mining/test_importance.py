@@ -142,7 +142,7 @@ def test_a_batch_taken_in_halves_counts_each_prefix_once(
     made: tuple[LanguageModel, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = made
-    before, asked = files(out), importance.gradient_products
+    before, asked = files(out), importance.coefficient_gradients
 
     def fail(model: LanguageModel, ids: torch.Tensor, *more: Any, **named: Any) -> Any:
         if len(ids) > 1:
@@ -150,7 +150,7 @@ def test_a_batch_taken_in_halves_counts_each_prefix_once(
         return asked(model, ids, *more, **named)
 
     one = [open_atlas(out).table("importance", layer=layer) for layer in (0, 1)]
-    monkeypatch.setattr(importance, "gradient_products", fail)
+    monkeypatch.setattr(importance, "coefficient_gradients", fail)
     ms.extend(out, model, ["importance"], force=True)
     for layer, rows in enumerate(one):
         other = open_atlas(out).table("importance", layer=layer)

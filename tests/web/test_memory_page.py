@@ -115,6 +115,19 @@ def test_a_neighbour_that_there_is_not_is_damage(tmp_path: Path, unknown: int) -
     assert "the table of neighbours names a missing memory" in answer.text
 
 
+def test_a_memory_s_importance_is_shown_where_the_table_is(tmp_path: Path, data: Any) -> None:
+    atlas, memories = build_atlas(tmp_path), [0, 1, 2, 3]
+    rows = {"memory": memories, "prefixes": [8] * 4, "direct": [0.5, 0.0, 0.0, 0.0]}
+    rows |= {"attribution": [1.75, 0, 0, 0], "direct_among_20": [0.25] * 4, "attribution_among_20": [0.5] * 4}
+    write_table(atlas / TABLES["importance"].path(0), rows, name="importance", provenance=PROVENANCE)
+    seal(atlas, manifest())
+    reader = client(atlas)
+    found = reader.get("/L0.M0.json").json()["importance"]
+    assert found == {name: own[0] for name, own in rows.items() if name != "memory"}
+    assert "hangs on it by <strong>1.75</strong> logits" in reader.get("/L0.M0").text
+    assert reader.get("/L1.M0.json").json()["importance"] is data["importance"] is None
+
+
 def test_neighbours_by_triggers_share_prefixes(tmp_path: Path) -> None:
     atlas = reported(tmp_path / "atlas", active=12)
     found = client(atlas.path).get("/L1.M0.json").json()["neighbours"]["triggers"]

@@ -6,7 +6,7 @@ from mnemoscope.attribution.diff import Differ, diff
 from mnemoscope.attribution.diff_prompts import PromptsDifference, diff_prompts
 from mnemoscope.attribution.prompts import PromptsAttribution, attribute_prompts
 from mnemoscope.attribution.run_difference import RunDifference
-from mnemoscope.corpus.sources.prompts import read_prompts
+from mnemoscope.foundation.options.prompt_file import read_prompts
 
 __all__ = [
     "Attribution",

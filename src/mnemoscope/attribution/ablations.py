@@ -7,8 +7,9 @@ other memories as strong at the same layer and column (tracing/controls.py, defi
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
-from typing import final
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.modules.taps import Taps
 from mnemoscope.tracing.controls import draw_control
 from mnemoscope.tracing.predictions import last_streams
+from mnemoscope.tracing.scoring.scores import contributions, value_norms
 
 Places = NDArray[np.int64]
 DRAWS = 5
@@ -30,45 +32,84 @@ DRAWS = 5
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers of all places of `columns` columns in layers of so many `memories`."""
+    """The numbers of all places of `columns` columns in layers of so many `memories`; columns before `first` are the
+    frame.
+    """
 
     memories: tuple[int, ...]
     columns: int
+    first: int = 0
 
-    @property
+    @classmethod
+    def of(cls, model: LanguageModel, tokens: int) -> "Grid":
+        """That of a text of so many tokens."""
+        reading = model.reading
+        return cls(model.sizes.memories, reading.offset + tokens, reading.offset + reading.first)
+
+    @cached_property
     def firsts(self) -> Places:
         """The first place of each layer, and the number of all."""
         return np.concatenate([[0], np.cumsum(np.array(self.memories, np.int64) * self.columns)])
 
+    @property
+    def outside(self) -> NDArray[np.bool_]:
+        """Which places lie outside the frame."""
+        columns = np.arange(self.columns) >= self.first
+        return np.concatenate([np.repeat(columns, memories) for memories in self.memories])
+
     def split(self, places: Places) -> tuple[Places, Places, Places]:
         """Layer, column and memory."""
         layer = np.searchsorted(self.firsts, places, side="right") - 1
-        inside = places - self.firsts[layer]
         width = np.array(self.memories, np.int64)[layer]
-        return layer, inside // width, inside % width
+        column, memory = np.divmod(places - self.firsts[layer], width)
+        return layer, column, memory
 
-    def outside(self, first: int) -> NDArray[np.bool_]:
-        """Which places lie in columns from `first` on."""
-        columns = np.arange(self.columns) >= first
-        return np.concatenate([np.repeat(columns, memories) for memories in self.memories])
+    def flat(self, layers: Iterable[Any]) -> NDArray[Any]:
+        """By place, numbers `[column, memory]` of every layer. Fewer columns are the last ones, before them is 0."""
+        found = []
+        for own in map(np.asarray, layers):
+            every = np.zeros((self.columns, own.shape[1]), own.dtype)
+            own = own[-self.columns :]
+            every[self.columns - len(own) :] = own
+            found.append(every.ravel())
+        return np.concatenate(found)
 
-    def by_layer(self, places: Places) -> Iterator[tuple[int, Places, Places]]:
-        """Each layer with places, which of them lie in it, and their numbers there."""
-        order = np.argsort(places, kind="stable")
-        edges = np.searchsorted(places[order], self.firsts)
-        for layer, (a, b) in enumerate(pairwise(edges)):
-            if b > a:
-                yield layer, order[a:b], places[order[a:b]] - self.firsts[layer]
+    def strengths(self, model: LanguageModel, coefficients: Sequence[Tensor]) -> Floats:
+        """|m_i| norm(v_i) by place, of coefficients `[column, memory]` by layer."""
+        return self.flat(contributions(own, value_norms(model, at).cpu()) for at, own in enumerate(coefficients))
+
+    def across(self, places: Places) -> Places:
+        """The memory of each place, counted through all layers."""
+        layers, _, memories = self.split(places)
+        return np.cumsum([0, *self.memories])[layers] + memories
+
+    def sum_columns(self, values: Floats) -> Floats:
+        """Sums over columns, by memory of all layers, of a number for every place."""
+        parts = np.split(values, self.firsts[1:-1])
+        return np.concatenate([part.reshape(self.columns, -1).sum(0) for part in parts])
+
+    def names(self, model: LanguageModel, places: Places) -> dict[str, list[Any]]:
+        """The columns `memory` and `position` of a table of places."""
+        layers, columns, memories = (each.tolist() for each in self.split(places))
+        return {
+            "memory": [str(model.numbering(at).name(at, one)) for at, one in zip(layers, memories, strict=True)],
+            "position": [column - model.reading.offset for column in columns],
+        }
+
+
+def rank(places: Places, by: Floats) -> Places:
+    """The places with the largest numbers first; `by` has one for every place."""
+    return places[np.argsort(-by[places], kind="stable")]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Coefficients at some places: `values` in their place (None: 0). `added [column, hidden]` is added to what layers
-    write, keyed by layer and branch.
+    """Coefficients at some places: `values` in their place. `added [column, hidden]` is added to what layers write,
+    keyed by layer and branch.
     """
 
     places: Places
-    values: Floats | None = None
+    values: Floats | float = 0.0
     added: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
@@ -80,44 +121,41 @@ class Ablations:
         self._model, self._ids, self._difference, self._grid = model, ids, difference, grid
 
     def run(self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None) -> Floats:
-        """F `[row]` with each row's change, or its places set to 0; `tick` gets the rows of each forward."""
-        return np.concatenate(
-            [np.zeros(0), *(self._difference.of(some).cpu().numpy() for some in self.streams(rows, tick=tick))]
-        )
+        """F `[row]` with each row's change, or its places set to 0; `tick` gets the number of rows done."""
+        found = np.zeros(0)
+        for streams in self.streams(rows):
+            found = np.concatenate([found, self._difference.of(streams).cpu().numpy()])
+            tick(len(found))
+        return found
 
-    def streams(
-        self, rows: Iterable[Places | Change], *, tick: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Tensor]:
+    def streams(self, rows: Iterable[Places | Change]) -> Iterator[Tensor]:
         """The final streams `[row, hidden]` at the last position of some rows after another."""
         left = (row if isinstance(row, Change) else Change(row) for row in rows)
         while some := list(islice(left, BUDGET.ablations)):
             with torch.inference_mode():
                 yield self._together(some)
-            tick(len(some))
 
     def _together(self, rows: Sequence[Change]) -> Tensor:
-        set_to: dict[int, list[tuple[int, Tensor, Tensor | float]]] = {}
-        added: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
+        overwriting: dict[int, list[tuple[int, Tensor, Tensor]]] = {}
+        adding: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
         for row, one in enumerate(rows):
-            for layer, which, inside in self._grid.by_layer(one.places):
-                values = 0.0 if one.values is None else torch.from_numpy(one.values[which]).float()
-                set_to.setdefault(layer, []).append((row, torch.from_numpy(inside), values))
+            layers, values = self._grid.split(one.places)[0], np.broadcast_to(one.values, one.places.shape)
+            for layer in np.unique(layers).tolist():
+                here = layers == layer
+                inside = torch.from_numpy(one.places[here] - self._grid.firsts[layer])
+                overwriting.setdefault(layer, []).append((row, inside, torch.from_numpy(values[here]).float()))
             for key, vectors in one.added.items():
-                added.setdefault(key, []).append((row, vectors))
+                adding.setdefault(key, []).append((row, vectors))
 
-        def change(own: list[tuple[int, Tensor, Tensor | float]]) -> Callable[[Tensor], Tensor]:
-            def overwrite(coefficients: Tensor) -> Tensor:
-                out = coefficients.clone(memory_format=torch.contiguous_format)
-                for row, inside, values in own:
-                    to = values if isinstance(values, float) else values.to(out)
-                    out[row].view(-1)[inside.to(out.device)] = to
-                return out
+        def change(layer: int, coefficients: Tensor) -> Tensor:
+            out = coefficients.clone(memory_format=torch.contiguous_format)
+            for row, inside, values in overwriting[layer]:
+                out[row].view(-1)[inside.to(out.device)] = values.to(out)
+            return out
 
-            return overwrite
-
-        changes = {layer: change(own) for layer, own in set_to.items()}
+        changes = {layer: partial(change, layer) for layer in overwriting}
         with overwrite_coefficients(self._model, changes, own_thread=True), Taps(own_thread=True) as taps:
-            for (layer, branch), own in added.items():
+            for (layer, branch), own in adding.items():
                 self._add(layer, branch, own, taps)
             return last_streams(self._model, self._ids.expand(len(rows), -1).contiguous())
 
@@ -142,32 +180,35 @@ def powers(count: int, most: int) -> list[int]:
 
 
 def draw_sets(
-    grid: Grid, sizes: Sequence[Floats], chosen: Places, ks: Sequence[int], *, barred: Places, seed: tuple[int, ...]
+    grid: Grid, sizes: Floats, chosen: Places, ks: Sequence[int], *, barred: Places, seed: tuple[int, ...]
 ) -> tuple[list[Places], list[int]]:
     """The controls of the first k chosen places for each k, draw after draw, and how many are missing for each k."""
     draws = [
         draw_controls(grid, sizes, chosen, barred=barred, generator=np.random.default_rng((*seed, draw)))
         for draw in range(DRAWS)
     ]
-    sets = [np.array([place for place in own[:k] if place is not None], np.int64) for own in draws for k in ks]
-    return sets, [sum(place is None for own in draws for place in own[:k]) for k in ks]
+    missing = [sum(int((own[:k] < 0).sum()) for own in draws) for k in ks]
+    return [own[:k][own[:k] >= 0] for own in draws for k in ks], missing
 
 
 def draw_controls(
-    grid: Grid, sizes: Sequence[Floats], chosen: Places, *, barred: Places, generator: np.random.Generator
-) -> list[int | None]:
-    """A control's place for each chosen one in turn, None where none is left. `sizes` are each layer's |m_i| norm(v_i)
-    `[column, memory]`.
-    """
+    grid: Grid, sizes: Floats, chosen: Places, *, barred: Places, generator: np.random.Generator
+) -> Places:
+    """A control's place for each chosen one in turn, -1 where none is left; `sizes` are all places' |m_i| norm(v_i)."""
     taken: dict[tuple[int, int], set[int]] = {}
     for layer, column, memory in zip(*grid.split(np.union1d(chosen, barred)), strict=True):
         taken.setdefault((layer, column), set()).add(int(memory))
-    found: list[int | None] = []
-    for layer, column, memory in zip(*grid.split(chosen), strict=True):
-        here = taken[layer, column]
-        other = draw_control(sizes[layer][column], int(memory), barred=here, generator=generator)
+    found = np.full(len(chosen), -1, np.int64)
+    for at, (layer, column, memory) in enumerate(zip(*grid.split(chosen), strict=True)):
+        first, here = grid.firsts[layer] + column * grid.memories[layer], taken[layer, column]
+        own = sizes[first : first + grid.memories[layer]]
+        other = draw_control(own, int(memory), barred=here, generator=generator)
         if other is not None:
             here.add(other)
-        first = grid.firsts[layer] + column * grid.memories[layer]
-        found.append(None if other is None else int(first + other))
+            found[at] = first + other
     return found
+
+
+def spread(values: Floats) -> tuple[float, float, float]:
+    """Lowest, median and highest."""
+    return float(values.min()), float(np.median(values)), float(values.max())

@@ -12,15 +12,14 @@ from typing import Any, Literal, final
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers
-from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept, about_memories, spread
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers, rank, spread
+from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.gradients import gradient_products, refuse_out_of_memory
+from mnemoscope.attribution.gradients import prompt_gradients
+from mnemoscope.attribution.listed import about_memories
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.origin import made_by
@@ -29,7 +28,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Token
-from mnemoscope.tracing.scoring.scores import check_wide_numbers, contributions, require_model_of, value_norms
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
 
 By = Literal["ablation", "attribution", "direct"]
 ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
@@ -51,16 +50,16 @@ class Attributor:
         self, model: LanguageModel, contrast: Contrast, *, singles: int = SINGLES, seed: int = 0,
         progress: Progress = ignore_progress,
     ) -> None:  # fmt: skip
+        check_head(model)
+        check_wide_numbers(model)
         self.model, self.contrast, self._most, self._seed, self.progress = model, contrast, singles, seed, progress
         self.difference = LogitDifference(model, contrast.target, contrast.against)
         self.ids, self._words = ids_of(model, list(contrast.tokens)), list(contrast.tokens)
-        self.grid = Grid(model.sizes.memories, self.ids.shape[1])
-        self.first = model.reading.offset + model.reading.first
-        """The first column outside the frame."""
+        self.grid = Grid.of(model, len(self._words))
 
     @cached_property
     def effects(self) -> DirectEffects:
-        last = self.ids.shape[1] - 1
+        last = self.grid.columns - 1
         found = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
         if not bool(found.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
@@ -77,78 +76,46 @@ class Attributor:
         return LIMIT * float(self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0])
 
     @cached_property
-    def _layers(self) -> list[tuple[Floats, Floats, Floats]]:
-        """By layer m_i, |m_i| norm(v_i), and m dF/dm, each `[column, memory]`."""
-        with refuse_out_of_memory(self.grid.columns):
-            found = gradient_products(self.model, self.ids, lambda final: self.difference.of(final[:, -1]))
-        return [
-            (
-                coefficients[0].numpy(),
-                contributions(coefficients[0], value_norms(self.model, layer).cpu()).numpy(),
-                product[0].double().numpy(),
-            )
-            for layer, (coefficients, product) in sorted(found.items())
-        ]
-
-    def _every(self, index: int) -> Floats:
-        return np.concatenate([layer[index].reshape(-1) for layer in self._layers])
+    def direct(self) -> Floats:
+        """The direct effect of every place: 0 away from the asked position."""
+        return self.grid.flat(self.effects.memories)
 
     @cached_property
-    def attributions(self) -> Floats:
-        """The r of every place, `[place]`."""
-        return self._every(2)
-
-    @cached_property
-    def outside(self) -> NDArray[np.bool_]:
-        """Which places lie outside the frame."""
-        return self.grid.outside(self.first)
+    def _run(self) -> tuple[Floats, Floats, Floats]:
+        """m_i, |m_i| norm(v_i), and m dF/dm of every place."""
+        found = prompt_gradients(self.model, self.ids, self.difference)
+        coefficients, grid = [own for own, _ in found], self.grid
+        products = ((own * gradient).double() for own, gradient in found)
+        return grid.flat(coefficients), grid.strengths(self.model, coefficients), grid.flat(products)
 
     @property
-    def strengths(self) -> list[Floats]:
-        """By layer |m_i| norm(v_i), `[column, memory]`."""
-        return [size for _, size, _ in self._layers]
+    def strengths(self) -> Floats:
+        """|m_i| norm(v_i) of every place."""
+        return self._run[1]
 
-    def by_memory(self, places: ArrayLike) -> Floats:
-        """Sums over positions, `[memory]` of all layers, of a number for every place."""
-        parts = np.split(np.asarray(places, np.float64), self.grid.firsts[1:-1])
-        return np.concatenate([part.reshape(self.grid.columns, -1).sum(0) for part in parts])
+    @property
+    def attributions(self) -> Floats:
+        """The r of every place."""
+        return self._run[2]
 
     def everywhere(self, memory: int) -> Places:
         """The places outside the frame of a memory, counted through all layers, where it fires."""
         layer, _, number = (int(one[0]) for one in Grid(self.grid.memories, 1).split(np.array([memory])))
-        columns = np.arange(self.first, self.grid.columns)
-        columns = columns[self.strengths[layer][columns, number] > 0]
+        columns = np.arange(self.grid.first, self.grid.columns)
         places: Places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
-        return places
+        firing: Places = places[self.strengths[places] > 0]
+        return firing
 
     def forget(self) -> None:
         """Drops what is as large as the network's coefficients; it is computed anew when asked for."""
-        for name in ("_layers", "attributions", "largest", "outside", "direct", "order"):
+        for name in ("_run", "largest", "direct", "order"):
             self.__dict__.pop(name, None)
-
-    @property
-    def frame(self) -> float:
-        """The sum of |r| inside the frame."""
-        return float(np.abs(self.attributions[~self.outside]).sum())
 
     @cached_property
     def largest(self) -> Places:
         """Every place outside the frame with r other than 0, by |r|."""
-        places = np.flatnonzero(self.outside & (self.attributions != 0))
-        return places[np.argsort(-np.abs(self.attributions[places]), kind="stable")]
-
-    @cached_property
-    def direct(self) -> Floats:
-        """The direct effect of every place: 0 away from the asked position."""
-        return self._at_asked(self.effects.memories)
-
-    def _at_asked(self, layers: Sequence[Tensor]) -> Floats:
-        """Numbers of the asked position's memories, each `[1, memory]`, as those of every place."""
-        found = np.zeros(self.grid.firsts[-1])
-        for layer, own in enumerate(layers):
-            end = self.grid.firsts[layer + 1]
-            found[end - own.shape[1] : end] = own[0].numpy()
-        return found
+        places = np.flatnonzero(self.grid.outside & (self.attributions != 0))
+        return rank(places, np.abs(self.attributions))
 
     @cached_property
     def singles(self) -> tuple[Places, Floats]:
@@ -159,7 +126,7 @@ class Attributor:
     @cached_property
     def _random_singles(self) -> tuple[Places, Floats]:
         generator = np.random.default_rng((self._seed, 1))
-        firing = np.flatnonzero(self.outside & (self._every(1) > 0))
+        firing = np.flatnonzero(self.grid.outside & (self.strengths > 0))
         firing = np.setdiff1d(firing, self.singles[0])
         chosen = generator.choice(firing, min(OTHERS, len(firing)), replace=False) if self._most else firing[:0]
         return chosen, self._lost(chosen, "ablating others")
@@ -182,38 +149,28 @@ class Attributor:
     @cached_property
     def curve(self) -> Curve:
         """F without the first of `order` together, beside draws of controls."""
-        chosen = self.order[:MOST]
-        ks, sizes = powers(len(self.order), MOST), self.strengths
-        sets, missing = draw_sets(self.grid, sizes, chosen, ks, barred=self.singles[0], seed=(self._seed, 2))
-        rows = [*(chosen[:k] for k in ks), *sets]
-        found = self._without(rows, "the curve").reshape(DRAWS + 1, len(ks))
+        chosen, ks = self.order[:MOST], powers(len(self.order), MOST)
+        sets, missing = draw_sets(self.grid, self.strengths, chosen, ks, barred=self.singles[0], seed=(self._seed, 2))
+        found = self._without([*(chosen[:k] for k in ks), *sets], "the curve").reshape(DRAWS + 1, len(ks))
         return tuple(CurvePoint(k, float(found[0, at]), spread(found[1:, at]), missing[at]) for at, k in enumerate(ks))
 
     @cached_property
     def with_a_share(self) -> tuple[Kept, ...]:
         """F with only a share of the memories outside the frame, those with the largest |r|, beside random ones."""
-        every = np.flatnonzero(self.outside)
+        every = np.flatnonzero(self.grid.outside)
         if not len(every):
             return ()
-        by_size = every[np.argsort(-np.abs(self.attributions[every]), kind="stable")]
-        at_random = np.random.default_rng((self._seed, 3)).permutation(every)
+        orders = rank(every, np.abs(self.attributions)), np.random.default_rng((self._seed, 3)).permutation(every)
         counts = [round(share * len(every)) for share in SHARES]
-        found = self._without([each[count:] for each in (by_size, at_random) for count in counts], "keeping shares")
-        only, beside = found.reshape(2, -1).tolist()
-        return tuple(map(Kept, SHARES, only, beside))
+        found = self._without([order[count:] for order in orders for count in counts], "keeping shares")
+        return tuple(map(Kept, SHARES, *found.reshape(2, -1).tolist()))
 
     def _lost(self, places: Places, stage: str) -> Floats:
         return self.value - self._without(list(places[:, None]), stage)
 
     def _without(self, rows: Sequence[Places], stage: str) -> Floats:
-        runner, done = Ablations(self.model, self.ids, self.difference, self.grid), 0
-
-        def tick(count: int) -> None:
-            nonlocal done
-            done += count
-            self.progress(stage, done, len(rows), "runs")
-
-        return runner.run(rows, tick=tick)
+        runner = Ablations(self.model, self.ids, self.difference, self.grid)
+        return runner.run(rows, tick=lambda done: self.progress(stage, done, len(rows), "runs"))
 
     def summary(
         self, prompt: str, *, by: By, top: int, atlas: Atlas | None, origin: dict[str, Any], until: Step = "curve"
@@ -229,56 +186,42 @@ class Attributor:
         })  # fmt: skip
         heads = [
             (layer, head, effect)
-            for layer, own in enumerate(effects.heads) if own is not None
-            for head, effect in enumerate(own[0].tolist())
-        ]  # fmt: skip
+            for layer, own in enumerate(effects.heads)
+            for head, effect in ([(None, None)] if own is None else enumerate(own[0].tolist()))
+        ]
         target, against = self.contrast.target, self.contrast.against
-        if known > 1:
-            rows = self.table(by, top)
-        else:
-            rows = self._rows(self.largest[:top] if known else self._pushing(top), known)
-        listed = about_memories(rows, atlas, [texts[token] for token in self._words])
+        listed = self._table(self._order(by, top, known), known)
         return Attribution(
             self.model.spec, prompt, self.contrast.position, Token(target, texts[target]),
             None if against is None else Token(against, texts[against]), self.contrast.shared, self.contrast.longer,
             self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
-            float(effects.biases[0]), float(effects.total[0] - parts.logit[0]), self.limit, listed,
+            float(effects.biases[0]), float(effects.total[0] - parts.logit[0]), self.limit,
+            about_memories(listed, atlas, [texts[token] for token in self._words]),
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
             *(self.spearman if known > 1 else (None, None)), self.curve if known > 2 else (),
-            self.with_a_share if known > 2 else (), self.frame if known else None, origin,
+            self.with_a_share if known > 2 else (),
+            float(np.abs(self.attributions[~self.grid.outside]).sum()) if known else None, origin,
         )  # fmt: skip
 
-    def table(self, by: By, count: int) -> pl.DataFrame:
-        """The `count` memories that stand first in an order: layer, number, position, coefficient, direct, attribution,
-        ablation (null where it was not measured).
-        """
-        ablated, lost = self.singles
+    def _order(self, by: By, count: int, known: int) -> Places:
+        """The places that are listed, with what is known after so many steps behind the direct effects."""
+        if known == 0:
+            most, least = (rank(np.flatnonzero(sign * self.direct > 0), sign * self.direct) for sign in (1, -1))
+            return np.concatenate([most[:count], least[:count]])
+        if known == 1 or by == "attribution":
+            return self.largest[:count]
         if by == "direct":
-            size = np.abs(self.direct)
-            places = np.flatnonzero(self.outside & (size > 0))
-            listed = places[np.lexsort((-np.abs(self.attributions[places]), -size[places]))]
-        elif by == "attribution":
-            listed = self.largest
-        else:
-            first = ablated[np.lexsort((-np.abs(self.attributions[ablated]), -np.abs(lost)))]
-            listed = np.concatenate([first, self.largest[len(ablated) :]])
-        return self._rows(listed[:count], 2)
+            places = rank(np.flatnonzero(self.grid.outside & (self.direct != 0)), np.abs(self.attributions))
+            return rank(places, np.abs(self.direct))[:count]
+        ablated, lost = self.singles
+        return np.concatenate([ablated[np.argsort(-np.abs(lost), kind="stable")], self.largest[len(ablated) :]])[:count]
 
-    def _pushing(self, count: int) -> Places:
-        """The places with the largest direct effects, then those with the smallest."""
-        order = np.argsort(-self.direct, kind="stable")
-        most, least = order[:count], order[::-1][:count]
-        return np.concatenate([most[self.direct[most] > 0], least[self.direct[least] < 0]])
-
-    def _rows(self, places: Places, known: int) -> pl.DataFrame:
-        """The table of these places, with what is known after so many steps behind the direct effects."""
-        layers, columns, numbers = (each.tolist() for each in self.grid.split(places))
-        names = [self.model.numbering(layer).name(layer, at) for layer, at in zip(layers, numbers, strict=True)]
-        coefficients = self._every(0) if known else self._at_asked(self.effects.coefficients)
+    def _table(self, places: Places, known: int) -> pl.DataFrame:
+        """Memory, position, coefficient, direct, attribution and ablation, null where it was not measured."""
+        coefficients = self._run[0] if known else self.grid.flat(self.effects.coefficients)
         lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if known > 1 else {}
         return pl.DataFrame({
-            "memory": list(map(str, names)),
-            "position": [column - self.model.reading.offset for column in columns],
+            **self.grid.names(self.model, places),
             "coefficient": coefficients[places].astype(np.float64),
             "direct": self.direct[places],
             "attribution": pl.Series(self.attributions[places] if known else [None] * len(places), dtype=pl.Float64),
@@ -321,8 +264,6 @@ def attribute(
             f"by={by!r}, singles={singles}, top={top}, seed={seed} is not possible; by is one of {', '.join(ORDERS)},"
             " the others are 0 or more"
         )
-    check_head(model)
-    check_wide_numbers(model)
     if atlas is not None:
         require_model_of(model, atlas)
     with model.lock, report_to(progress) as report:

@@ -1,22 +1,17 @@
 """The answer of `attribute`: frames, JSON, text for a terminal, HTML for a notebook, and a chart. Computes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from mnemoscope.atlas import Atlas
-from mnemoscope.foundation.formatting import html_row, html_table, show_token
-from mnemoscope.foundation.intervals import Floats
-from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.foundation.origin import Result
+from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
+from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
+from mnemoscope.tracing.rendering import WIDTH, Column, fit
 
-_SHOWN = 20
+PARTS = ("attention", "memories", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +22,11 @@ class CurvePoint(Record):
 
     k: int
     without: float
-    controls: tuple[float, float, float]
+    controls: Spread
     controls_missing: int
+
+
+Curve = tuple[CurvePoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,13 @@ class Kept(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution(Result):
+class Attribution(Explanation):
     """Which memories made a prompt prefer `target` to `against` (None: to the mean of all tokens), by `difference` = F.
 
     `layers` has the direct effects of attention, memories and other parts of each layer; with `embedding` and `biases`
     they add up to F but for `residual_error`, which is at most `limit`. `memories` lists memory, position, coefficient,
-    direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct.
+    direct, attribution, ablation, and with an atlas label, promotes and trigger. `heads` has layer, head and direct:
+    of a layer whose heads cannot be told apart one row, with null for both.
     `spearman_list` and `spearman_random` are of attribution with ablation. `frame` is the sum of `|attribution|`
     before the prompt's own positions.
     """
@@ -69,14 +68,13 @@ class Attribution(Result):
     heads: pl.DataFrame
     spearman_list: float | None
     spearman_random: float | None
-    curve: tuple[CurvePoint, ...]
+    curve: Curve
     kept: tuple[Kept, ...]
     frame: float | None
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """The document of contract.md."""
-        layers = {name: self.layers[name].to_list() for name in ("attention", "memories", "other")}
+        layers = {name: self.layers[name].to_list() for name in PARTS}
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -104,8 +102,7 @@ class Attribution(Result):
     def parts(self) -> pl.DataFrame:
         """`part`, `layer` (null for embedding and biases) and `direct`: what adds up to F, in stream order."""
         rows: list[tuple[str, int | None, float]] = [("embedding", None, self.embedding)]
-        for row in self.layers.to_dicts():
-            rows += [(part, row["layer"], row[part]) for part in ("attention", "memories", "other") if row[part]]
+        rows += [(part, row["layer"], row[part]) for row in self.layers.to_dicts() for part in PARTS if row[part]]
         rows.append(("biases", None, self.biases))
         return pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "direct": pl.Float64}, orient="row")
 
@@ -130,140 +127,49 @@ class Attribution(Result):
         )  # fmt: skip
 
     def title(self) -> str:
-        """What was asked, in words."""
-        return f"{show_token(self.target.text)} over {self._other()} after {fit(show_token(self.prompt), 60)}"
-
-    def _other(self) -> str:
-        return "the mean token" if self.against is None else show_token(self.against.text)
+        other = "the mean token" if self.against is None else show_token(self.against.text)
+        return f"{show_token(self.target.text)} over {other} after {fit(show_token(self.prompt), 60)}"
 
     def __repr__(self) -> str:
         return f"<Attribution of {self.title()}: {self.difference:+.2f}; print it to read it>"
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines(_SHOWN))
-
-    def lines(self, count: int) -> list[str]:
-        """The answer as text of at most 118 columns, with so many memories."""
-        sums = {name: float(self.layers[name].sum()) for name in ("attention", "memories", "other")}
+    def blocks(self) -> Sequence[str | Table]:
+        sums = {name: float(self.layers[name].sum()) for name in PARTS}
         written = ", ".join(f"{name} {value:+.2f}" for name, value in sums.items() if abs(value) >= 0.005)
-        lines = [
+        head = [
             fit(f"{self.model}: {self.title()}", WIDTH),
             f"F = {self.difference:+.3f} logits = embedding {self.embedding:+.2f}, {written}, biases {self.biases:+.2f}"
             f" (they add up to {self.residual_error:+.1e} of F; at most {self.limit:.1e})",
         ]
         if self.shared:
-            lines.append(f"Both answers begin alike: {self.shared} of their tokens were added to the prompt.")
-        lines += [f"Only the first token that parts of {show_token(text)} is asked about." for text in self.longer]
+            head.append(f"Both answers begin alike: {self.shared} of their tokens were added to the prompt.")
+        head += [f"Only the first token that parts of {show_token(text)} is asked about." for text in self.longer]
         if self.memories.is_empty():
-            return [*lines, "", "No memory outside the frame has an attribution."]
-        lines += ["", *self._memory_lines(count), ""]
-        lines += [
-            f"Attribution and ablation rank alike by {_number(self.spearman_list)} over the list, by "
-            f"{_number(self.spearman_random)} over random memories (Spearman).",
-            f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
-            "",
-        ]
-        columns: list[Column] = [
-            ("switched off together", "right", 21),
-            ("F", "right", 8),
-            ("F without controls", "left", 40),
-        ]
-        rows = [
-            [f"{one.k:,}", f"{one.without:+.2f}", "{1:+.2f} ({0:+.2f} to {2:+.2f})".format(*one.controls)]
-            for one in self.curve
-        ]
+            return [*head, "", "No memory outside the frame has an attribution."]
         kept = ", ".join(f"{one.share:.0%}: {one.only:+.2f} ({one.random:+.2f} of random ones)" for one in self.kept)
-        return [*lines, *table(columns, rows), "", *([fit(f"F with only a share kept: {kept}", WIDTH)] if kept else [])]
+        return [
+            *head, "", self._table(), "",
+            f"Attribution and ablation rank alike by {logits(self.spearman_list)} over the list, by "
+            f"{logits(self.spearman_random)} over random memories (Spearman).",
+            f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
+            "", curve_table(self.curve, "F without controls"), "",
+            *([fit(f"F with only a share kept: {kept}", WIDTH)] if kept else []),
+        ]  # fmt: skip
 
-    def _memory_lines(self, count: int) -> list[str]:
-        known = "promotes" in self.memories.columns
+    def _table(self) -> Table:
         columns: list[Column] = [
-            ("memory", "left", 16), ("at", "left", 18), ("coefficient", "right", 11), ("direct", "right", 7),
-            ("attribution", "right", 11), ("ablation", "right", 8), ("about", "left", 60),
+            ("at", "left", 18), ("coefficient", "right", 11), ("direct", "right", 7), ("attribution", "right", 11),
+            ("ablation", "right", 8),
         ]  # fmt: skip
-        rows = [
-            [
-                row["memory"], f"{row['position']} {show_token(row['token'])}", f"{row['coefficient']:+.2f}",
-                f"{row['direct']:+.3f}", f"{row['attribution']:+.3f}", _number(row["ablation"]),
-                (row["label"] or " ".join(map(show_token, row["promotes"]))) if known else "",
-            ]
-            for row in self.memories.head(count).to_dicts()
-        ]  # fmt: skip
-        return table(columns if known else columns[:-1], rows if known else [row[:-1] for row in rows])
 
-    def _repr_html_(self) -> str:
-        head, adds = (escape(line) for line in self.lines(0)[:2])
-        return f"<p>{head}<br>{adds}</p>{memories_html(self.memories)}"
+        def cells(row: dict[str, Any]) -> list[str]:
+            at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")
+            return [at, f"{row['coefficient']:+.2f}", *(logits(row[name]) for name in effects)]
+
+        return memory_table(self.memories, columns, cells, about="promotes" in self.memories.columns)
 
 
-Curve = tuple[CurvePoint, ...]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3f}"
-
-
-def memories_html(memories: pl.DataFrame) -> str:
-    """The first memories of a list as an HTML table."""
-    shown = [name for name in memories.columns if name not in ("trigger", "promotes")]
-    first = memories.head(_SHOWN).to_dicts()
-    rows = [html_row(row[shown[0]], [_cell(row[name]) for name in shown[1:]]) for row in first]
-    return html_table([html_row(shown[0], shown[1:], tag="th"), *rows])
-
-
-def _cell(value: Any) -> str:
-    return f"{value:+.4f}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-def spread(values: Floats) -> tuple[float, float, float]:
-    """Lowest, median and highest."""
-    return float(values.min()), float(np.median(values)), float(values.max())
-
-
-def about_memories(memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence[str]) -> pl.DataFrame:
-    """The list with the `token` at each position, and, from an atlas, what is known of each memory and the sign of its
-    coefficient: `label`, `promotes` (five tokens) and `trigger` (the best one's text).
-    """
-    memories = memories.with_columns(
-        pl.Series("token", [tokens[position] for position in memories["position"]], dtype=pl.String)
-    )
-    if atlas is None:
-        return memories.with_columns(pl.lit(None, pl.String).alias("label"))
-    labels: dict[tuple[int, int, int], str] = {}
-    if atlas.has("labels"):
-        table = atlas.table("labels", columns=["layer", "memory", "sign", "label"])
-        labels = {(layer, memory, sign): label for layer, memory, sign, label in table.iter_rows()}
-    found: dict[tuple[str, int], tuple[str | None, list[str], str | None]] = {}
-    signs = [1 if coefficient > 0 else -1 for coefficient in memories["coefficient"]]
-    for name, sign in zip(memories["memory"], signs, strict=True):
-        if (name, sign) not in found:
-            found[name, sign] = _about(atlas, labels, MemoryId.parse(name), sign)
-    about = [found[each] for each in zip(memories["memory"], signs, strict=True)]
-    return memories.with_columns(
-        pl.Series("label", [one[0] for one in about], dtype=pl.String),
-        pl.Series("promotes", [one[1] for one in about], dtype=pl.List(pl.String)),
-        pl.Series("trigger", [one[2] for one in about], dtype=pl.String),
-    )
-
-
-def with_labels(memories: pl.DataFrame, atlas: Atlas) -> pl.DataFrame:
-    """The list with the `label` of each memory's positive feature; null in an atlas without labels."""
-    labels: dict[str, str] = {}
-    if atlas.has("labels"):
-        each = atlas.table("labels").filter(pl.col("sign") == 1).select("layer", "memory", "label").rows()
-        labels = {str(atlas.name(layer, memory)): label for layer, memory, label in each}
-    found = [labels.get(name) for name in memories["memory"]]
-    return memories.with_columns(pl.Series("label", found, dtype=pl.String))
-
-
-def _about(
-    atlas: Atlas, labels: Mapping[tuple[int, int, int], str], memory: MemoryId, sign: int
-) -> tuple[str | None, list[str], str | None]:
-    if memory.layer not in atlas.layers:
-        return None, [], None
-    known = atlas[memory]
-    side = "top" if sign > 0 else "bottom"
-    promotes = known.value()[f"{side}_texts"][0].to_list()[:5]
-    best = known.triggers(sign=sign).head(1)
-    label = labels.get((memory.layer, atlas.number(memory), sign))
-    return label, promotes, best["text"][0] if best.height else None
+def curve_table(curve: Curve, controls: str) -> Table:
+    """The points of a curve, with a heading for the column of controls."""
+    columns: list[Column] = [("switched off together", "right", 21), ("F", "right", 8), (controls, "left", 40)]
+    return columns, [[f"{one.k:,}", f"{one.without:+.2f}", spread_text(one.controls)] for one in curve]

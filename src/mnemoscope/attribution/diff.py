@@ -8,21 +8,21 @@ to what they contributed in the first, beside controls.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers
-from mnemoscope.attribution.attribute import LISTED
-from mnemoscope.attribution.attribution import about_memories, spread
+from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.gradients import coefficient_gradients, refuse_out_of_memory
-from mnemoscope.attribution.patching import PATCHES, Patch, Patcher, Run
+from mnemoscope.attribution.gradients import prompt_gradients
+from mnemoscope.attribution.listed import about_memories
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
@@ -32,8 +32,11 @@ from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.tracing.predictions import CachedRun, ids_of, last_streams, prompt_tokens
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
-from mnemoscope.tracing.scoring.scores import check_wide_numbers, contributions, require_model_of, value_norms
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
 
+Patch = Literal["contribution", "coefficient"]
+PATCHES: tuple[Patch, ...] = ("contribution", "coefficient")
+LISTED = 128
 STEPS = 64
 """The most tokens that both continue before they never part."""
 MOST = 256
@@ -49,7 +52,12 @@ class Side:
     tokens: tuple[int, ...]
     difference: LogitDifference
     effects: DirectEffects
-    coefficients: list[Floats]
+    coefficients: list[Tensor]
+    """`[column, memory]` by layer, float64."""
+
+    @cached_property
+    def ids(self) -> Tensor:
+        return ids_of(self.model, list(self.tokens))
 
     @property
     def value(self) -> float:
@@ -61,23 +69,18 @@ class Side:
         return float(self.effects.scale[0])
 
     @property
-    def before(self) -> float:
-        """The part of the biases that the scale divides."""
-        return float(self.effects.biases[0] - self.effects.behind[0])
-
-    @property
     def limit(self) -> float:
         return LIMIT * float(self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0] / self.scale)
 
     def parts(self) -> dict[tuple[str, int | None], float]:
         """What the scale divides, by part and layer."""
-        parts = self.effects.parts
+        effects, parts = self.effects, self.effects.parts
         found: dict[tuple[str, int | None], float] = {("embedding", None): float(parts.embedding[0])}
-        for layer in range(len(parts.attention)):
+        for layer, memories in enumerate(effects.memories):
             found["attention", layer] = float(parts.attention[layer, 0])
-            found["memories", layer] = float(self.effects.memories[layer][0].sum())
+            found["memories", layer] = float(memories[0].sum())
             found["other", layer] = float(parts.other[layer, 0])
-        return found | {("biases", None): self.before}
+        return found | {("biases", None): float(effects.biases[0] - effects.behind[0])}
 
 
 @dataclass(frozen=True)
@@ -119,11 +122,9 @@ def diff(
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    options = {"prompt": prompt, "other_prompt": other_prompt, "target": target, "against": against, "both": both,
-               "patch": patch, "top": top}  # fmt: skip
-    origin = made_by(
-        model=[model.fingerprint, second.fingerprint], atlas=None if atlas is None else atlas.manifest_hash,
-        options=options, seed=seed,
+    origin = origin_of(
+        model, second, atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target, against=against, both=both,
+        patch=patch, top=top,
     )  # fmt: skip
     with (
         report_to(progress) as report,
@@ -131,6 +132,14 @@ def diff(
     ):
         found = differ.compare(prompt, other_prompt, target, against, both=both, top=top)
     return replace(found, made_by=origin)
+
+
+def origin_of(
+    first: LanguageModel, second: LanguageModel, atlas: Atlas | None, seed: int, **options: Any
+) -> dict[str, Any]:
+    fingerprints = [first.fingerprint, second.fingerprint]
+    hashed = None if atlas is None else atlas.manifest_hash
+    return made_by(model=fingerprints, atlas=hashed, options=options, seed=seed)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
@@ -163,13 +172,8 @@ class Differ(ExitStack):
         patch: Patch = "contribution", seed: int = 0, progress: Progress = ignore_progress,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._models, self._atlas, self._patch, self._seed, self._progress = (
-            (model, second),
-            atlas,
-            patch,
-            seed,
-            progress,
-        )
+        self._models, self._atlas = (model, second), atlas
+        self._patch, self._seed, self._progress = patch, seed, progress
         self.names = model.spec, second.spec
         for one in self._models:
             check_head(one)
@@ -261,7 +265,7 @@ class Differ(ExitStack):
     def _explain(
         self, one: Side, its: Side, found: RunDifference, pair: tuple[int, int], *, both: bool, top: int, patched: bool
     ) -> RunDifference:
-        model, offset = its.model, its.model.reading.offset
+        model = its.model
         shared = (1 / one.scale + 1 / its.scale) / 2
         before, after = one.parts(), its.parts()
         changes = {key: (after[key] - before[key]) * shared for key in before}
@@ -270,32 +274,26 @@ class Differ(ExitStack):
         changes["norm_scale", None] = whole * (1 / its.scale - 1 / one.scale)
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
         parts = pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "change": pl.Float64}, orient="row")
-        columns = offset + len(its.tokens)
-        grid, last = Grid(model.sizes.memories, columns), Grid(model.sizes.memories, 1)
-        change = np.concatenate([
-            ((second[0] - first[0]) * shared).numpy()
-            for first, second in zip(one.effects.memories, its.effects.memories, strict=True)
-        ])  # fmt: skip
-        layers, _, memories = last.split(np.arange(len(change)))
-        ends = grid.firsts[layers] + (columns - 1) * np.array(grid.memories)[layers] + memories
+        grid = Grid.of(model, len(its.tokens))
+        direct = [grid.flat(side.effects.memories) for side in (one, its)]
+        change = (direct[1] - direct[0]) * shared
         aligned = len(one.tokens) == len(its.tokens)
         by_position = aligned and one.model is model
-        if by_position:
-            places, score = self._effects(one, its, grid)
-        else:
-            places, score = ends, change
-        order = places[np.argsort(-score, kind="stable")][: int((score > 0).sum())]
-        listed = np.flatnonzero(score if both else score > 0)
-        listed = listed[np.argsort(-np.abs(score[listed]), kind="stable")][:top]
-        listed = listed[np.argsort(-score[listed], kind="stable")]
-        frame = self._table(one, its, grid, places[listed], dict(zip(ends.tolist(), change.tolist(), strict=True)))
-        if by_position:
-            frame = frame.with_columns(effect=score[listed])
+        score = self._effects(one, its, grid) if by_position else change
+        order = rank(np.flatnonzero(score > 0), score)
+        listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
+        listed = rank(listed, score)
+        coefficients = [grid.flat(side.coefficients) for side in (one, its)]
+        frame = pl.DataFrame({
+            **grid.names(model, listed),
+            "coefficient_first": coefficients[0][listed], "coefficient_second": coefficients[1][listed],
+            "direct_first": direct[0][listed] / one.scale, "direct_second": direct[1][listed] / its.scale,
+            "change": change[listed], **({"effect": score[listed]} if by_position else {}),
+        }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
         texts = model.vocabulary()[0]
-        frame = about_memories(
-            frame.with_columns(coefficient="coefficient_second"), self._atlas, [texts[token] for token in its.tokens]
-        ).drop("coefficient")
-        back = self._patch_back(one, its, grid, order, ends, pair, everywhere=aligned) if patched else ()
+        said_at = [texts[token] for token in its.tokens]
+        frame = about_memories(frame, self._atlas, said_at, coefficient="coefficient_second")
+        back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
         return replace(
             found, parts=parts, residual_error=float(sum(changes.values())) - (its.value - one.value), memories=frame,
@@ -313,73 +311,38 @@ class Differ(ExitStack):
             notes.append("What memories of earlier positions changed arrives as attention's change.")
         return tuple(notes)
 
-    def _effects(self, one: Side, its: Side, grid: Grid) -> tuple[Places, Floats]:
-        """Every place outside the frame, and (m2 - m1) dF/dm of the second run."""
-        ids = ids_of(its.model, list(its.tokens))
-        with refuse_out_of_memory(grid.columns):
-            found = coefficient_gradients(its.model, ids, lambda final: its.difference.of(final[:, -1]))
-        effects = [
-            (its.coefficients[layer] - one.coefficients[layer]) * gradient[0].double().numpy()
-            for layer, (_, gradient) in sorted(found.items())
-        ]
-        flat = np.concatenate([each.reshape(-1) for each in effects])
-        places = np.flatnonzero(grid.outside(its.model.reading.offset + its.model.reading.first))
-        return places, flat[places]
-
     @staticmethod
-    def _table(one: Side, its: Side, grid: Grid, places: Places, change: dict[int, float]) -> pl.DataFrame:
-        shift = len(one.coefficients[0]) - grid.columns
-        rows = []
-        for place, layer, column, memory in zip(
-            *(each.tolist() for each in (places, *grid.split(places))), strict=True
-        ):
-            direct = [
-                float(side.effects.memories[layer][0, memory]) / side.scale if place in change else 0.0
-                for side in (one, its)
-            ]
-            rows.append((
-                str(its.model.numbering(layer).name(layer, memory)), column - its.model.reading.offset,
-                float(one.coefficients[layer][column + shift, memory]), float(its.coefficients[layer][column, memory]),
-                *direct, change.get(place, 0.0),
-            ))  # fmt: skip
-        names = ("coefficient_first", "coefficient_second", "direct_first", "direct_second", "change")
-        return pl.DataFrame(
-            rows, schema={"memory": pl.String, "position": pl.Int64, **dict.fromkeys(names, pl.Float64)}, orient="row"
+    def _effects(one: Side, its: Side, grid: Grid) -> Floats:
+        """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
+        found = prompt_gradients(its.model, its.ids, its.difference)
+        products = (
+            (after - before) * gradient.double()
+            for before, after, (_, gradient) in zip(one.coefficients, its.coefficients, found, strict=True)
         )
+        return np.where(grid.outside, grid.flat(products), 0)
 
     def _patch_back(
-        self, one: Side, its: Side, grid: Grid, order: Places, ends: Places, pair: tuple[int, int], *, everywhere: bool
+        self, one: Side, its: Side, grid: Grid, order: Places, pair: tuple[int, int], *, everywhere: bool
     ) -> tuple[Patched, ...]:
-        patcher = Patcher(Run(one.model, one.coefficients), Run(its.model, its.coefficients), grid, self._patch)
-        runner = Ablations(its.model, ids_of(its.model, list(its.tokens)), its.difference, grid)
         chosen, ks = order[:MOST], powers(len(order), MOST)
-        sizes = [
-            contributions(torch.from_numpy(own), value_norms(its.model, layer).cpu()).numpy()
-            for layer, own in enumerate(its.coefficients)
-        ]
+        sizes = grid.strengths(its.model, its.coefficients)
         drawn, missing = draw_sets(grid, sizes, chosen, ks, barred=chosen, seed=(self._seed, 7))
-        sets: list[Places] = [chosen[:k] for k in ks] + [ends]
-        names: list[int | str] = [*ks, "all"]
+        sets: dict[int | str, Places] = {k: chosen[:k] for k in ks}
+        sets["all"] = np.flatnonzero(grid.flat(np.ones((1, memories)) for memories in grid.memories))
         if everywhere:
             # Another model changes what the frame does, too.
-            every = np.arange(grid.firsts[-1])
-            sets.append(
-                every
-                if one.model is not its.model
-                else every[grid.outside(its.model.reading.offset + its.model.reading.first)]
-            )
-            names.append("everywhere")
-        sets += drawn
+            sets["everywhere"] = np.flatnonzero(grid.outside | (one.model is not its.model))
         values: list[float] = []
         says: list[int] = []
-        tick = partial(self._tick, len(sets))
-        rows = (patcher.set_back(places) if len(places) else Change(places) for places in sets)
-        for streams in runner.streams(rows):
+        before, runs = grid.flat(one.coefficients), [*sets.values(), *drawn]
+        by_value = self._patch == "contribution" and one.model is not its.model
+        rows = (_set_back(one.model, grid, before, places, by_value=by_value) for places in runs)
+        for streams in Ablations(its.model, its.ids, its.difference, grid).streams(rows):
             with torch.inference_mode():
                 values += its.difference.of(streams).tolist()
                 says += best_of(its.model.scores(streams, projection="lens"), 1)[0][:, 0].tolist()
-            tick(len(values))
-        controls = np.array(values[len(names) :]).reshape(DRAWS, len(ks))
+            self._progress("setting back", len(values), len(runs), "runs")
+        controls = np.array(values[len(sets) :]).reshape(DRAWS, len(ks))
         texts, gap = its.model.vocabulary()[0], its.value - one.value
         return tuple(
             Patched(
@@ -387,11 +350,27 @@ class Differ(ExitStack):
                 Token(says[at], texts[says[at]]),
                 *((spread(controls[:, at]), missing[at]) if at < len(ks) else (None, None)),
             )
-            for at, k in enumerate(names)
+            for at, k in enumerate(sets)
         )  # fmt: skip
 
-    def _tick(self, total: int, done: int) -> None:
-        self._progress("setting back", done, total, "runs")
+
+def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, *, by_value: bool) -> Change:
+    """The change that puts the first run's coefficients `before` at places of the second; with `by_value` what they
+    contributed there: m1_i v1_i, by its `model`.
+    """
+    if not by_value:
+        return Change(places, before[places])
+    added: dict[tuple[int, int], Tensor] = {}
+    layers, columns, memories = grid.split(places)
+    for layer in np.unique(layers).tolist():
+        here, values = layers == layer, model.values(layer)
+        column, memory, of = columns[here], memories[here], model.branch_of(layer, torch.from_numpy(memories[here]))
+        for branch in set(of.tolist()):
+            own = (of == branch).numpy()
+            coefficients = torch.zeros(grid.columns, len(values))
+            coefficients[column[own], memory[own]] = torch.from_numpy(before[places[here]][own]).float()
+            added[layer, branch] = coefficients @ values.float().cpu()
+    return Change(places, added=added)
 
 
 def _predict(model: LanguageModel, tokens: Sequence[int]) -> int:
@@ -406,12 +385,11 @@ def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -
     effects = direct_effects(
         model, tokens, slice(last, last + 1), lambda streams: difference.directions(streams, divided=False)
     )
-    kept: dict[int, Floats] = {}
-    with (
-        torch.inference_mode(),
-        read_coefficients(
-            model, lambda layer, own: kept.update({layer: own[0].double().cpu().numpy()}), own_thread=True
-        ),
-    ):
+    kept: dict[int, Tensor] = {}
+
+    def keep(layer: int, own: Tensor) -> None:
+        kept[layer] = own[0].double().cpu()
+
+    with torch.inference_mode(), read_coefficients(model, keep, own_thread=True):
         model.backbone(ids_of(model, list(tokens)))
     return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)])

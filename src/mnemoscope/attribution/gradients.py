@@ -4,37 +4,31 @@ Nothing is frozen, detached or replaced: the gradient is taken at a zero added t
 all paths through later layers count. Frozen variants find other memories than ablations do (docs/cause.md).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from mnemoscope.attribution.contrast import LogitDifference
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel, overwrite_coefficients, read_final
 
 
-@contextmanager
-def refuse_out_of_memory(columns: int) -> Iterator[None]:
-    """Turns an allocation that fails in the block into an OptionError that says what to lower."""
+def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
+    """By layer the coefficients m and dF/dm `[column, memory]` of one prompt. Raises OptionError where memory runs out,
+    and ModelUnsupported.
+    """
     try:
-        yield
+        found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, -1]))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise OptionError(
-            f"the backward pass over {columns:,} positions needs more memory than there is; shorten the prompt, or take"
-            " --dtype bfloat16"
+            f"the backward pass over {ids.shape[1]:,} positions needs more memory than there is; shorten the prompt, or"
+            " take --dtype bfloat16"
         ) from error
-
-
-def gradient_products(
-    model: LanguageModel, ids: Tensor, difference: Callable[[Tensor], Tensor], *, columns: Tensor | None = None
-) -> dict[int, tuple[Tensor, Tensor]]:
-    """By layer the coefficients m and m dF/dm; otherwise as `coefficient_gradients`."""
-    found = coefficient_gradients(model, ids, difference, columns=columns)
-    return {layer: (coefficients, coefficients * gradient) for layer, (coefficients, gradient) in found.items()}
+    return [(coefficients[0], gradient[0]) for coefficients, gradient in found.values()]
 
 
 def coefficient_gradients(

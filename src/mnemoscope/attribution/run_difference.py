@@ -1,16 +1,15 @@
 """The answer of `diff`: what every part's change is, and what setting memories back does. Computes nothing."""
 
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
-from mnemoscope.attribution.attribution import memories_html
+from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
-from mnemoscope.foundation.origin import Result
-from mnemoscope.tracing.records import Record, Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
+from mnemoscope.tracing.records import Record, Token
+from mnemoscope.tracing.rendering import WIDTH, Column, fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,12 @@ class Patched(Record):
     difference: float
     recovered: float | None
     top_token: Token
-    controls: tuple[float, float, float] | None = None
+    controls: Spread | None = None
     controls_missing: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class RunDifference(Result):
+class RunDifference(Explanation):
     """What made two runs answer differently: `said` are what each says where they part (None: they never do), and
     `first` and `second` are F = z_a - z_b in each, a being the second's.
 
@@ -45,97 +44,88 @@ class RunDifference(Result):
     generated: int
     first: float = 0.0
     second: float = 0.0
-    parts: pl.DataFrame | None = None
+    parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"part": pl.String, "change": pl.Float64}))
     residual_error: float = 0.0
     limit: float = 0.0
-    memories: pl.DataFrame | None = None
+    memories: pl.DataFrame = field(default_factory=pl.DataFrame)
     patched: tuple[Patched, ...] = ()
     turns_at: int | None = None
     notes: tuple[str, ...] = ()
     made_by: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document of contract.md."""
-        one = self.prompts[0] == self.prompts[1]
-        tokens = None if self.said is None else dict(zip(("first", "second"), plain(self.said), strict=True))
+        own = super().to_dict()
+        names, prompts, said, _, *values = (
+            own.pop(name) for name in ("names", "prompts", "said", "generated", "first", "second")
+        )
         return {
-            **({"prompt": self.prompts[0]} if one else
-               {"prompts": dict(zip(("first", "second"), self.prompts, strict=True))}),
-            "models": dict(zip(("first", "second"), self.names, strict=True)),
-            "tokens": tokens,
-            "difference": {"first": self.first, "second": self.second},
-            "parts": [] if self.parts is None else self.parts.to_dicts(),
-            "residual_error": self.residual_error,
-            "limit": self.limit,
-            "memories": [] if self.memories is None else self.memories.to_dicts(),
-            "patched": plain(self.patched),
-            "turns_at": self.turns_at,
-            "notes": list(self.notes),
-            "made_by": self.made_by,
+            **({"prompt": prompts[0]} if prompts[0] == prompts[1] else {"prompts": in_each(prompts)}),
+            "models": in_each(names), "tokens": said and in_each(said), "difference": in_each(values), **own,
         }  # fmt: skip
 
     def chart(self) -> Any:
         """What every part changes, as an altair.Chart."""
         import altair as alt
 
-        rows = self.parts if self.parts is not None else pl.DataFrame(schema={"part": pl.String, "change": pl.Float64})
         return (
-            alt.Chart(rows, title=f"{self.names[1]} less {self.names[0]}").mark_bar()
+            alt.Chart(self.parts, title=f"{self.names[1]} less {self.names[0]}").mark_bar()
             .encode(x=alt.X("change:Q", title="change of the logit difference"), y=alt.Y("layer:O", sort="descending"),
                     color="part:N", tooltip=["part:N", "layer:O", "change:Q"])
         )  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"<RunDifference of {self.names[0]} and {self.names[1]}; print it to read it>"
+    def title(self) -> str:
+        return " and ".join(self.names)
 
-    def _repr_html_(self) -> str:
-        if self.memories is None:
-            return f"<p>{escape(' '.join(self.notes))}</p>"
-        return f"<p>{escape(self._head())}</p>{memories_html(self.memories)}"
-
-    def _head(self) -> str:
-        assert self.said is not None
+    def blocks(self) -> Sequence[str | Table]:
+        if self.said is None:
+            return self.notes
         one, other = (show_token(token.text) for token in self.said)
         same = self.names[0] == self.names[1]
         who = ("first", "second") if same else (f"first ({self.names[0]})", f"second ({self.names[1]})")
-        return (
-            f"{who[0]} says {one}, {who[1]} says {other}: logit of {other} less that of {one} {self.first:+.2f}, then"
-            f" {self.second:+.2f}"
-        )
-
-    def __str__(self) -> str:
-        if self.said is None or self.parts is None or self.memories is None:
-            return "\n".join(self.notes)
         sums = self.parts.group_by("part", maintain_order=True).agg(pl.col("change").sum())
         written = ", ".join(f"{part} {change:+.2f}" for part, change in sums.rows() if abs(change) >= 0.005)
-        lines = [
-            fit(self._head(), WIDTH),
+        head = [
+            fit(f"{who[0]} says {one}, {who[1]} says {other}: logit of {other} less that of {one} {self.first:+.2f},"
+                f" then {self.second:+.2f}", WIDTH),
             fit(f"change {self.second - self.first:+.3f} = {written or 'nothing'}", WIDTH),
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
             *self.notes,
-        ]
+        ]  # fmt: skip
         if self.memories.is_empty():
-            return "\n".join([*lines, "", "No memory's contribution changed."])
-        ranked = "effect" if "effect" in self.memories.columns else "change"
-        known = "promotes" in self.memories.columns
-        columns: list[Column] = [("memory", "left", 16), ("at", "right", 4), ("coefficient", "left", 22),
-                                 (ranked, "right", 8), ("about", "left", 60)]  # fmt: skip
-        rows = [
-            [
-                row["memory"], str(row["position"]),
-                f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}", f"{row[ranked]:+.3f}",
-                (row["label"] or " ".join(map(show_token, row["promotes"]))) if known else "",
-            ]
-            for row in self.memories.head(20).to_dicts()
-        ]  # fmt: skip
-        back: list[Column] = [("set back", "right", 10), ("F", "right", 7), ("recovered", "right", 9),
-                              ("the second then says", "left", 22), ("F with controls", "left", 40)]  # fmt: skip
-        steps = [
-            [str(one.k), f"{one.difference:+.2f}", "-" if one.recovered is None else f"{one.recovered:.0%}",
-             show_token(one.top_token.text),
-             "" if one.controls is None else "{1:+.2f} ({0:+.2f} to {2:+.2f})".format(*one.controls)]
-            for one in self.patched
-        ]  # fmt: skip
+            return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         said = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
-        return "\n".join([*lines, "", *table(columns, rows), "", *table(back, steps), "", said])
+        return [*head, "", self._change_table(), "", self._patch_table(), "", said]
+
+    @property
+    def sorted_by(self) -> str:
+        """The column of `memories` by which they are ordered."""
+        return "effect" if "effect" in self.memories.columns else "change"
+
+    def _change_table(self) -> Table:
+        columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
+
+        def cells(row: dict[str, Any]) -> list[str]:
+            coefficients = f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}"
+            return [str(row["position"]), coefficients, logits(row[self.sorted_by])]
+
+        return memory_table(self.memories, columns, cells)
+
+    def _patch_table(self) -> Table:
+        columns: list[Column] = [
+            ("set back", "right", 10), ("F", "right", 7), ("recovered", "right", 9),
+            ("the second then says", "left", 22), ("F with controls", "left", 40),
+        ]  # fmt: skip
+        return columns, [
+            [str(one.k), f"{one.difference:+.2f}", share_text(one.recovered), show_token(one.top_token.text),
+             "" if one.controls is None else spread_text(one.controls)]
+            for one in self.patched
+        ]  # fmt: skip
+
+
+def in_each(pair: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(("first", "second"), pair, strict=True))
+
+
+def share_text(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

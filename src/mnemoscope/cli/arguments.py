@@ -26,6 +26,12 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+PromptOrFile = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
+]
+Listed = Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")]
+ControlSeed = Annotated[int, typer.Option(metavar="N", help="Of the controls.")]
 
 
 def _of(*choices: str) -> Callable[[typer.CallbackParam, str], str]:

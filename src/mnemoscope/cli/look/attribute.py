@@ -10,6 +10,7 @@ from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
+from mnemoscope.foundation.options.prompt_file import read_prompts
 
 _ORDERS = ("ablation", "attribution", "direct")
 
@@ -17,10 +18,7 @@ _ORDERS = ("ablation", "attribution", "direct")
 @arg.with_model_options
 def attribute(
     model: arg.Model,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
-    ] = None,
+    prompt: arg.PromptOrFile = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -39,11 +37,11 @@ def attribute(
     ] = None,
     by: Annotated[str, typer.Option(metavar="|".join(_ORDERS), help="The order of the list.")] = "ablation",
     singles: Annotated[int, typer.Option(metavar="N", help="Memories switched off one by one.")] = 128,
-    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    top: arg.Listed = 128,
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of this model: labels, promoted tokens, triggers.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,
@@ -61,21 +59,18 @@ def attribute(
     arg.one_of(_ORDERS, by=by)
     arg.at_least(0, singles=singles, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"for": target, "against": against, "position": position})
-    from mnemoscope.corpus.sources.prompts import read_prompts
-
     check_names(model, opening)
     rows = None if prompts is None else read_prompts(prompts)
     arg.check_atlases(atlas)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
-    from mnemoscope.attribution import attribute_prompts
     from mnemoscope.models import load_model
 
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
         if rows is not None:
-            found: attribution.Attribution | attribution.PromptsAttribution = attribute_prompts(
+            found: attribution.Attribution | attribution.PromptsAttribution = attribution.attribute_prompts(
                 loaded, rows, top=top, atlas=opened, seed=seed, progress=progress
             )
         else:

@@ -11,6 +11,7 @@ from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
+from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
 
 _PATCHES = ("contribution", "coefficient")
 
@@ -18,10 +19,7 @@ _PATCHES = ("contribution", "coefficient")
 @arg.with_model_options
 def diff(
     model: arg.Model,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="Plain text; after -- if it begins with a dash.", show_default=False),
-    ] = None,
+    prompt: arg.PromptOrFile = None,
     other: Annotated[str | None, typer.Option(metavar="MODEL", help="The second model.")] = None,
     other_adapter: Annotated[
         str | None, typer.Option(metavar="ID|FOLDER", help="The second is MODEL with this PEFT adapter.")
@@ -43,11 +41,11 @@ def diff(
     patch: Annotated[
         str, typer.Option(metavar="|".join(_PATCHES), help="What is set back of a memory.")
     ] = "contribution",
-    top: Annotated[int, typer.Option(metavar="N", help="Memories listed (20 of them without --json).")] = 128,
+    top: arg.Listed = 128,
     atlas: Annotated[
         Path | None, typer.Option(metavar="ATLAS", help="An atlas of one of the models: labels, tokens, triggers.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the controls.")] = 0,
+    seed: arg.ControlSeed = 0,
     dtype: arg.Dtype = "float32",
     device: arg.Device = AUTO,
     *,
@@ -67,13 +65,13 @@ def diff(
     arg.one_of(_PATCHES, patch=patch)
     arg.at_least(0, top=top, seed=seed)
     arg.one_prompt_or_file(prompt, prompts, **{"other_prompt": other_prompt, "for": target, "against": against})
-    if prompts is None and [other, other_adapter, other_prompt].count(None) != 2:
+    rows = None if prompts is None else read_prompts(prompts)
+    if rows is not None:
+        check_second(rows, other, other_adapter)
+    elif [other, other_adapter, other_prompt].count(None) != 2:
         raise OptionError("give one of --other, --other-adapter and --other-prompt")
-    from mnemoscope.corpus.sources.prompts import read_prompts
-
     for name, adapter in ((model, opening.adapter), (other or model, other_adapter)):
         check_names(name, ModelOptions(adapter=adapter, tokenizer=opening.tokenizer))
-    rows = None if prompts is None else read_prompts(prompts)
     arg.check_atlases(atlas)
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas

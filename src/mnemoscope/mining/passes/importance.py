@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import check_head
-from mnemoscope.attribution.gradients import gradient_products
+from mnemoscope.attribution.gradients import coefficient_gradients
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
@@ -100,8 +100,8 @@ class ImportancePass:
             (vectors, bias), (less, its_bias) = self._logits.side(target), self._logits.side(against)
             return self._logits.read(batch.at(final), vectors - less, bias - its_bias)
 
-        products = gradient_products(model, batch.ids, difference, columns=batch.column)
-        return direct, {layer: product for layer, (_, product) in products.items()}
+        found = coefficient_gradients(model, batch.ids, difference, columns=batch.column)
+        return direct, {layer: coefficients * gradient for layer, (coefficients, gradient) in found.items()}
 
     def _runner_up(self, last: Tensor, target: Tensor) -> Tensor:
         """The best token `[row]` that is not the model's top one."""

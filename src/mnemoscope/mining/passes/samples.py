@@ -1,10 +1,12 @@
 """Coefficients of every memory at the first background prefixes. Makes `samples`, which `compare` correlates."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from mnemoscope.errors import NotFinite
@@ -17,28 +19,41 @@ PREFIXES = 2_048
 
 
 class SamplePass:
-    """Reads the coefficients of all mined layers at each prefix; needs `background`."""
+    """Reads the coefficients of all mined layers at each prefix; needs `background`. A sentence is read once, up to the
+    last of its prefixes: they are the first in the text, several of a sentence.
+    """
 
     def __init__(self, run: MiningRun) -> None:
         self._run = run
         background = pl.read_parquet(run.path("background"), columns=["sentence", "position"], glob=False)
         sentence, position = background.head(PREFIXES).cast(pl.Int64).to_numpy().T
+        sentences, self._row = np.unique(sentence, return_inverse=True)
+        last = np.zeros(len(sentences), np.int64)
+        np.maximum.at(last, self._row, position)
+        self._column = torch.from_numpy(run.model.reading.columns(position))
         sizes = {layer: run.model.numbering(layer).count for layer in run.plan.layers}
         self._answers = {str(one): empty_answers((len(sentence), size), np.float32) for one, size in sizes.items()}
-        self.steps = plan_prefixes(
-            run, sentence, position, self._read, self._answers, stage="samples", inputs=("samples",)
-        )
+        self.steps = replace(
+            plan_prefixes(
+                run, sentences, last, self._read, self._answers, stage="samples", inputs=("samples", sentence, position)
+            ),
+            unit="sentences",
+        )  # fmt: skip
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {}
+        """Fills in the answers of the sentences' prefixes itself."""
+        row, prefix = np.nonzero(batch.chosen[:, None] == self._row)
+        column = self._column[prefix]
 
         def keep(layer: int, block: Block) -> None:
-            found[str(layer)] = batch.at(block.coefficients).float().cpu().numpy()
-            if not np.isfinite(found[str(layer)]).all():
+            device = block.coefficients.device
+            found = block.coefficients[torch.from_numpy(row).to(device), column.to(device)].float().cpu().numpy()
+            if not np.isfinite(found).all():
                 raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
+            self._answers[str(layer)][prefix] = found
 
         batch.run(self._run.model, keep, self._run.plan.layers)
-        return found
+        return {}
 
     def write(self) -> Mapping[str, Any]:
         for layer in self._run.plan.layers:

@@ -18,6 +18,7 @@ from mnemoscope.show.pages.triggers import group_triggers, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
+IMPORTANCE = ("prefixes", "direct", "attribution", "direct_among_20", "attribution_among_20")
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
 
 
@@ -66,6 +67,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "follows": _follows(edition, value, triggers),
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(edition.row("activity", wanted)),
+        "importance": _importance(edition, wanted),
         "patterns": patterns and [{name: one[name] for name in PATTERN} for one in patterns],
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
@@ -178,6 +180,14 @@ def _activity(activity: dict[str, Any]) -> dict[str, Any]:
     strong = strongly_active(pl.DataFrame([activity], schema_overrides={"min": pl.Float64, "max": pl.Float64})).row(0)
     own = {name: activity[name] for name in names} | dict(zip(STRONG, strong, strict=True))
     return {**own, "all_prefixes": every, "share": share, "bins": bins}
+
+
+def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
+    """The memory's row of the table; None without the table, or without validation prefixes."""
+    if not edition.atlas.has("importance", layer=wanted.layer) or edition.table("importance", wanted.layer).is_empty():
+        return None
+    row = edition.row("importance", wanted)
+    return {name: row[name] for name in IMPORTANCE}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:

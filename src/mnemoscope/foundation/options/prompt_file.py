@@ -1,14 +1,16 @@
-"""A file of prompts: JSONL with `prompt` and perhaps `for`, `against` and `other_prompt`."""
+"""A file of prompts, in place of one: JSONL with `prompt` and perhaps `for`, `against` and `other_prompt`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from mnemoscope.errors import PromptError
+from mnemoscope.errors import OptionError, PromptError
 
 FIELDS = ("prompt", "for", "against", "other_prompt")
+PromptRow = dict[str, str]
 
 
-def read_prompts(path: Path) -> list[dict[str, str]]:
+def read_prompts(path: Path) -> list[PromptRow]:
     """The rows of a file of prompts. Raises PromptError for a file that cannot be read, and names a wrong line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -29,3 +31,13 @@ def read_prompts(path: Path) -> list[dict[str, str]]:
     if not rows:
         raise PromptError(f"{path} has no prompt; write one JSON object a line")
     return rows
+
+
+def check_second(prompts: Sequence[PromptRow], other: object, other_adapter: object) -> bool:
+    """Whether each prompt has its own second, in place of a second model. Raises OptionError unless all do or none."""
+    if other is not None and other_adapter is not None:
+        raise OptionError("give one of --other and --other-adapter")
+    alone = other is None and other_adapter is None
+    if any(("other_prompt" in row) != alone for row in prompts):
+        raise OptionError("every prompt has an other_prompt, or --other or --other-adapter is given: one of the two")
+    return alone

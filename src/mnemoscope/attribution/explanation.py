@@ -1,0 +1,112 @@
+"""What answers of attribute and diff share: a document to save, one form of text and HTML, prompts asked in turn."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any, TypeVar
+
+import polars as pl
+
+from mnemoscope.errors import PromptError
+from mnemoscope.foundation.formatting import html_row, html_table, show_token
+from mnemoscope.foundation.origin import Result
+from mnemoscope.foundation.progress import Progress
+from mnemoscope.tracing.records import Record, plain
+from mnemoscope.tracing.rendering import Column, table
+
+T = TypeVar("T")
+SHOWN = 20
+"""Memories that text and HTML show."""
+Spread = tuple[float, float, float]
+"""Lowest, median and highest."""
+Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
+"""Columns and rows."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Record):
+    """A prompt of a file that cannot be asked about, and why."""
+
+    prompt: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"  {show_token(self.prompt)}: {self.reason}"
+
+
+def ask_each(
+    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
+) -> tuple[list[T], tuple[Refused, ...]]:
+    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
+    found: list[T] = []
+    refused: list[Refused] = []
+    for number, row in enumerate(prompts, 1):
+        try:
+            found.append(ask(row))
+        except PromptError as error:
+            refused.append(Refused(row["prompt"], str(error)))
+        progress(stage, number, len(prompts), "prompts")
+    if not found:
+        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
+    return found, tuple(refused)
+
+
+class Explanation(Result, ABC):
+    """A dataclass whose fields are the entries of its document, unless it makes others of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of contract.md."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return {
+            name: value.to_dicts() if isinstance(value, pl.DataFrame) else plain(value)
+            for name, value in values.items()
+        }
+
+    @abstractmethod
+    def title(self) -> str:
+        """What was asked, in a few words."""
+
+    @abstractmethod
+    def blocks(self) -> Sequence[str | Table]:
+        """Lines and tables, for a terminal and for HTML; an empty line parts them."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.title()}; print it to read it>"
+
+    def __str__(self) -> str:
+        lines = [[one] if isinstance(one, str) else table(*one) for one in self.blocks()]
+        return "\n".join(line for own in lines for line in own)
+
+    def _repr_html_(self) -> str:
+        shown = [one for one in self.blocks() if one]
+        return "\n".join(f"<p>{escape(one)}</p>" if isinstance(one, str) else _html(*one) for one in shown)
+
+
+def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    first, *others = (name for name, _, _ in columns)
+    return html_table([html_row(first, others, tag="th"), *(html_row(row[0], row[1:]) for row in rows)])
+
+
+def logits(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}"
+
+
+def interval(row: Row) -> str:
+    return f"{logits(row['low'])} to {logits(row['high'])}"
+
+
+def spread_text(spread: Spread) -> str:
+    return "{1:+.2f} ({0:+.2f} to {2:+.2f})".format(*spread)
+
+
+def memory_table(
+    memories: pl.DataFrame, columns: Sequence[Column], cells: Callable[[Row], list[str]], *, about: bool = True
+) -> Table:
+    """The first memories of a list: name, what `cells` says of one, and its label, else the tokens that it promotes."""
+    rows = []
+    for row in memories.head(SHOWN).to_dicts():
+        known = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
+        rows.append([row["memory"], *cells(row), *([known] if about else [])])
+    return [("memory", "left", 16), *columns, *([("about", "left", 60)] if about else [])], rows

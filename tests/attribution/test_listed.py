@@ -1,0 +1,32 @@
+"""What an atlas knows of listed memories, by the sign of their coefficients."""
+
+from pathlib import Path
+
+import polars as pl
+
+from mnemoscope.atlas import open_atlas
+from mnemoscope.attribution.listed import about_memories, with_labels
+from mnemoscope.cli.app import run_verb
+from support.handbuilt_atlas import build_atlas
+
+
+def test_a_memory_is_described_by_the_sign_of_its_coefficient(tmp_path: Path) -> None:
+    folder = build_atlas(tmp_path)
+    listed = pl.DataFrame({
+        "memory": ["L0.M0", "L0.M0", "L7.M0"], "position": [0, 1, 1], "coefficient": [2.0, -1.0, 1.0],
+    })  # fmt: skip
+    bare = about_memories(listed, open_atlas(folder), ["The", " cat"])
+    assert bare["label"].to_list() == [None] * 3
+    assert bare["token"].to_list() == ["The", " cat", " cat"]
+    assert run_verb(["analyze", str(folder), "--patterns"]) == 0
+    atlas = open_atlas(folder)
+    found = about_memories(listed, atlas, ["The", " cat"])
+    assert found.drop("label").equals(bare.drop("label"))
+    labels = dict(atlas["L0.M0"].labels().select("sign", "label").iter_rows())
+    assert found["label"].to_list() == [labels[1], labels.get(-1), None]
+    assert with_labels(listed, atlas)["label"].to_list() == [labels[1], labels[1], None]
+    value = atlas["L0.M0"].value()
+    tops = [value[f"{end}_texts"][0].to_list()[:5] for end in ("top", "bottom")]
+    assert found["promotes"].to_list() == [*tops, []]  # no layer 7
+    best = [atlas["L0.M0"].triggers(sign=sign)["text"][0] for sign in (1, -1)]
+    assert found["trigger"].to_list() == [*best, None]
