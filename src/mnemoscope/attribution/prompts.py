@@ -18,7 +18,7 @@ from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_
 from mnemoscope.attribution.listed import with_labels
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
-from mnemoscope.foundation.origin import Result, made_by
+from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
