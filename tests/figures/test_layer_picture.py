@@ -49,7 +49,8 @@ def memories(rows: list[Row]) -> pl.DataFrame:
 def axes(rate: LogScale, confidence: LogScale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The picture as the library's specification, with these rows (rate, confidence, kind) as its points."""
     kinds = {label: colour for _, label, colour in PATTERN_COLOURS} if patterns else {"memory": BLUE}
-    legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8, columns=2)
+    symbol = {"symbolType": "circle", "symbolOpacity": 1, "symbolSize": 70}
+    legend = alt.Legend(orient="top", title=None, offset=8, columns=2, **symbol)
     values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
     across = alt.Axis(
         values=values,

@@ -45,7 +45,7 @@ class Visit:
         return excess
 
     def barriers(self) -> list[str]:
-        """What axe-core objects to once everything on the page is unfolded: the rule, and the element. Skips without."""
+        """What axe-core objects to with everything unfolded: the rule, and the element. Skips without."""
         self.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         self.page.evaluate(_axe())
         found = self.page.evaluate("axe.run().then(found => found.violations)")

@@ -1,4 +1,4 @@
-"""axe-core has nothing to object to: landmarks, names, headers of tables, contrast; in the light, and on a phone at night."""
+"""axe-core has nothing to object to: landmarks, names, headers, contrast; in the light, and on a phone at night."""
 
 import shutil
 from collections.abc import Iterator

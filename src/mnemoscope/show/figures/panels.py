@@ -252,7 +252,8 @@ def narrow_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     whole = specification(answer, figure, about="")
     for panel in whole["vconcat"]:
         panel |= {"width": NARROW_WIDTH, "height": NARROW_HEIGHT, "title": wrap(panel["title"], NARROW_TITLE)}
-    return whole | {"vconcat": _narrowed(whole["vconcat"], columns=1)}
+    config = whole["config"] | {"legend": whole["config"]["legend"] | {"labelFontSize": 10, "symbolSize": 90}}
+    return whole | {"vconcat": _narrowed(whole["vconcat"], columns=1), "config": config}
 
 
 def _narrowed(part: Any, *, columns: int) -> Any:

@@ -87,13 +87,13 @@ def _table(deciles: list[Row]) -> Table:
 
 
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:
-    title = f"tenth of the memories by {what} (10: most confident)"
     rows = [
         {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}
         for row in deciles
     ]
 
     def draw() -> Drawing:
+        title = "tenth of the memories (10: most confident)"
         place = chart(name).encode(x=alt.X("decile:O", title=title, axis={"labelAngle": 0}))
         bars = place.mark_bar(color=BLUE).encode(
             y=alt.Y("value:Q", title="agreement", axis={"format": PERCENT}),
