@@ -5,7 +5,6 @@ Only numbers of its text are drawn (definitions.md section 5); a height that cou
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
 from typing import Any
 
 import altair as alt
@@ -14,8 +13,7 @@ from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import Drawing, chart, layer_axis
 
 PAPER_LAYERS = 16
-PAPER = "paper"
-"""In the name of the data of what is stated."""
+PAPER = "paper"  # in the name of the data of what is stated
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,11 @@ class Stated:
         """A row per mined layer in which it is drawn. The paper's layer 11 begins where upper layers do."""
         label = f"the paper: {self.says}"
         if not self.heights:
-            layer = min(floor(self.at * answer.depth), answer.depth - 1)
+            layer = int(self.at * answer.depth)
             return [{"layer": layer, "stated": label}] if layer in answer.layers else []
         ends = {"from": min(self.heights), "to": max(self.heights)}
-        theirs = {layer: PAPER_LAYERS * layer // answer.depth + 1 for layer in answer.layers}
-        return [
-            {"layer": layer, "stated": label, **ends}
-            for layer, own in theirs.items()
-            if self.first <= own <= self.last
-        ]
+        own = [one for one in answer.layers if self.first <= PAPER_LAYERS * one // answer.depth + 1 <= self.last]
+        return [{"layer": layer, "stated": label, **ends} for layer in own]
 
 
 def stated_rows(stated: Sequence[Stated], answer: Answer, name: str) -> dict[str, list[dict[str, Any]]]:
@@ -70,17 +64,15 @@ def stated_marks(
     ink = alt.Opacity("stated:N", scale=scale, legend=legend, sort=labels)
     marks = []
     for name, own in rows.items():
-        one = stated[int(name.rpartition("_")[2])]
-        place = chart(name)
+        one, place = stated[int(name.rpartition("_")[2])], chart(name)
         if not one.heights:
-            depth = one.at * answer.depth
-            at = layer_axis(band=depth - own[0]["layer"])
+            at = layer_axis(band=one.at * answer.depth - own[0]["layer"])
             marks.append(place.mark_rule(strokeDash=[2, 2], color="currentColor").encode(x=at, opacity=ink))
             continue
         across = {"x": layer_axis(band=0), "x2": alt.X2("layer", bandPosition=1)}
         if len(one.heights) > 1:
-            area = place.mark_rect(color="currentColor", opacity=0.07)
-            marks.append(area.encode(y=vertical("from"), y2=alt.Y2("to:Q"), **across))
+            area = place.mark_rect(color="currentColor", opacity=0.07).encode(**across)
+            marks.append(area.encode(y=vertical("from"), y2=alt.Y2("to:Q")))
         for end in ("from", "to")[: len(one.heights)]:
             marks.append(place.mark_rule(color="currentColor").encode(y=vertical(end), opacity=ink, **across))
     return marks

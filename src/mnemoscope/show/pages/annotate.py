@@ -150,7 +150,7 @@ def results_view(found: "Results") -> dict[str, Any]:
 
 
 def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
-    """Figure 2 with automatic patterns and people's side by side, as `svg` elements for wide and narrow windows; empty without judgements."""
+    """Figure 2 from rules and people, drawn for wide and for narrow windows; empty without judgements."""
     if all(row["value"] is None for row in figure):
         return ""
     answer = answers_of(edition)["key_patterns"]

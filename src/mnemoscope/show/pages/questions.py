@@ -86,9 +86,7 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
 
-def draw_answer(
-    answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", size: Size = ""
-) -> str:
+def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", size: Size = "") -> str:
     """The figure of an answer as an `svg` element; `label` describes it. A small one is its first panel, silent."""
     from mnemoscope.show.figures.page_svg import page_svg
     from mnemoscope.show.figures.panels import narrow_specification, small_specification, specification
@@ -98,10 +96,8 @@ def draw_answer(
     with _LIBRARY:
         figure = draw_figure(question, answers)
         label = label or f"{answer.question.paper.figure}: {figure.reading}"
-        if size:
-            drawn = (small_specification if size == "small" else narrow_specification)(answer, figure)
-        else:
-            drawn = specification(answer, figure, about="")
+        other = {"small": small_specification, "narrow": narrow_specification}.get(size)
+        drawn = specification(answer, figure, about="") if other is None else other(answer, figure)
         return page_svg(drawn, name=name, label=label, silent=size == "small")
 
 

@@ -22,7 +22,7 @@ SPREAD = (
     Series("effective_share", GREEN),
     Series("dominated", PURPLE, DASHED),
 )
-PATTERN_SERIES = (
+KINDS = (
     Series("shallow", BLUE, DASHED, "triggers under a shallow pattern"),
     Series("semantic", ORANGE, DASHED, "triggers under a semantic pattern"),
 )
@@ -42,10 +42,7 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
         (
             *lines(answer, ACTIVE, name="layer_activity", title=active, y="share (log scale)", log=True, stated=STATED),
             *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
-            *lines(
-                patterns, PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers",
-                stated=OVERTAKEN,
-            ),
+            *lines(patterns, KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers", stated=OVERTAKEN),
         ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. Strongly active: the mean over memories of the share of the mined prefixes at which the"

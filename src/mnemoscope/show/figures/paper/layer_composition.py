@@ -17,7 +17,7 @@ AGREEING = (
     Series("agreeing_short", ORANGE, title="prefix under 5 tokens"),
 )
 STATED = (Stated("at least 68 % in every layer", (0.68, 1.0)),)
-STATED_OF_THOSE = (Stated("60 % stop words", (0.60,)), Stated("43 % under 5 tokens", (0.43,)))
+OF_THOSE = (Stated("60 % stop words", (0.60,)), Stated("43 % under 5 tokens", (0.43,)))
 
 
 def figure(answer: Answer) -> Figure:
@@ -26,10 +26,7 @@ def figure(answer: Answer) -> Figure:
     return Figure(
         (
             *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True, stated=STATED),
-            *lines(
-                answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share of those", dodge=True,
-                stated=STATED_OF_THOSE,
-            ),
+            *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share", dodge=True, stated=OF_THOSE),
         ),
         "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
         " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"

@@ -5,6 +5,7 @@ from mnemoscope.show.figures.chart import Figure, Series, ends
 from mnemoscope.show.figures.colours import BLUE
 from mnemoscope.show.figures.panels import lines
 from mnemoscope.show.figures.stated import Stated
+
 STATED = (
     Stated("a third in the bottom few layers", (1 / 3,), last=5),
     Stated("dotted line: it grows fast from here", at=9 / 16),

@@ -33,13 +33,11 @@ def figure(answer: Answer) -> Figure:
         [row for decile in tenths if (row := answer.total(decile.name)) is not None]
         for tenths in (DECILES, WORKING_DECILES)
     )
+    name = "value_confidence"
     title, y = "largest probability of a layer's values, at work and bare (the paper's)", "probability (log scale)"
     layers = (
-        *lines(
-            answer, AT_WORK + LARGEST, name="value_confidence_layers", title=title, y=y, format="~g", log=True,
-            stated=STATED,
-        ),
-        *lines(answer, CONFIDENT, name="value_confidence_share", title="confident values at work", y="of all values"),
+        *lines(answer, AT_WORK + LARGEST, name=f"{name}_most", title=title, y=y, format="~g", log=True, stated=STATED),
+        *lines(answer, CONFIDENT, name=f"{name}_share", title="confident values at work", y="of all values"),
     )
     reading = "There are no deciles: too few memories have a target."
     first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
