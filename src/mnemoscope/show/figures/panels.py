@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -26,6 +26,7 @@ from mnemoscope.show.figures.chart import (
 )
 from mnemoscope.show.figures.stated import Stated, is_stated, stated_marks, stated_rows
 
+APART: Literal["independent"] = "independent"
 TITLE = 72
 """Characters per line of a figure's title, as wide as its panels."""
 SMALL_WIDTH, SMALL_HEIGHT = 280, 120
@@ -61,7 +62,8 @@ def lines(
     behind = stated_rows(stated, answer, name)
 
     def vertical(field: str) -> alt.Y:
-        scaled, ticks = ({"type": "log"}, {"tickCount": 3}) if log else ({"zero": True}, {})
+        scaled: dict[str, Any] = {"type": "log"} if log else {"zero": True}
+        ticks: dict[str, Any] = {"tickCount": 3} if log else {}
         return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format, **ticks})
 
     def draw() -> Drawing:
@@ -274,7 +276,7 @@ def _narrowed(part: Any, *, columns: int) -> Any:
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
-    apart = whole.resolve_scale(**dict.fromkeys(("color", "opacity", "strokeDash", "xOffset"), "independent"))
+    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, xOffset=APART)
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),
