@@ -245,7 +245,7 @@ def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
     legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
     config = whole["config"] | {"axis": axis, "axisY": {"minExtent": 30}, "legend": legend}
-    narrow: dict[str, Any] = _narrowed({name: whole[name] for name in whole if name != "datasets"}, columns=2)
+    narrow: dict[str, Any] = _narrow_part({name: whole[name] for name in whole if name != "datasets"}, columns=2)
     return narrow | {"config": config, "datasets": whole["datasets"]}
 
 
@@ -255,16 +255,16 @@ def narrow_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     for panel in whole["vconcat"]:
         panel |= {"width": NARROW_WIDTH, "height": NARROW_HEIGHT, "title": wrap(panel["title"], NARROW_TITLE)}
     config = whole["config"] | {"legend": whole["config"]["legend"] | {"labelFontSize": 10, "symbolSize": 90}}
-    return whole | {"vconcat": _narrowed(whole["vconcat"], columns=1), "config": config}
+    return whole | {"vconcat": _narrow_part(whole["vconcat"], columns=1), "config": config}
 
 
-def _narrowed(part: Any, *, columns: int) -> Any:
+def _narrow_part(part: Any, *, columns: int) -> Any:
     """A (part of a) specification with legends of so many columns; of two: with untitled axes, without the paper's."""
     if isinstance(part, list):
-        return [_narrowed(one, columns=columns) for one in part if columns < 2 or not is_stated(one)]
+        return [_narrow_part(one, columns=columns) for one in part if columns < 2 or not is_stated(one)]
     if not isinstance(part, dict):
         return part
-    narrow = {name: _narrowed(one, columns=columns) for name, one in part.items()}
+    narrow = {name: _narrow_part(one, columns=columns) for name, one in part.items()}
     for name, one in narrow.get("encoding", {}).items():
         if name in ("x", "y") and columns == 2:
             narrow["encoding"][name] = one | {"title": None}
