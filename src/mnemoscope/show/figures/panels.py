@@ -216,7 +216,7 @@ def stack_shares(
         # Side by side, since borders may be close together.
         places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
         marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
-        return alt.layer(bars, *stated_marks(over, answer, stated, vertical), *marks)
+        return alt.layer(bars, *stated_marks(over, answer, stated, vertical, 0.1), *marks)
 
     return panel(draw, {name: rows, **borders, **over}, title=title)
 

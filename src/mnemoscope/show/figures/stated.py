@@ -55,6 +55,7 @@ def stated_marks(
     answer: Answer,
     stated: Sequence[Stated],
     vertical: Callable[[str], alt.Y],
+    padding: float = 0.0,
 ) -> list[Drawing]:
     """The marks of `stated_rows`, with a legend of their own below the panel."""
     labels = [own[0]["stated"] for own in rows.values()]
@@ -66,10 +67,10 @@ def stated_marks(
     for name, own in rows.items():
         one, place = stated[int(name.rpartition("_")[2])], chart(name)
         if not one.heights:
-            at = layer_axis(band=one.at * answer.depth - own[0]["layer"])
+            at = layer_axis(padding=padding, band=one.at * answer.depth - own[0]["layer"])
             marks.append(place.mark_rule(strokeDash=[2, 2], color="currentColor").encode(x=at, opacity=ink))
             continue
-        across = {"x": layer_axis(band=0), "x2": alt.X2("layer", bandPosition=1)}
+        across = {"x": layer_axis(padding=padding, band=0), "x2": alt.X2("layer", bandPosition=1)}
         if len(one.heights) > 1:
             area = place.mark_rect(color="currentColor", opacity=0.07).encode(**across)
             marks.append(area.encode(y=vertical("from"), y2=alt.Y2("to:Q")))
