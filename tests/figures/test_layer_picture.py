@@ -13,9 +13,9 @@ import pytest
 import vl_convert
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.show.figures.chart import STYLE, WIDTH
+from mnemoscope.show.figures.chart import STYLE
 from mnemoscope.show.figures.colours import BLUE, PATTERN_COLOURS
-from mnemoscope.show.figures.layer_picture import HEIGHT, LogScale, PictureFrame, draw_axes, frame, picture
+from mnemoscope.show.figures.layer_picture import HEIGHT, WIDTH, LogScale, PictureFrame, draw_axes, frame, picture
 from mnemoscope.show.figures.layer_picture import TITLES as AXES
 from mnemoscope.show.figures.page_svg import grammar
 from web.layer_atlas import Row, layered
@@ -49,7 +49,8 @@ def memories(rows: list[Row]) -> pl.DataFrame:
 def axes(rate: LogScale, confidence: LogScale, *, patterns: bool, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The picture as the library's specification, with these rows (rate, confidence, kind) as its points."""
     kinds = {label: colour for _, label, colour in PATTERN_COLOURS} if patterns else {"memory": BLUE}
-    legend = alt.Legend(orient="top", title=None, symbolType="circle", symbolOpacity=1, symbolSize=70, offset=8)
+    symbol = {"symbolType": "circle", "symbolOpacity": 1, "symbolSize": 70}
+    legend = alt.Legend(orient="top", title=None, offset=8, columns=2, **symbol)
     values = rate.ticks() + ([rate.never] if rate.low < rate.least else [])
     across = alt.Axis(
         values=values,
@@ -164,7 +165,7 @@ def test_without_patterns_and_with_one_value_there_is_a_picture(tmp_path: Path) 
     places = {(float(x), float(y)) for x, y in re.findall(r'cx="([^"]*)" cy="([^"]*)"', svg)}
     assert len(places) == 1
     ((x, y),) = places
-    assert 0 <= x <= 600
+    assert 0 <= x <= WIDTH
     assert 0 <= y <= HEIGHT
     assert ">never<" in svg
     assert "semantic" not in svg

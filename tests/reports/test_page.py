@@ -81,6 +81,11 @@ def test_the_first_screen_tells_what_was_found(visit: Visits, address: str) -> N
         assert box["y"] + box["height"] < 900
 
 
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (PHONE, True)])
+def test_axe_has_nothing_to_object_to(visit: Visits, address: str, width: int, dark: bool) -> None:
+    assert opened(visit, address, width=width, dark=dark).barriers() == []
+
+
 def test_a_phone_does_not_scroll_sideways(visit: Visits, address: str) -> None:
     seen = opened(visit, address, width=PHONE)
     assert seen.page.evaluate("innerWidth") == PHONE

@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from support.needed import refuse
@@ -41,6 +44,13 @@ class Visit:
         excess: float = self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
         return excess
 
+    def barriers(self) -> list[str]:
+        """What axe-core objects to with everything unfolded: the rule, and the element. Skips without."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        self.page.evaluate(_axe())
+        found = self.page.evaluate("axe.run().then(found => found.violations)")
+        return [f"{one['help']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
 
 class Visits:
     """Opens pages, each in a window of its own without cookies or cache."""
@@ -70,6 +80,14 @@ class Visits:
         """Closes every window."""
         while self._contexts:
             self._contexts.pop().close()
+
+
+@cache
+def _axe() -> str:
+    """The source of axe-core, which a package for Playwright carries."""
+    if find_spec("axe_playwright_python") is None:
+        refuse("no axe-core in this environment (pip install -e '.[dev]')")
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
 def _failed(visit: Visit, request: "Request") -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import write_all
 from reports.reported_atlas import reported
 from support.browser import PHONE, Visit, Visits
@@ -122,6 +123,44 @@ def test_keys_lead_through_the_memories(visit: Visits, site: str) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.wait_for_url(f"{site}/")
+
+
+def test_keys_can_be_switched_off_and_stay_off(visit: Visits, site: str) -> None:
+    page = opened(visit, site, "/L0.M1").page
+    page.keyboard.press("?")
+    page.get_by_label("use these keys").uncheck()
+    page.get_by_role("button", name="Close").click()
+    for path in ("/L0.M1", "/L0.M0/annotate"):
+        page.goto(site + path)
+        for key in "j?gx1":
+            page.keyboard.press(key)
+        assert page.url == site + path
+        assert not page.locator("dialog#keys").is_visible()
+        assert page.locator("input[name=marks]:checked").count() == 0
+    page.get_by_role("button", name="Keys (?)").click()
+    page.get_by_label("use these keys").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.wait_for_url(f"{site}/")
+
+
+@pytest.mark.parametrize("path", ["/layers/0", *(f"/questions/{question}" for question in QUESTIONS)])
+def test_figures_fit_a_phone_with_letters_of_a_readable_size(visit: Visits, site: str, path: str) -> None:
+    seen = opened(visit, site, path, width=PHONE)
+    drawings = [one for one in seen.page.locator("svg.drawing").all() if one.is_visible()]
+    assert len(drawings) <= 1
+    for drawing in drawings:
+        box = drawing.bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] < box["x"] + box["width"] <= PHONE
+        letters = drawing.evaluate(
+            """one => [...one.querySelectorAll("text")].map((text) => [
+              text.getBoundingClientRect(), parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a,
+            ]).filter(([box]) => box.width).map(([box, size]) => [box.left, box.right, size])"""
+        )
+        assert min(size for *_, size in letters if size) >= 10
+        assert min(left for left, *_ in letters) >= 0
+        assert max(right for _, right, _ in letters) <= PHONE
 
 
 def test_the_first_tab_skips_to_the_text_and_focus_is_seen(visit: Visits, site: str) -> None:

@@ -91,10 +91,10 @@ def test_in_a_browser_points_are_links_and_nothing_complains(
     ink = seen.page.evaluate("getComputedStyle(document.querySelector('svg.drawing text')).fill")
     body = seen.page.evaluate("getComputedStyle(document.body).color")
     assert ink == body
-    seen.page.locator("svg.drawing a").first.click()
+    seen.page.locator("svg.drawing a:visible").first.click()
     seen.page.wait_for_url(re.compile(r"/layers/0$"))
     assert seen.wider_than_the_window() <= 0
-    point = seen.page.locator("svg.drawing a").first
+    point = seen.page.locator("svg.drawing a:visible").first
     name = str(point.get_attribute("href"))
     point.click()
     seen.page.wait_for_url(re.compile(r"/L0\.M\d+$"))

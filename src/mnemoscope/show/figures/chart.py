@@ -82,11 +82,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A question's panels, how to read them, and their results in words; `tables` hold data that the answer lacks."""
+    """A question's panels, how to read them, their results in words, what these mean, and why another model may differ
+    from the paper's. `tables` hold data that the answer lacks.
+    """
 
     panels: tuple[Panel, ...]
     axes: str
     reading: str
+    means: str
+    differs: str
     tables: tuple[Table, ...] = ()
 
     @property
@@ -121,13 +125,14 @@ def chart(name: str) -> "alt.Chart":
     return alt.Chart(alt.NamedData(name))
 
 
-def layer_axis(*, padding: float | None = None) -> "alt.X":
+def layer_axis(*, padding: float = 0.0, band: float = 0.5) -> "alt.X":
+    """A band for each layer; marks stand at the part `band` of it, 0 is its left end."""
     import altair as alt
 
+    scale = {"type": "band", "paddingInner": padding, "paddingOuter": padding / 2}
     # Every other label goes until there is room: many layers stay readable in a small picture, too.
     axis = {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 9}
-    scale = {} if padding is None else {"paddingInner": padding, "paddingOuter": padding / 2}
-    return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale)
+    return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale, bandPosition=band)
 
 
 def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":

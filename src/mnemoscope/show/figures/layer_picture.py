@@ -16,11 +16,11 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.features import AT_WORK, strongly_active
-from mnemoscope.show.figures.chart import WIDTH
 from mnemoscope.show.figures.colours import BLUE, GREY, PATTERN_COLOURS
 
-HEIGHT = 340
-RADIUS = 2.5
+WIDTH, HEIGHT = 300, 170
+"""For a phone; wider windows scale it, with smaller letters (style.css)."""
+RADIUS = 1.5
 SPOKEN = 6_000
 """Largest number of points with titles; with more, the page would grow by megabytes."""
 TITLES = ("prefixes at which it fires", "value's largest probability")
@@ -29,7 +29,7 @@ LABEL = "Memories by how often they are active and how confident their value is;
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""
 _DIGIT, _SIZE = 0.556, 12
-_LEGEND = (0, 91, 190, 355)
+_LEGEND = ((0, 0), (165, 0), (0, 14), (165, 14))
 _LEAST_LABELS = 44
 """Least width of the vertical axis's labels, so that pictures of layers are aligned."""
 _INK = 'stroke="currentColor" stroke-width="1"'
@@ -157,11 +157,11 @@ def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
     across = frame.rate.marks(never=True)
     up = [(HEIGHT - place, text) for place, text in frame.confidence.marks(never=False)]
     labels = max(_LEAST_LABELS, 7 + max((_width(text) for _, text in up), default=0.0))
-    left, top = round(labels + 25), 24 if frame.legend else 9
+    left, top = round(labels + 25), 38 if frame.legend else 9
     size = left + WIDTH + 7, top + HEIGHT + 43
     parts = [
         f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}"'
-        f' class="drawing" role="group" aria-label="{escape(LABEL)}" font-family="inherit">'
+        f' class="drawing points" role="group" aria-label="{escape(LABEL)}" font-family="inherit">'
         f'<g fill="none" stroke-miterlimit="10" transform="translate({left},{top})">',
         '<g transform="translate(0.5,0.5)">',
         *(f'<path d="M0 {_tick(y)}h{WIDTH}" {_INK} stroke-opacity="0.13"/>' for y, _ in up),
@@ -178,7 +178,7 @@ def draw_axes(frame: PictureFrame, content: Iterable[str] = ()) -> str:
         *content,
     ]
     if frame.legend:
-        parts.append(f'<g transform="translate(0,-20)">{"".join(map(_entry, _LEGEND, PATTERN_COLOURS))}</g>')
+        parts.append(f'<g transform="translate(0,-34)">{"".join(map(_entry, _LEGEND, PATTERN_COLOURS))}</g>')
     return "".join([*parts, "</g></svg>"])
 
 
@@ -203,10 +203,11 @@ def _labels_up(marks: Sequence[tuple[float, str]]) -> list[str]:
     return labels
 
 
-def _entry(x: int, kind: tuple[str, str, str]) -> str:
+def _entry(place: tuple[int, int], kind: tuple[str, str, str]) -> str:
     _, name, colour = kind
-    point = f'<path transform="translate({x + 6},6)" d="{_CIRCLE}" fill="{colour}"/>'
-    return point + _text(x + 16, 10, name, anchor="start")
+    x, y = place
+    point = f'<path transform="translate({x + 6},{y + 6})" d="{_CIRCLE}" fill="{colour}"/>'
+    return point + _text(x + 16, y + 10, name, anchor="start")
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "middle", size: int = _SIZE) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -24,11 +24,15 @@ from mnemoscope.show.figures.chart import (
     round_significant,
     tooltip,
 )
+from mnemoscope.show.figures.stated import Stated, is_stated, stated_marks, stated_rows
 
+APART: Literal["independent"] = "independent"
 TITLE = 72
 """Characters per line of a figure's title, as wide as its panels."""
 SMALL_WIDTH, SMALL_HEIGHT = 280, 120
 """The size of a panel on a card."""
+NARROW_WIDTH, NARROW_HEIGHT, NARROW_TITLE = 270, 190, 46
+"""Of a panel on a phone; the title in characters per line."""
 
 
 def lines(
@@ -43,9 +47,11 @@ def lines(
     bands: Mapping[str, tuple[str, str]] | None = None,
     zero: bool = False,
     dodge: bool = False,
+    stated: Sequence[Stated] = (),
 ) -> tuple[Panel, ...]:
     """One line per series over the layers, with 95 % intervals as bars; none without numbers. The band is the interval,
-    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands.
+    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands. Behind them, what the
+    paper has `stated`.
     """
     if not (shown := _available(answer, series)):
         return ()
@@ -53,10 +59,12 @@ def lines(
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
+    behind = stated_rows(stated, answer, name)
 
     def vertical(field: str) -> alt.Y:
-        scaled = {"type": "log"} if log else {"zero": True}
-        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format})
+        scaled: dict[str, Any] = {"type": "log"} if log else {"zero": True}
+        ticks: dict[str, Any] = {"tickCount": 3} if log else {}
+        return alt.Y(f"{field}:Q", title=y, scale=scaled, axis={"format": format, **ticks})
 
     def draw() -> Drawing:
         picked = _selection(name)
@@ -82,9 +90,9 @@ def lines(
         if zero:
             level = chart("zero").mark_rule(color="currentColor", opacity=0.5)
             layers.insert(0, level.encode(y=vertical("zero")))
-        return alt.layer(*layers)
+        return alt.layer(*stated_marks(behind, answer, stated, vertical), *layers)
 
-    return (panel(draw, {name: rows, "zero": [{"zero": 0}]}, title=title),)
+    return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=title),)
 
 
 def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
@@ -123,10 +131,10 @@ def _highlight(picked: Any, normal: float, dimmed: float) -> alt.OpacityValue:
 def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     """Offsets of the series around the middle of a layer's band, at most 18 units and 40 % of the band in all."""
     reach = min(0.4, 18 * max(1, layers) / WIDTH)
-    # The scale spans the whole band; its padding, in steps between series, keeps the points near the middle.
-    padding = max(1, len(series) - 1) * (1 / reach - 1) / 2
-    scale = {"type": "point", "domain": [one.title for one in series], "padding": padding}
-    return alt.XOffset("series:N", scale=scale)
+    # The scale spans the whole band; places that no series has keep the points near the middle.
+    free = [" " * place for place in range(round(max(1, len(series) - 1) * (1 / reach - 1) / 2))]
+    domain = [*free, *(one.title for one in series), *(f"{one}-" for one in free)]
+    return alt.XOffset("series:N", scale={"type": "point", "domain": domain})
 
 
 def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -161,7 +169,15 @@ def _add_bands(
             row["from"], row["to"] = (None if end is None else round_significant(end.value) for end in numbers)
 
 
-def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row], *, name: str, title: str) -> Panel:
+def stack_shares(
+    answer: Answer,
+    series: Sequence[Series],
+    edges: Sequence[Row],
+    *,
+    name: str,
+    title: str,
+    stated: Sequence[Stated] = (),
+) -> Panel:
     """Shares that sum to one, stacked per layer; `edges` are the 95 % intervals of the borders between them."""
     shown = _available(answer, series)
     rows, height = [], dict.fromkeys(answer.layers, 0.0)
@@ -178,13 +194,18 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
         for border in names
     }
 
+    over = stated_rows(stated, answer, name)
+
+    def vertical(field: str) -> alt.Y:
+        return alt.Y(f"{field}:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]})
+
     def draw() -> Drawing:
         bars = (
             chart(name)
             .mark_bar()
             .encode(
-                x=layer_axis(),
-                y=alt.Y("from:Q", title="share", axis={"format": PERCENT}, scale={"domain": [0, 1]}),
+                x=layer_axis(padding=0.1),
+                y=vertical("from"),
                 y2=alt.Y2("to:Q"),
                 color=_colours(shown),
                 opacity=_highlight(picked := _selection(name), 1.0, 0.15),
@@ -195,9 +216,9 @@ def stack_shares(answer: Answer, series: Sequence[Series], edges: Sequence[Row],
         # Side by side, since borders may be close together.
         places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
         marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
-        return alt.layer(bars, *marks)
+        return alt.layer(bars, *stated_marks(over, answer, stated, vertical, 0.1), *marks)
 
-    return panel(draw, {name: rows, **borders}, title=title)
+    return panel(draw, {name: rows, **borders, **over}, title=title)
 
 
 def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
@@ -224,29 +245,38 @@ def small_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
     axis = whole["config"]["axis"] | {"labelFontSize": 11, "tickCount": 3}
     legend = whole["config"]["legend"] | {"labelFontSize": 11, "symbolSize": 90, "columnPadding": 16}
     config = whole["config"] | {"axis": axis, "axisY": {"minExtent": 30}, "legend": legend}
-    narrow: dict[str, Any] = _with_narrow_axes({name: whole[name] for name in whole if name != "datasets"})
+    narrow: dict[str, Any] = _narrow_part({name: whole[name] for name in whole if name != "datasets"}, columns=2)
     return narrow | {"config": config, "datasets": whole["datasets"]}
 
 
-def _with_narrow_axes(part: Any) -> Any:
-    """A (part of a) specification with untitled axes and legends of at most two columns."""
+def narrow_specification(answer: Answer, figure: Figure) -> dict[str, Any]:
+    """The figure for a window of 390 pixels."""
+    whole = specification(answer, figure, about="")
+    for panel in whole["vconcat"]:
+        panel |= {"width": NARROW_WIDTH, "height": NARROW_HEIGHT, "title": wrap(panel["title"], NARROW_TITLE)}
+    config = whole["config"] | {"legend": whole["config"]["legend"] | {"labelFontSize": 10, "symbolSize": 90}}
+    return whole | {"vconcat": _narrow_part(whole["vconcat"], columns=1), "config": config}
+
+
+def _narrow_part(part: Any, *, columns: int) -> Any:
+    """A (part of a) specification with legends of so many columns; of two: with untitled axes, without the paper's."""
     if isinstance(part, list):
-        return [_with_narrow_axes(one) for one in part]
+        return [_narrow_part(one, columns=columns) for one in part if columns < 2 or not is_stated(one)]
     if not isinstance(part, dict):
         return part
-    narrow = {name: _with_narrow_axes(one) for name, one in part.items()}
+    narrow = {name: _narrow_part(one, columns=columns) for name, one in part.items()}
     for name, one in narrow.get("encoding", {}).items():
-        if name in ("x", "y"):
+        if name in ("x", "y") and columns == 2:
             narrow["encoding"][name] = one | {"title": None}
         elif isinstance(one, dict) and one.get("legend"):
-            narrow["encoding"][name] = one | {"legend": one["legend"] | {"columns": 2}}
+            narrow["encoding"][name] = one | {"legend": one["legend"] | {"columns": columns}}
     return narrow
 
 
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
-    apart = whole.resolve_scale(color="independent", strokeDash="independent", xOffset="independent")
+    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, xOffset=APART)
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),

@@ -70,7 +70,7 @@ def chart(atlas: Atlas | str | Path, question: str) -> alt.VConcatChart:
 def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
     """The texts and tables of one question; `missing` is the reason why there is no figure, else empty."""
     answer = answers[question]
-    figure = Figure((), "", "") if answer.missing else draw_figure(question, answers)
+    figure = Figure((), "", "", "", "") if answer.missing else draw_figure(question, answers)
     return {
         "question": question,
         "figure": answer.question.paper.figure,
@@ -79,6 +79,7 @@ def section(question: str, answers: Mapping[str, Answer]) -> dict[str, Any]:
         "missing": answer.missing,
         "axes": figure.axes,
         "reading": figure.reading,
+        "meaning": f"{figure.means} {figure.differs}",
         "interval": answer.interval if figure.intervals else "",
         "comparison": tuple(map(asdict, _compare_answer(answer, answers))),
         "tables": () if answer.missing else tuple(map(asdict, _tables(answer, figure))),

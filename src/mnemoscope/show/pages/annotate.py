@@ -13,7 +13,7 @@ import polars as pl
 from mnemoscope.questions.question import EMPTY
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind
-from mnemoscope.show.pages.questions import answers_of, draw_answer
+from mnemoscope.show.pages.questions import Size, answers_of, draw_answer
 
 if TYPE_CHECKING:
     from mnemoscope.annotate.campaigns.results import Results
@@ -150,7 +150,7 @@ def results_view(found: "Results") -> dict[str, Any]:
 
 
 def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
-    """Figure 2 with automatic patterns and people's side by side, as an `svg` element; empty without judgements."""
+    """Figure 2 from rules and people, drawn for wide and for narrow windows; empty without judgements."""
     if all(row["value"] is None for row in figure):
         return ""
     answer = answers_of(edition)["key_patterns"]
@@ -160,7 +160,9 @@ def draw_people(edition: Edition, figure: list[dict[str, Any]]) -> str:
     whole = pl.concat([own.select(EMPTY.columns).cast(EMPTY.schema), people])
     label = "Figure 2 from people's judgements beside automatic patterns; the numbers are in the table below"
     answers = {"key_patterns": replace(answer, table=whole, missing="")}
-    return draw_answer(answers, "key_patterns", name="people", label=label)
+    sizes: dict[str, Size] = {"broad": "", "narrow": "narrow"}
+    drawings = {one: draw_answer(answers, "key_patterns", name=one, label=label, size=sizes[one]) for one in sizes}
+    return "".join(f'<div class="{one}">{drawing}</div>' for one, drawing in drawings.items())
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

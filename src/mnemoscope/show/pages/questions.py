@@ -6,7 +6,7 @@ The same sections as in the report. Only stored answers are shown; a page never 
 import threading
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 DRAWINGS = 40
 """Cached drawings of all editions of the same mined tables."""
 QuestionName = Annotated[str, Field(max_length=100, description="A question, such as value_agreement")]
+Size = Literal["", "small", "narrow"]
+"""Of a drawing: for a page, a card, a phone."""
 _LIBRARY = threading.Lock()
 """Guards the drawing library, which is not thread-safe."""
 
@@ -78,35 +80,36 @@ def question_page(edition: Edition, question: QuestionName) -> Page:
 
     def extra() -> dict[str, Any]:
         missing = answers[question].missing
-        return {"drawing": "" if missing else _keep_drawing(edition, question, name=question, small=False)}
+        sizes: tuple[Size, ...] = () if missing else ("", "narrow")
+        return {"drawings": {size: _keep_drawing(edition, question, size=size) for size in sizes}}
 
     return Page("question.html", f"{data['figure']}: {data['about']}", data, extra)
 
 
-def draw_answer(
-    answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", small: bool = False
-) -> str:
-    """The figure of an answer as an `svg` element; `label` describes it. A `small` one is its first panel, silent."""
+def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, label: str = "", size: Size = "") -> str:
+    """The figure of an answer as an `svg` element; `label` describes it. A small one is its first panel, silent."""
     from mnemoscope.show.figures.page_svg import page_svg
-    from mnemoscope.show.figures.panels import small_specification, specification
+    from mnemoscope.show.figures.panels import narrow_specification, small_specification, specification
     from mnemoscope.show.figures.sections import draw_figure
 
     answer = answers[question]
     with _LIBRARY:
         figure = draw_figure(question, answers)
         label = label or f"{answer.question.paper.figure}: {figure.reading}"
-        drawn = small_specification(answer, figure) if small else specification(answer, figure, about="")
-        return page_svg(drawn, name=name, label=label, silent=small)
+        other = {"small": small_specification, "narrow": narrow_specification}.get(size)
+        drawn = specification(answer, figure, about="") if other is None else other(answer, figure)
+        return page_svg(drawn, name=name, label=label, silent=size == "small")
 
 
-def _keep_drawing(edition: Edition, question: str, *, name: str, small: bool) -> str:
+def _keep_drawing(edition: Edition, question: str, *, size: Size) -> str:
     from mnemoscope.show.figures.sections import drawn_questions
 
     answers = answers_of(edition)
     drawn = (answers[one] for one in drawn_questions(question))
+    name = f"{size}-{question}" if size else question
     key = (name, *((one.interval, one.missing, one.table.write_json()) for one in drawn))
     drawings = edition.mined.get("drawings", lambda: Cache(DRAWINGS))
-    return drawings.get(key, partial(draw_answer, answers, question, name=name, small=small))
+    return drawings.get(key, partial(draw_answer, answers, question, name=name, size=size))
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
@@ -115,7 +118,7 @@ def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
             "question": question,
             "figure": answer.question.paper.figure,
             "about": answer.question.title,
-            "drawing": _keep_drawing(edition, question, name=f"small-{question}", small=True),
+            "drawing": _keep_drawing(edition, question, size="small"),
         }
         for question in questions
         if not (answer := answers_of(edition)[question]).missing

@@ -59,7 +59,7 @@
   document.addEventListener(
     "keydown",
     (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || help?.open || document.documentElement.dataset.keys === "off") return;
       if (key(event)) event.preventDefault();
     },
     true,

@@ -4,6 +4,8 @@
 (() => {
   const home = new URL("../../", document.currentScript.src).pathname; // a proxy may put the pages under a path
   const help = document.getElementById("keys");
+  const root = document.documentElement;
+  try { root.dataset.keys = localStorage.getItem("keys") ?? "on"; } catch { /* a browser that stores nothing: on */ }
   const writing = (at) => at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName);
 
   const follow = (key) => {
@@ -22,7 +24,7 @@
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    if (help?.open) return;
+    if (help?.open || root.dataset.keys === "off") return;
     if (event.key === "?" && help) help.showModal();
     else if (event.key === "g") location.assign(home);
     else if (!follow(event.key)) return;
@@ -54,6 +56,12 @@
 
   if (help) {
     for (const one of document.querySelectorAll(".keys")) one.hidden = false;
+    const used = help.querySelector("[data-keys]");
+    used.checked = root.dataset.keys !== "off";
+    used.addEventListener("change", () => {
+      root.dataset.keys = used.checked ? "on" : "off";
+      try { localStorage.setItem("keys", root.dataset.keys); } catch { /* for this page only */ }
+    });
     for (const one of document.querySelectorAll("[data-help]")) one.addEventListener("click", () => help.showModal());
   }
 })();

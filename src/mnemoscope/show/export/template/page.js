@@ -18,7 +18,7 @@
 
   const oneColumn = (part) => {
     if (!part || typeof part !== "object") return;
-    if (part.orient === "top" && part.columns) part.columns = 1;
+    if (part.orient && part.columns) Object.assign(part, { columns: 1, labelFontSize: 10, symbolSize: 90 });
     Object.values(part).forEach(oneColumn);
   };
 

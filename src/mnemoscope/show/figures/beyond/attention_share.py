@@ -71,6 +71,8 @@ def figure(answer: Answer) -> Figure:
         f" {over_all(answer, 'attention_share')} attention's, {over_all(answer, 'ffn_share')} the feed-forward layers'."
         f" Attention changes the prediction in {over_all(answer, 'attention_changed')} of cases, a feed-forward layer"
         f" in {over_all(answer, 'ffn_changed')}.",
+        "The shares say who writes the prediction; what attention carries to later layers is not in them.",
+        "A large embedding, parallel blocks or few heads divide the logit in another way.",
         tables=(_whole(answer),),
     )  # fmt: skip
 

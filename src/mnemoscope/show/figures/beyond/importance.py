@@ -41,4 +41,6 @@ def figure(answer: Answer) -> Figure:
         f" {ends(answer, 'size_top')} of its size; half of all attribution lies in"
         f" {over_all(answer, 'attribution_half')} of the memories. Size agrees with attribution by"
         f" {ends(answer, 'size_attribution')} (rank correlation).",
+        "If few memories hold most of the sum, few decide; size may tell which, or not.",
+        "Attribution is a first-order estimate, worst where single memories are massive, as in large gated models.",
     )  # fmt: skip

@@ -30,4 +30,6 @@ def figure(answer: Answer) -> Figure:
         " another memory's triggers, and 1 over the size of the vocabulary.",
         f"Agreement is {ends(answer, 'agreement')}; over all layers {over_all(answer, 'agreement')}, against"
         f" {over_all(answer, 'control')} with another memory's triggers.",
+        "A key that agrees can be read off the weights: its memory fires at the word that it resembles.",
+        "Only low layers read streams that resemble words; deep models and untied embeddings agree less.",
     )

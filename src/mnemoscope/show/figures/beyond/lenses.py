@@ -45,4 +45,6 @@ def figure(answer: Answer) -> Figure:
         f"Over all layers, values agree with their targets in {agreements}. Of the last words of triggers,"
         f" {over_all(answer, 'key_found_plain')} are among the key's first, and"
         f" {over_all(answer, 'key_found_ridge')} if the words are led to its layer.",
+        "Where a lens raises agreement above its control, the layer spoke and the plain reading missed it.",
+        "The maps are fitted on the mined text: a short one, or a model of one basis throughout, gains little.",
     )  # fmt: skip

@@ -32,4 +32,6 @@ def figure(answer: Answer) -> Figure:
         f" {over_all(answer, 'held_out_extractable')} of the held-out ones. Of the triggers in them"
         f" {ends(answer, 'base_rate')} lie in such text; {over_all(answer, 'memories_above')} of the memories sit on it"
         f" (control {over_all(answer, 'control_above')}).",
+        "Memories with more of it than their layer fire where the model recites.",
+        "How much it recites depends on how often its training text, if this is part of it, repeats a document.",
     )  # fmt: skip

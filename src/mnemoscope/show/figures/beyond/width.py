@@ -52,6 +52,8 @@ def figure(answer: Answer) -> Figure:
         f"Width needed: {ends(answer, 'width_needed')}; with random memories taken out"
         f" {ends(answer, 'width_needed_random')}. {over_all(answer, 'never_fires')} of all memories never fire, and"
         f" {over_all(answer, 'duplicates')} are there twice. Could stop: {ends(answer, 'could_stop')}.",
+        "A low line means a layer that could be narrower; the distance is what choosing the memories is worth.",
+        "The other layers make up for a narrowed one, the more the deeper the model; together they cannot.",
     )
 
 

@@ -27,4 +27,6 @@ def figure(answer: Answer) -> Figure:
         " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where no"
         " trigger in the sample falls under that kind of pattern.",
         f"Median change of the coefficient over all layers: {join_words(changes)}.",
+        "The token whose removal costs most is the one that keys look at.",
+        "Most tokenizers cut words into pieces: here the last token may be half a word, in the paper a whole one.",
     )

@@ -4,6 +4,7 @@ from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
 from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
+from mnemoscope.show.figures.stated import Stated
 
 BESIDES = ("key_patterns",)
 """Other questions whose answers the figure draws."""
@@ -12,11 +13,16 @@ ACTIVE = (
     Series("strong", GREEN, DASHED, "strongly active above zero"),
     Series("strong_negative", PURPLE, DASHED, "strongly active below zero"),
 )
+STATED = (
+    Stated("10-50 % in every layer", (0.1, 0.5)),
+    Stated("dotted line: fewest, in its layer 10", at=9.5 / 16),
+)
+OVERTAKEN = (Stated("dotted line: semantic ones overtake", at=9 / 16),)
 SPREAD = (
     Series("effective_share", GREEN),
     Series("dominated", PURPLE, DASHED),
 )
-PATTERN_SERIES = (
+KINDS = (
     Series("shallow", BLUE, DASHED, "triggers under a shallow pattern"),
     Series("semantic", ORANGE, DASHED, "triggers under a semantic pattern"),
 )
@@ -34,9 +40,9 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
     kinds = "what the keys detect in the same layers (from Figure 2)"
     return Figure(
         (
-            *lines(answer, ACTIVE, name="layer_activity", title=active, y="share"),
+            *lines(answer, ACTIVE, name="layer_activity", title=active, y="share (log scale)", log=True, stated=STATED),
             *lines(answer, SPREAD, name="layer_activity_spread", title=spread, y="share"),
-            *lines(patterns, PATTERN_SERIES, name="layer_activity_kinds", title=kinds, y="share of triggers"),
+            *lines(patterns, KINDS, name="layer_activity_kinds", title=kinds, y="share of triggers", stated=OVERTAKEN),
         ),
         "Share of a layer's memories that fire (coefficient above zero) at a prefix of the validation text, averaged"
         " over prefixes. Strongly active: the mean over memories of the share of the mined prefixes at which the"
@@ -45,4 +51,6 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
         " one memory holds more than half of sum c.",
         f"{over_all(answer, 'active')} of memories fire at a prefix: {ends(answer, 'active')}. The effective number of"
         f" memories behind the layer's output is {ends(answer, 'effective')}.",
+        "The fewer memories make up a layer's output, the better it can be read memory by memory.",
+        "Only ReLU makes coefficients exactly zero; and training can ask for fewer active memories, or for more.",
     )

@@ -4,6 +4,7 @@ from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import Figure, Series, ends, over_all
 from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.panels import lines
+from mnemoscope.show.figures.stated import Stated
 
 ZERO = (
     Series("zero_agreement", BLUE, title="no firing memory says it"),
@@ -15,6 +16,8 @@ AGREEING = (
     Series("agreeing_stop_word_top", PURPLE, DASHED, "layer's top token is a stop word"),
     Series("agreeing_short", ORANGE, title="prefix under 5 tokens"),
 )
+STATED = (Stated("at least 68 % in every layer", (0.68, 1.0)),)
+OF_THOSE = (Stated("60 % stop words", (0.60,)), Stated("43 % under 5 tokens", (0.43,)))
 
 
 def figure(answer: Answer) -> Figure:
@@ -22,8 +25,8 @@ def figure(answer: Answer) -> Figure:
     name = "layer_composition"
     return Figure(
         (
-            *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True),
-            *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share of those", dodge=True),
+            *lines(answer, ZERO, name=name, title=zero, y="share of prefixes", dodge=True, stated=STATED),
+            *lines(answer, AGREEING, name=f"{name}_agreeing", title=agreeing, y="share", dodge=True, stated=OF_THOSE),
         ),
         "Share of prefixes where the feed-forward layer ranks first a token that no memory with a coefficient other"
         " than zero ranks first. Gated and GELU layers leave almost no coefficient at zero, so the major memories (the"
@@ -32,4 +35,6 @@ def figure(answer: Answer) -> Figure:
         f" {ends(answer, 'zero_agreement_major')}. Where some memory does, the next token is a stop word in"
         f" {over_all(answer, 'agreeing_stop_word')} (of all prefixes: {over_all(answer, 'all_stop_word')}), and the"
         f" prefix has under 5 tokens in {over_all(answer, 'agreeing_short')} ({over_all(answer, 'all_short')}).",
+        "Where no memory says what the layer says, the prediction is made by adding values.",
+        "Of a gated layer's thousands of votes one is easily right; in a sparse layer one large memory decides.",
     )

@@ -23,4 +23,6 @@ def figure(answer: Answer) -> Figure:
         panels,
         "Probability that the residual entering the layer gives to the token that the whole model ranks first.",
         f"Mean probability of the final token: {ends(answer, 'probability')}.",
+        "A rise without new matches means that layers make a prediction surer, not that they change it.",
+        "A small model is less sure at the end, too: compare the course of the line with the paper's.",
     )

@@ -27,4 +27,6 @@ def figure(answer: Answer) -> Figure:
         " output (o): residual o = r, not u; agreement o = r = u; feed-forward o = u, not r; composition: neither.",
         f"A layer leaves the residual's prediction as it is in all but {over_all(answer, 'changed')} of cases; of"
         f" those that change {over_all(answer, 'composition_of_changed')} are compositions.",
+        "A composition is a compromise: a token that neither stream nor layer had first.",
+        "A deep model spreads one change over many layers, each of which changes less; a shallow one over few.",
     )

@@ -20,10 +20,12 @@ from mnemoscope.show.figures.chart import (
 )
 from mnemoscope.show.figures.colours import BLUE, DASHED, GREEN, ORANGE
 from mnemoscope.show.figures.panels import error_bars, lines, panel
+from mnemoscope.show.figures.stated import Stated
 
 LARGEST = (Series("max_probability", BLUE), Series("max_probability_best", BLUE, DASHED))
 AT_WORK = (Series("working_probability", ORANGE), Series("working_probability_best", ORANGE, DASHED))
 CONFIDENT = (Series("working_confident", GREEN),)
+STATED = (Stated("right of dotted line: 97 of its top 100", at=10 / 16),)
 
 
 def figure(answer: Answer) -> Figure:
@@ -31,10 +33,11 @@ def figure(answer: Answer) -> Figure:
         [row for decile in tenths if (row := answer.total(decile.name)) is not None]
         for tenths in (DECILES, WORKING_DECILES)
     )
+    name = "value_confidence"
     title, y = "largest probability of a layer's values, at work and bare (the paper's)", "probability (log scale)"
     layers = (
-        *lines(answer, AT_WORK + LARGEST, name="value_confidence_layers", title=title, y=y, format="~g", log=True),
-        *lines(answer, CONFIDENT, name="value_confidence_share", title="confident values at work", y="of all values"),
+        *lines(answer, AT_WORK + LARGEST, name=f"{name}_most", title=title, y=y, format="~g", log=True, stated=STATED),
+        *lines(answer, CONFIDENT, name=f"{name}_share", title="confident values at work", y="of all values"),
     )
     reading = "There are no deciles: too few memories have a target."
     first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
@@ -61,6 +64,8 @@ def figure(answer: Answer) -> Figure:
         " the table below has the norm beside it. At work a value is multiplied by the median coefficient of its"
         " memory's triggers and divided by what the norms before the head divide by.",
         reading,
+        "If agreement rises to the right, the probability that a value gives says how far to trust it.",
+        "Bare probabilities grow with the values' norms, which differ by model; compare models by values at work.",
         tuple(_table(rows) for rows in (deciles, at_work) if rows),
     )
 
@@ -80,13 +85,13 @@ def _table(deciles: list[Row]) -> Table:
 
 
 def _bars(deciles: list[Row], name: str, what: str) -> Panel:
-    title = f"tenth of the memories by {what} (10: most confident)"
     rows = [
         {**record(row, "agreement"), "decile": row.own["decile"] + 1, "bounds": _probabilities(row) or DASH}
         for row in deciles
     ]
 
     def draw() -> Drawing:
+        title = "tenth of the memories (10: most confident)"
         place = chart(name).encode(x=alt.X("decile:O", title=title, axis={"labelAngle": 0}))
         bars = place.mark_bar(color=BLUE).encode(
             y=alt.Y("value:Q", title="agreement", axis={"format": PERCENT}),

@@ -1,0 +1,79 @@
+"""What the paper states in words about the numbers of a figure: thin grey lines and bands, at the same relative depth.
+
+Only numbers of its text are drawn (definitions.md section 5); a height that could only be read off its figures is not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from mnemoscope.questions.question import Answer
+from mnemoscope.show.figures.chart import Drawing, chart, layer_axis
+
+PAPER_LAYERS = 16
+PAPER = "paper"  # in the name of the data of what is stated
+
+
+@dataclass(frozen=True)
+class Stated:
+    """`heights` are a line or the ends of a band in the paper's layers `first` to `last`, counted from 1. Without
+    heights, an upright line at that part of the paper's depth, `at`. `says` stands in the legend.
+    """
+
+    says: str
+    heights: tuple[float, ...] = ()
+    first: int = 1
+    last: int = PAPER_LAYERS
+    at: float = 0.0
+
+    def rows(self, answer: Answer) -> list[dict[str, Any]]:
+        """A row per mined layer in which it is drawn. The paper's layer 11 begins where upper layers do."""
+        label = f"the paper: {self.says}"
+        if not self.heights:
+            layer = int(self.at * answer.depth)
+            return [{"layer": layer, "stated": label}] if layer in answer.layers else []
+        ends = {"from": min(self.heights), "to": max(self.heights)}
+        own = [one for one in answer.layers if self.first <= PAPER_LAYERS * one // answer.depth + 1 <= self.last]
+        return [{"layer": layer, "stated": label, **ends} for layer in own]
+
+
+def stated_rows(stated: Sequence[Stated], answer: Answer, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The data of what can be drawn, by name."""
+    found = {f"{name}_{PAPER}_{place}": one.rows(answer) for place, one in enumerate(stated)}
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def is_stated(part: Any) -> bool:
+    """Whether a part of a specification is one of the marks."""
+    return isinstance(part, dict) and f"_{PAPER}_" in str(part.get("data", ""))
+
+
+def stated_marks(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    answer: Answer,
+    stated: Sequence[Stated],
+    vertical: Callable[[str], alt.Y],
+    padding: float = 0.0,
+) -> list[Drawing]:
+    """The marks of `stated_rows`, with a legend of their own below the panel."""
+    labels = [own[0]["stated"] for own in rows.values()]
+    legend = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "symbolType": "stroke", "offset": 4}
+    legend |= {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1}
+    scale = {"type": "ordinal", "domain": labels, "range": [0.6] * len(labels)}
+    ink = alt.Opacity("stated:N", scale=scale, legend=legend, sort=labels)
+    marks = []
+    for name, own in rows.items():
+        one, place = stated[int(name.rpartition("_")[2])], chart(name)
+        if not one.heights:
+            at = layer_axis(padding=padding, band=one.at * answer.depth - own[0]["layer"])
+            marks.append(place.mark_rule(strokeDash=[2, 2], color="currentColor").encode(x=at, opacity=ink))
+            continue
+        across = {"x": layer_axis(padding=padding, band=0), "x2": alt.X2("layer", bandPosition=1)}
+        if len(one.heights) > 1:
+            area = place.mark_rect(color="currentColor", opacity=0.07).encode(**across)
+            marks.append(area.encode(y=vertical("from"), y2=alt.Y2("to:Q")))
+        for end in ("from", "to")[: len(one.heights)]:
+            marks.append(place.mark_rule(color="currentColor").encode(y=vertical(end), opacity=ink, **across))
+    return marks
