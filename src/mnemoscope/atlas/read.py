@@ -24,6 +24,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.foundation.reading import Reading
 
 T = TypeVar("T")
@@ -192,8 +193,9 @@ class Memory:
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
 
-        Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `prefix` (the
-        prefix's tokens as text) and `text` (the whole sentence as stored).
+        Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `fold` (the rank of
+        the first of its near-duplicates), `prefix` (the prefix's tokens as text) and `text` (the whole sentence as
+        stored).
         """
         if sign not in (1, -1, None):
             raise OptionError(f"sign {sign!r} is not 1, -1 or None (both)")
@@ -207,6 +209,7 @@ class Memory:
         return rows.with_columns(
             self._texts("trigger_text", rows["token"]),
             self._texts("next_text", rows["next_token"]),
+            pl.Series("fold", fold_triggers(rows["sign"].to_list(), rows["rank"].to_list(), prefixes), dtype=pl.Int16),
             _strings("prefix", [self._atlas.vocabulary.text(tokens) for tokens in prefixes]),
             _strings("text", [texts[id] for id in ids]),
         )
@@ -244,6 +247,19 @@ class Memory:
         table = self._atlas.table("patterns")
         rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
         return as_stored(rows, self._atlas.numberings, None)
+
+    def token_activations(self) -> pl.DataFrame:
+        """The coefficient at every token of the best triggers' sentences, of both signs: `sign`, `rank` (the trigger's),
+        `texts` (of the tokens) and `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope
+        extend`).
+        """
+        places = self._rows("triggers", columns=["memory", "sign", "rank", "sentence"])
+        rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
+        stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
+        tokens = {sentence: self._atlas.vocabulary.split_text(own) for sentence, own in stored.iter_rows()}
+        texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
+        products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
+        return rows.select("sign", "rank", texts, products.alias("coefficients"))
 
     def labels(self) -> pl.DataFrame:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
