@@ -86,7 +86,7 @@ class TokenActivationPass:
             first += len(rows)
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
             self._run.write(
-                "token_activations", columns | _halved(self._answers["coefficients"], own), layer
+                "token_activations", columns | _as_halves(self._answers["coefficients"], own), layer
             )
         return {}
 
@@ -100,7 +100,7 @@ def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:
     return best.select(pl.lit(layer).alias("layer"), *(pl.col(name).cast(kind) for name, kind in columns.items()))
 
 
-def _halved(coefficients: NDArray[np.float32], ends: NDArray[np.int64]) -> dict[str, Any]:
+def _as_halves(coefficients: NDArray[np.float32], ends: NDArray[np.int64]) -> dict[str, Any]:
     """Lists of float16 between these ends, each divided by its largest magnitude, which is its `scale`."""
     own = coefficients[ends[0] : ends[-1]]
     scale = np.maximum.reduceat(np.abs(own), ends[:-1] - ends[0]) if len(own) else np.empty(0, np.float32)

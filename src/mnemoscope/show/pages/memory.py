@@ -38,6 +38,10 @@ class MemoryAddress(Address, frozen=True):
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
 
 
+class TrialAddress(Address, frozen=True):
+    text: Annotated[str | None, Field(max_length=PROMPT, description="The text to try the memory on")] = None
+
+
 PLAIN = MemoryAddress()
 
 
@@ -175,6 +179,12 @@ def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dic
 
 def _best(triggers: list[dict[str, Any]], sign: int = 1) -> list[dict[str, Any]]:
     return [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
+
+
+def extreme(edition: Edition, memory: MemoryId) -> float:
+    """The size of the memory's largest coefficient in the mined text, of either sign."""
+    activity = edition.row("activity", memory)
+    return max(abs(float(activity["max"])), abs(float(activity["min"])))
 
 
 def _activity(activity: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest."""
+"""A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest; and tokens
+coloured by the coefficient at each.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,15 +10,16 @@ import polars as pl
 
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.token_colours import colour_tokens, token_coefficients
 
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
+SHADES = 9
+"""The deepest shade of a token, for a coefficient as large as the memory's strongest."""
 
 
 def triggers_view(
@@ -120,11 +123,11 @@ def _group(members: list[dict[str, Any]], says: int | None, peak: float) -> dict
         "short_before": short,
         "short_after": rest,
         "cut": (short, rest) != (before, after),
-        "coloured": None if first["tokens"] is None else _coloured(first, chosen, peak),
+        "coloured": None if first["tokens"] is None else _colour_trigger(first, chosen, peak),
     }
 
 
-def _coloured(first: dict[str, Any], chosen: dict[str, Any], peak: float) -> dict[str, Any]:
+def _colour_trigger(first: dict[str, Any], chosen: dict[str, Any], peak: float) -> dict[str, Any]:
     """The coloured tokens of a trigger; what follows another one with the same prefix stays without colours."""
     tokens, at = first["tokens"], first["position"]
     if chosen is not first:
@@ -160,3 +163,38 @@ def _shorten_end(text: str) -> str:
         return text
     rest, space, last = text[:AFTER].rpartition(" ")
     return (rest if space and len(last) < 20 else text[:AFTER]) + CUT
+
+
+def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, int], list[float]] | None:
+    """The coefficients at every token of the best triggers' sentences by sign and rank; None without the table."""
+    if not edition.atlas.has("token_activations", layer=memory.layer):
+        return None
+    own = [edition.atlas.number(memory)]
+    table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=own)
+    names = ("sign", "rank", "scale", "coefficients")
+    return {
+        (sign, rank): [float(f"{scale * share:.4g}") for share in shares]
+        for sign, rank, scale, shares in table.select(names).iter_rows()
+    }
+
+
+def colour_tokens(tokens: Sequence[dict[str, Any]], peak: float) -> list[dict[str, Any]]:
+    """The tokens (`text`, `coefficient` or None) with `shown` and the class of their `shade`; `peak` is the size of the
+    coefficient that has the deepest one.
+    """
+    shown = show_texts([one["text"] for one in tokens])
+    return [
+        one | {"shown": text, "shade": shade_class(one["coefficient"], peak)}
+        for one, text in zip(tokens, shown, strict=True)
+    ]
+
+
+def shade_of(coefficient: float | None, peak: float) -> int:
+    """From -SHADES to SHADES."""
+    share = coefficient / peak if coefficient and peak else 0.0
+    return max(-SHADES, min(SHADES, round(SHADES * share)))
+
+
+def shade_class(coefficient: float | None, peak: float) -> str:
+    shade = shade_of(coefficient, peak)
+    return f"h{shade}" if shade > 0 else f"h{-shade} minus" if shade < 0 else ""

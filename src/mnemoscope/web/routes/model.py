@@ -14,8 +14,8 @@ from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupport
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.memory import TrialAddress, extreme
 from mnemoscope.show.pages.page import Page
-from mnemoscope.show.pages.token_colours import TrialAddress, colour_tokens, extreme
 from mnemoscope.show.pages.trace import (
     CHANGES,
     CauseAddress,
@@ -27,6 +27,7 @@ from mnemoscope.show.pages.trace import (
     limits,
     shade,
 )
+from mnemoscope.show.pages.triggers import colour_tokens
 from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
