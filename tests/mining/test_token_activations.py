@@ -29,10 +29,10 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def mined(hf: Any, folder: Path, *, begins: bool = True, name: str = "atlas", **more: Any) -> tuple[LanguageModel, Path]:
+def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
     (folder / "text.txt").write_text(odd_text(80))
     model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
-    return model, mine(model, folder / "text.txt", out=folder / name, **OPTIONS, **more)
+    return model, mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS, **more)
 
 
 @pytest.fixture(scope="module")

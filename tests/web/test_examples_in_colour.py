@@ -26,7 +26,7 @@ TEXT = "the cat sat on the mat"
 
 
 def coloured_atlas(folder: Path) -> Path:
-    """The hand-built atlas with the coefficients of four of its triggers: those of L0.M0 at ranks 0, 1 and below zero."""
+    """The hand-built atlas with the coefficients of three triggers: those of L0.M0 at ranks 0, 1 and below zero."""
     atlas = build_atlas(folder)
     none = {"memory": [], "sign": [], "rank": [], "coefficients": [], "scale": []}
     rows = {
@@ -105,7 +105,8 @@ def test_near_duplicates_stand_under_the_best(coloured: Path) -> None:
     triggers = [trigger(0, group=0, fold=0), trigger(1, group=1, fold=0), trigger(2, group=2, fold=2),
                 trigger(3, group=1, fold=0), trigger(4, group=4, fold=0)]  # fmt: skip
     folded = fold_groups(group_triggers(triggers, 1, says=None))
-    assert [(one["rank"], [other["ranks"] for other in one["similar"]]) for one in folded] == [(0, [[1, 3], [4]]), (2, [])]
+    found = [(one["rank"], [other["ranks"] for other in one["similar"]]) for one in folded]
+    assert found == [(0, [[1, 3], [4]]), (2, [])]
     assert {one["fold"] for one in client(coloured).get("/L0.M0.json").json()["triggers"]} == {0, 1, 3}
 
 
@@ -122,7 +123,8 @@ def test_long_sentences_are_cut_between_tokens() -> None:
     long = trigger(0, group=0, fold=0) | {"position": 50, "before": "12345" * 50, "after": "12345" * 50}
     long["tokens"] = [{"text": "12345", "coefficient": 1.0}] * 102
     (shown,) = group_triggers([long], 1, says=None)
-    assert [len(shown["coloured"][name]) for name in ("before", "short_before", "after", "short_after")] == [50, 32, 50, 20]
+    names = ("before", "short_before", "after", "short_after")
+    assert [len(shown["coloured"][name]) for name in names] == [50, 32, 50, 20]
     assert shown["cut"]
 
 

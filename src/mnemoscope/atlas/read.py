@@ -209,7 +209,7 @@ class Memory:
         return rows.with_columns(
             self._texts("trigger_text", rows["token"]),
             self._texts("next_text", rows["next_token"]),
-            pl.Series("fold", fold_triggers(rows["sign"].to_list(), rows["rank"].to_list(), prefixes), dtype=pl.Int16),
+            pl.Series("fold", fold_triggers(rows["sign"].to_list(), rows["rank"].to_list(), prefixes), pl.Int16),
             _strings("prefix", [self._atlas.vocabulary.text(tokens) for tokens in prefixes]),
             _strings("text", [texts[id] for id in ids]),
         )
@@ -249,9 +249,8 @@ class Memory:
         return as_stored(rows, self._atlas.numberings, None)
 
     def token_activations(self) -> pl.DataFrame:
-        """The coefficient at every token of the best triggers' sentences, of both signs: `sign`, `rank` (the trigger's),
-        `texts` (of the tokens) and `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope
-        extend`).
+        """The coefficients at the tokens of the best triggers' sentences: `sign`, `rank` (the trigger's), `texts` (of
+        the tokens), `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope extend`).
         """
         places = self._rows("triggers", columns=["memory", "sign", "rank", "sentence"])
         rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")

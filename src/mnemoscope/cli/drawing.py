@@ -160,14 +160,16 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
             console.print(Text(f"  {row['kind']}: {row['description']} ({said})"))
 
 
-def _token_colours(tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]) -> dict[int, list[tuple[str, str]]]:
-    """Text and style of the tokens of the triggers of one sign, by rank; the strongest trigger's has the full colour."""
+def _token_colours(
+    tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]
+) -> dict[int, list[tuple[str, str]]]:
+    """Text and style of the tokens of the triggers of one sign, by rank; the strongest one has the full colour."""
     if "token_activations" not in tables or not rows:
         return {}
     peak, own = max(abs(row["coefficient"]) for row in rows), tables["token_activations"]
     return {
-        rank: [(text, _style(c / peak)) for text, c in zip(show_texts(texts), coefficients, strict=True)]
-        for sign, rank, texts, coefficients in own.select("sign", "rank", "texts", "coefficients").iter_rows()
+        rank: [(text, _style(c / peak)) for text, c in zip(show_texts(texts), numbers, strict=True)]
+        for sign, rank, texts, numbers in own.select("sign", "rank", "texts", "coefficients").iter_rows()
         if sign == rows[0]["sign"]
     }
 

@@ -29,6 +29,8 @@ from mnemoscope.mining.passes.width import WidthPass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.sealing import find_layer_patterns, number_words
 
+WhenMined = Literal["always", "asked", "never"]
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -41,7 +43,7 @@ class Stage:
     """The optional table that it helps to make."""
     needs_all: bool = True
     """Whether it needs the triggers of the whole text, which a part lacks."""
-    mined: Literal["always", "asked", "never"] = "always"
+    mined: WhenMined = "always"
     """Whether mining does it: `asked` where the plan has its table's name as a field, `never` by `extend` only."""
 
     def count(self, layers: int, pieces: int) -> int:
@@ -49,8 +51,7 @@ class Stage:
 
 
 def _pass_stages(
-    name: str, kind: type[PlannedPass], *, table: str | None = None,
-    mined: Literal["always", "asked", "never"] = "always",
+    name: str, kind: type[PlannedPass], *, table: str | None = None, mined: WhenMined = "always"
 ) -> tuple[Stage, Stage]:
     """The two stages of a planned pass: its pieces, and joining them."""
     return (

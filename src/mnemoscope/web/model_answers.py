@@ -133,9 +133,9 @@ def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[st
         def read(_: int, coefficients: torch.Tensor) -> None:
             found.extend(coefficients[0, model.reading.own(len(tokens)), number].tolist())
 
-        with model.in_use(compare=True), model.lock, torch.inference_mode():
-            with read_coefficients(model, read, layers=[memory.layer]):
-                model.backbone(ids_of(model, tokens), stop_after=memory.layer)
+        reading = read_coefficients(model, read, layers=[memory.layer])
+        with model.in_use(compare=True), model.lock, torch.inference_mode(), reading:
+            model.backbone(ids_of(model, tokens), stop_after=memory.layer)
         rows = zip(tokens, worker.words.split_text(tokens), found, strict=True)
         return [{"token": token, "text": own, "coefficient": coefficient} for token, own, coefficient in rows]
 

@@ -85,9 +85,7 @@ class TokenActivationPass:
             own = ends[first : first + len(rows) + 1]
             first += len(rows)
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
-            self._run.write(
-                "token_activations", columns | _as_halves(self._answers["coefficients"], own), layer
-            )
+            self._run.write("token_activations", columns | _as_halves(self._answers["coefficients"], own), layer)
         return {}
 
 

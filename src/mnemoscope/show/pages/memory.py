@@ -72,10 +72,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "follows": _follows(edition, value, triggers),
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(edition.row("activity", wanted)),
-        "patterns": patterns and [
-            {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
-            for one in patterns
-        ],
+        "patterns": patterns and [_pattern(one, best) for one in patterns],
         "best": {"triggers": len(best), "different": len({one["fold"] for one in best})},
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
@@ -175,6 +172,10 @@ def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dic
     best = _best(triggers, sign)
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
     return {"followed": followed, "best": len(best)}
+
+
+def _pattern(one: dict[str, Any], best: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
 
 
 def _best(triggers: list[dict[str, Any]], sign: int = 1) -> list[dict[str, Any]]:

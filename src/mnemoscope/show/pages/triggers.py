@@ -184,17 +184,11 @@ def colour_tokens(tokens: Sequence[dict[str, Any]], peak: float) -> list[dict[st
     """
     shown = show_texts([one["text"] for one in tokens])
     return [
-        one | {"shown": text, "shade": shade_class(one["coefficient"], peak)}
+        one | {"shown": text, "shade": _shade_class(one["coefficient"], peak)}
         for one, text in zip(tokens, shown, strict=True)
     ]
 
 
-def shade_of(coefficient: float | None, peak: float) -> int:
-    """From -SHADES to SHADES."""
-    share = coefficient / peak if coefficient and peak else 0.0
-    return max(-SHADES, min(SHADES, round(SHADES * share)))
-
-
-def shade_class(coefficient: float | None, peak: float) -> str:
-    shade = shade_of(coefficient, peak)
-    return f"h{shade}" if shade > 0 else f"h{-shade} minus" if shade < 0 else ""
+def _shade_class(coefficient: float | None, peak: float) -> str:
+    shade = round(SHADES * min(1.0, abs(coefficient) / peak)) if coefficient and peak else 0
+    return f"h{shade}{' minus' * ((coefficient or 0) < 0)}" if shade else ""

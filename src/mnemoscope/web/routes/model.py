@@ -113,7 +113,8 @@ def causal(
 def try_text(site: OneSite, worker: OneWorker, name: OneMemory, wanted: Annotated[TrialAddress, Query()]) -> Page:
     """A memory's coefficient at every token of a text."""
     memory = site.atlas[MemoryId.parse(name)].id
-    title, data = f"{memory}: try a text", {"memory": str(memory), "limits": limits(worker.model.longest), "tokens": None}
+    title = f"{memory}: try a text"
+    data = {"memory": str(memory), "limits": limits(worker.model.longest), "tokens": None}
     extra = {"asked": wanted, "problem": "", "coloured_tokens": []}
     if wanted.text is None:
         return Page("try.html", title, data, lambda: extra)
