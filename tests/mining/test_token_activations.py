@@ -97,6 +97,7 @@ def test_every_token_of_the_best_ten(gated: tuple[LanguageModel, Path]) -> None:
     check(gated[1], gated[0].anatomy.model, "llama")
     assert verify(gated[1]) == []
     assert open_atlas(gated[1]).manifest["plan"][TABLE] is True
+    assert not (gated[1] / "work").exists()
     assert BEST == 10
 
 
