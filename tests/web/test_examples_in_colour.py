@@ -14,6 +14,7 @@ from mnemoscope.atlas import verify
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
+from mnemoscope.errors import AtlasDamaged
 from mnemoscope.models import LanguageModel
 from mnemoscope.show.pages.triggers import colour_tokens, fold_groups, group_triggers
 from mnemoscope.web.static_export import write_pages
@@ -83,6 +84,17 @@ def test_without_the_table_the_page_says_how_to_make_it(tmp_path: Path) -> None:
     assert f"mnemoscope extend {tmp_path} token_activations" in text
     assert "lit" not in {at.get("class") for _, at in Parts(text).found}
     assert {one["tokens"] for one in reader.get("/L0.M0.json").json()["triggers"]} == {None}
+
+
+def test_lists_that_do_not_fit_the_sentences_are_damage(tmp_path: Path) -> None:
+    atlas = coloured_atlas(tmp_path)
+    rows = {"memory": [0], "sign": [1], "rank": [0], "scale": [3.0], "coefficients": [[0.5, 1]]}
+    path = atlas / TABLES["token_activations"].path(0)
+    write_table(path, rows, name="token_activations", provenance=PROVENANCE)
+    seal(atlas, manifest())
+    assert client(atlas).get("/L0.M0").status_code == 409
+    with pytest.raises(AtlasDamaged, match="do not fit"):
+        ms.open_atlas(atlas)["L0.M0"].token_activations()
 
 
 def test_the_written_pages_are_coloured_too(coloured: Path, tmp_path: Path) -> None:

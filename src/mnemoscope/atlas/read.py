@@ -256,6 +256,8 @@ class Memory:
         rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
         stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
         tokens = {sentence: self._atlas.vocabulary.split_text(own) for sentence, own in stored.iter_rows()}
+        if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
+            raise AtlasDamaged(f"{self._atlas.path}: token_activations of {self.id} do not fit its triggers' sentences")
         texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
         products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
         return rows.select("sign", "rank", texts, products.alias("coefficients"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
@@ -42,12 +41,14 @@ def triggers_view(
     vocabulary = edition.atlas.vocabulary
     prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
     folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
-    coefficients = None if foretold is not None else token_coefficients(edition, wanted)
+    coefficients = token_coefficients(edition, wanted) if foretold is None else {}
     views = []
     for row, fold in zip(rows, folds, strict=True):
         tokens, position = sentences[row["sentence"]], row["position"]
         if position >= len(tokens):
             raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+        if (own := coefficients.get((row["sign"], row["rank"]))) and len(own) != len(tokens):
+            raise AtlasDamaged(f"{atlas.path}: token_activations of {wanted} do not fit sentence {row['sentence']}")
         following = row["next_token"]
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
         views.append(
@@ -59,19 +60,13 @@ def triggers_view(
                 "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
                 "patterns": numbers,
                 "fold": fold,
-                "tokens": _with_coefficients(vocabulary, tokens, (coefficients or {}).get((row["sign"], row["rank"]))),
+                "tokens": own
+                and [
+                    {"text": text, "coefficient": c} for text, c in zip(vocabulary.split_text(tokens), own, strict=True)
+                ],
             }
         )
     return views
-
-
-def _with_coefficients(
-    vocabulary: Vocabulary, tokens: Sequence[int], coefficients: Sequence[float] | None
-) -> list[dict[str, Any]] | None:
-    if coefficients is None:
-        return None
-    pairs = zip(vocabulary.split_text(tokens), coefficients, strict=False)
-    return [{"text": text, "coefficient": coefficient} for text, coefficient in pairs]
 
 
 def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
@@ -165,10 +160,10 @@ def _shorten_end(text: str) -> str:
     return (rest if space and len(last) < 20 else text[:AFTER]) + CUT
 
 
-def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, int], list[float]] | None:
-    """The coefficients at every token of the best triggers' sentences by sign and rank; None without the table."""
+def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, int], list[float]]:
+    """The coefficients at every token of the best triggers' sentences by sign and rank; none without the table."""
     if not edition.atlas.has("token_activations", layer=memory.layer):
-        return None
+        return {}
     own = [edition.atlas.number(memory)]
     table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=own)
     names = ("sign", "rank", "scale", "coefficients")
