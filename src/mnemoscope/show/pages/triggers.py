@@ -60,13 +60,14 @@ def triggers_view(
                 "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
                 "patterns": numbers,
                 "fold": fold,
-                "tokens": own
-                and [
-                    {"text": text, "coefficient": c} for text, c in zip(vocabulary.split_text(tokens), own, strict=True)
-                ],
+                "tokens": own and _join_coefficients(vocabulary.split_text(tokens), own),
             }
         )
     return views
+
+
+def _join_coefficients(texts: Sequence[str], coefficients: Sequence[float]) -> Any:
+    return [{"text": text, "coefficient": own} for text, own in zip(texts, coefficients, strict=True)]
 
 
 def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
