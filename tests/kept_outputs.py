@@ -26,7 +26,7 @@ QUESTIONS = (
 )
 PAGES = (
     *("/", "/layers", "/layers/0", "/layers/1", "/L0.M0", "/L1.M5", "/questions", "/search?q=memory"),
-    *("/tokens", "/tokens?q=the", "/trace?prompt=the+memory+of+a+layer", "/L0.M0/causal"),
+    *("/tokens", "/tokens?q=the", "/trace?prompt=the+memory+of+a+layer", "/L0.M0/causal", "/L1.M5/try?text=the+memory"),
     *(f"/questions/{question}" for question in QUESTIONS),
 )
 
@@ -111,8 +111,9 @@ def main(folder: Path) -> None:
     (folder / "text.txt").write_text(TEXT.read_text())
     for name, model in save_models(folder / "models").items():
         run(folder, f"{name}/inspect", "inspect", model, "--json")
-        run(folder, f"{name}/mine", "mine", model, "text.txt", "--out", name, "--prefixes", "60", "--removals", "5")
-        run(folder, f"{name}/again", "mine", model, "text.txt", "--out", name)
+        run(folder, f"{name}/mine", "mine", model, "text.txt", "--out", name, "--prefixes", "60", "--removals", "5",
+            "--token-activations")  # fmt: skip
+        run(folder, f"{name}/again", "mine", model, "text.txt", "--out", name, "--token-activations")
         run(folder, f"{name}/analyze", "analyze", name)
         run(folder, f"{name}/analyze-json", "analyze", name, "--json")
         run(folder, f"{name}/value_agreement", "analyze", name, "value_agreement")

@@ -41,6 +41,8 @@ def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_mach
         ("per_sentence", "all", "--per-sentence all --device cpu"),
         ("seed", 7, "--device cpu --seed 7"),
         ("dtype", "bfloat16", "--dtype bfloat16 --device cpu"),
+        ("skip_special", True, "--device cpu --skip-special"),
+        ("token_activations", True, "--device cpu --token-activations"),
     ],
 )
 def test_other_options_are(option: str, value: Any, said: str) -> None:
@@ -64,6 +66,7 @@ def test_some_layers_and_a_part() -> None:
 
 LATER = {
     **dict.fromkeys(("roles", "width", "memorised", "attention", "samples", "similar_words", "importance"), "extend"),
+    "token_activations": "extend",
     **dict.fromkeys(("readings", "key_readings", "readouts"), "lens"),
 }
 """The optional tables, and which command makes them."""

@@ -85,3 +85,14 @@ def test_a_vocabulary_of_another_size_than_the_model_s_is_damage(tmp_path: Path)
     seal(tmp_path, manifest())
     with pytest.raises(AtlasDamaged, match=r"vocabulary\.parquet has 2 tokens, and the model 24"):
         open_atlas(tmp_path).token_text([1])
+
+
+def test_the_pieces_of_a_text_are_the_text() -> None:
+    """A character in two tokens is in the piece of the second; one that never ends is a replacement mark."""
+    words = Vocabulary(["a", "?", "?", " b", "?"], [b"a", b"\xc3", b"\xa9", b" b", b"\xe2\x82"])
+    assert words.split_text([0, 1, 2, 3]) == ["a", "", "é", " b"]
+    assert words.split_text([3, 4]) == [" b", "\ufffd"]
+    assert words.split_text([1, 0, 2]) == ["", "\ufffda", "\ufffd"]
+    assert words.split_text([]) == []
+    for tokens in ([0, 1, 2, 3], [3, 4], [1, 0, 2]):
+        assert "".join(words.split_text(tokens)) == words.text(tokens)

@@ -1,12 +1,16 @@
 """`show` and `verify` against the hand-built atlas, read by eye."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from mining.conftest import tiny_model
 from mnemoscope.cli import main
+from mnemoscope.cli.drawing import mark_trigger
 from mnemoscope.foundation.formatting import show_text, show_token
+from mnemoscope.mining import mine
 from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
@@ -135,3 +139,37 @@ def test_text_is_made_fit_for_a_terminal() -> None:
     assert show_text(" a b  c\td") == "·a b ·c⇥d"
     assert show_token("\x1b[31m\u202e\x7f") == "␛[31m\\u202e\\u007f"
     assert show_text("日本 é") == "日本 é"
+
+
+def test_tokens_have_the_colour_of_their_coefficients() -> None:
+    """Also where the beginning is cut away, to the cell."""
+    row = {"position": 2, "prefix": "one two three", "trigger_text": " three"}
+    colours = [("one", ""), (" two", "black on #ff0000"), (" three", "black on #00ff00")]
+    whole = mark_trigger(row, colours, width=40)
+    assert whole.plain == mark_trigger(row, width=40).plain == "one two«·three»"
+    assert [(whole.plain[one.start : one.end], str(one.style)) for one in whole.spans] == [
+        (" two", "black on #ff0000"), ("«·three»", "bold black on #00ff00"),
+    ]  # fmt: skip
+    cut = mark_trigger(row, colours, width=12)
+    assert cut.plain == "…two«·three»"
+    assert [cut.plain[one.start : one.end] for one in cut.spans] == ["two", "«·three»"]
+
+
+def test_near_duplicates_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    """Three sentences that differ in their first word, and one of its own."""
+    (tmp_path / "text.txt").write_text(
+        "".join(f"{name} is a small village in the north of the country\n" for name in ("Radom", "Lipno", "Olsza"))
+        + "the cat sat on the mat\n"
+    )
+    given = {"split": "line", "prefixes": 0, "per_sentence": "all"}
+    atlas = mine(tiny_model("gpt2"), tmp_path / "text.txt", out=tmp_path / "atlas", **given)
+    capsys.readouterr()
+    assert main(["show", str(atlas), "L0.M1", "--json"]) == 0
+    triggers = [row for row in json.loads(capsys.readouterr().out)["triggers"] if row["sign"] == 1]
+    folds = {row["fold"] for row in triggers}
+    assert len(folds) < len({row["prefix_group"] for row in triggers}) > 2
+    assert main(["show", str(atlas), "L0.M1"]) == 0
+    out = capsys.readouterr().out
+    like = sum(int(count) for count in re.findall(r"and (\d+) like it", out.partition("Lowest")[0]))
+    assert like == len({row["prefix_group"] for row in triggers}) - len(folds)
+    assert f"{len(folds)} without near-duplicates" in out

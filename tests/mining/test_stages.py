@@ -23,7 +23,8 @@ from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import RunInputs, settle_text
 from mnemoscope.mining.sealing import model_facts, seal_run
-from mnemoscope.mining.stages import MINED, run_unit
+from mnemoscope.mining.stages import STAGES as EVERY_STAGE
+from mnemoscope.mining.stages import run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text_pass import read_text
@@ -31,10 +32,11 @@ from mnemoscope.models import LanguageModel, load_model
 from models.checkpoints import KINDS, args_of, weights_of, write
 from models.expert_models import build_mixture
 
-STAGES = {stage.name: stage for stage in MINED}
+STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never"}
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
-OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3}
+OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3,
+                           "token_activations": True}  # fmt: skip
 
 
 def mixture() -> LanguageModel:

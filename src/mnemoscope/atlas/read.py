@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import polars as pl
+import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
 from mnemoscope.atlas.form import Manifest
@@ -27,6 +28,7 @@ from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
 from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
 
@@ -349,8 +351,9 @@ class Memory:
     def triggers(self, sign: int | None = 1) -> pl.DataFrame:
         """The triggers of one sign (+1 or -1; None: both), best first, possibly none.
 
-        Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `prefix` (the
-        prefix's tokens as text) and `text` (the whole sentence as stored).
+        Adds `trigger_text` (the last token of the prefix), `next_text` (null at a sentence's end), `fold` (the rank of
+        the first of its near-duplicates), `prefix` (the prefix's tokens as text) and `text` (the whole sentence as
+        stored).
         """
         return _with_texts_of(self._atlas, _of_sign(self._rows("triggers"), sign))
 
@@ -387,6 +390,20 @@ class Memory:
         table = self._atlas.table("patterns")
         rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
         return as_stored(rows, self._atlas.numberings, None)
+
+    def token_activations(self) -> pl.DataFrame:
+        """The coefficients at the tokens of the best triggers' sentences: `sign`, `rank` (the trigger's), `texts` (of
+        the tokens), `coefficients`. Raises AtlasUnfinished where they were not made (`mnemoscope extend`).
+        """
+        places = self._rows("triggers", columns=["memory", "sign", "rank", "sentence"])
+        rows = self._rows("token_activations").join(places, on=["memory", "sign", "rank"], maintain_order="left")
+        stored = self._atlas.sentences(rows["sentence"].to_list(), columns=["sentence", "tokens"])
+        tokens = {sentence: self._atlas.vocabulary.split_text(own) for sentence, own in stored.iter_rows()}
+        if rows["coefficients"].list.len().to_list() != [len(tokens[one]) for one in rows["sentence"]]:
+            raise AtlasDamaged(f"{self._atlas.path}: token_activations of {self.id} do not fit its triggers' sentences")
+        texts = pl.Series("texts", [tokens[one] for one in rows["sentence"]], dtype=pl.List(pl.String))
+        products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
+        return rows.select("sign", "rank", texts, products.alias("coefficients"))
 
     def labels(self) -> pl.DataFrame:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
@@ -459,9 +476,11 @@ def _with_texts_of(atlas: Atlas, rows: pl.DataFrame) -> pl.DataFrame:
     stored = atlas.sentences(ids, columns=["sentence", "text", "tokens"])
     prefixes = atlas.prefixes(rows.select("sentence", "position").rows(), stored=stored)
     texts = dict(stored.select("sentence", "text").iter_rows())
+    features = rows.select(cs.by_name("layer", "expert", "memory", "sign", require_all=False)).rows()
     return rows.with_columns(
         _strings("trigger_text", atlas.token_text(rows["token"].to_list())),
         _strings("next_text", atlas.token_text(rows["next_token"].to_list())),
+        pl.Series("fold", fold_triggers(features, rows["rank"].to_list(), prefixes), pl.Int16),
         _strings("prefix", [atlas.vocabulary.text(tokens) for tokens in prefixes]),
         _strings("text", [texts[id] for id in ids]),
     )

@@ -181,6 +181,9 @@ _KINDS = (
     TableKind("samples", 256, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, coefficients [float16], scale float32"
     )),
+    TableKind("token_activations", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
+        "memory int32, sign int8, rank int8, coefficients [float16], scale float32"
+    )),
     TableKind("importance", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, prefixes int64, direct float32, attribution float32, direct_among_20 float32, "
         "attribution_among_20 float32"

@@ -32,6 +32,7 @@ from mnemoscope.foundation.options.parameters import explain
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
     *("sample", "max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
+    "token_activations",
 )
 
 
@@ -267,7 +268,7 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
         if name == "triggers":
             usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
         if (value := plan.get(name, usual)) != usual:
-            words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
     if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
         words += ["--layers", ",".join(map(str, manifest.layers))]
     if part := manifest.part:

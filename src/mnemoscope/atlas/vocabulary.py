@@ -4,6 +4,7 @@ Tokens are rows of the model's head. A token may be part of a character, so text
 """
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -45,6 +46,11 @@ class Vocabulary:
     def text(self, tokens: Sequence[int]) -> str:
         """The tokens as running text; incomplete characters become replacement marks."""
         return b"".join(self._look_up(self.raw, tokens)).decode("utf-8", "replace")
+
+    def split_text(self, tokens: Sequence[int]) -> list[str]:
+        """`text` in one piece for each token; a character of several tokens is in the piece of the last of them."""
+        decoder, raw = getincrementaldecoder("utf-8")("replace"), self._look_up(self.raw, tokens)
+        return [decoder.decode(own, number == len(raw)) for number, own in enumerate(raw, start=1)]
 
     def each_text(self, tokens: Sequence[int | None]) -> list[str | None]:
         return self._look_up(self.texts, tokens)

@@ -22,10 +22,12 @@ from mnemoscope.foundation.formatting import (
     plain_percent,
     show_controls,
     show_text,
+    show_texts,
     show_token,
     times_chance,
 )
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.near_duplicates import count_different
 
 if TYPE_CHECKING:
     import polars as pl
@@ -120,6 +122,8 @@ def _print_lists(console: Console, columns: Sequence[str], rows: Sequence[Sequen
 
 def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFrame]", *, limit: int) -> None:
     """Prints a memory on stdout, at most `limit` prefixes of each sign."""
+    from mnemoscope.atlas.read import BEST_TRIGGERS
+
     console = stdout_console(piped_width=_PIPED_WIDTH)
     about = f"{memory}  model {atlas.manifest.model.spec}, text {atlas.manifest.corpus.spec}"
     console.print(Text(about, style="bold"))
@@ -129,7 +133,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
     for sign, name in ((1, "Triggers (highest coefficients)"), (-1, "Lowest coefficients")):
         rows = [row for row in triggers if row["sign"] == sign]
         if rows or sign == 1:
-            _draw_triggers(console, name, rows, limit=limit)
+            _draw_triggers(console, name, rows, _token_colours(tables, rows), limit=limit)
     if "value" in tables:
         _draw_value(console, tables["value"].to_dicts()[0], vocabulary=atlas.manifest.model.sizes.vocabulary)
     else:
@@ -148,8 +152,35 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         print_table(console, ("memory", ">cosine", "its top token"), lines)
     if "patterns" in tables and tables["patterns"].height:
         _headline(console, "Patterns")
+        best = [row for row in triggers if row["sign"] == 1 and row["rank"] < BEST_TRIGGERS]
+        folds = len({row["fold"] for row in best})
         for row in tables["patterns"].to_dicts():
-            console.print(Text(f"  {row['kind']}: {row['description']} ({len(row['triggers'])} triggers)"))
+            different = count_different(row["triggers"], best)
+            said = f"{len(row['triggers'])} of {len(best)} triggers, {different} of {folds} different ones"
+            console.print(Text(f"  {row['kind']}: {row['description']} ({said})"))
+
+
+def _token_colours(
+    tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]
+) -> dict[int, list[tuple[str, str]]]:
+    """Text and style of the tokens of the triggers of one sign, by rank; the strongest one has the full colour."""
+    if "token_activations" not in tables or not rows:
+        return {}
+    peak, own = max(abs(row["coefficient"]) for row in rows), tables["token_activations"]
+    return {
+        rank: [(text, _style(c / peak)) for text, c in zip(show_texts(texts), numbers, strict=True)]
+        for sign, rank, texts, numbers in own.select("sign", "rank", "texts", "coefficients").iter_rows()
+        if sign == rows[0]["sign"]
+    }
+
+
+def _style(share: float) -> str:
+    """Black on a shade of blue, of orange below zero; nothing below a twentieth."""
+    strength = min(1.0, abs(share))
+    if strength < 0.05:
+        return ""
+    full = (80, 150, 235) if share > 0 else (230, 145, 60)
+    return "black on #" + "".join(f"{round(255 - strength * (255 - one)):02x}" for one in full)
 
 
 def _draw_readings(console: Console, table: "pl.DataFrame", rank: str, texts: str, *, of: str) -> None:
@@ -165,26 +196,35 @@ def _headline(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def _draw_triggers(console: Console, name: str, rows: list[dict[str, Any]], *, limit: int) -> None:
+def _draw_triggers(
+    console: Console, name: str, rows: list[dict[str, Any]], colours: dict[int, list[tuple[str, str]]], *, limit: int
+) -> None:
     if not rows:
         _headline(console, f"{name}: none, the memory never fired")
         return
     groups: dict[int, list[dict[str, Any]]] = {}
+    folds: dict[int, set[int]] = {}
     for row in rows:
-        groups.setdefault(row["prefix_group"], []).append(row)
-    _headline(console, f"{name}: {len(rows)}, of {len(groups)} different prefixes")
+        folds.setdefault(row["fold"], set()).add(row["prefix_group"])
+        if row["prefix_group"] == row["fold"] or row["prefix_group"] in groups:
+            groups.setdefault(row["prefix_group"], []).append(row)
+    prefixes = sum(map(len, folds.values()))
+    alike = f", {len(groups)} without near-duplicates" if prefixes > len(groups) else ""
+    _headline(console, f"{name}: {len(rows)}, of {prefixes} different prefixes{alike}")
     narrow = console.width < _ROOMY
     lines: list[tuple[str | Text, ...]] = []
     for group in list(groups.values())[:limit]:
         first, count = group[0], f"x{len(group)}" if len(group) > 1 else ""
+        similar = len(folds[first["fold"]]) - 1
+        more = Text(f"\nand {similar} like it" if similar else "", "dim")
         rank, coefficient, following = str(first["rank"]), f"{first['coefficient']:.3f}", _following(group)
         if narrow:
-            marked = mark_trigger(first, width=console.width - _BESIDE_TRIGGERS)
+            marked = mark_trigger(first, colours.get(first["rank"]), width=console.width - _BESIDE_TRIGGERS)
             below = " ".join(filter(None, (count, f"next {following}")))
-            lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), overflow="fold")))
+            lines.append((rank, coefficient, Text.assemble(marked, "\n", (below, "dim"), more, overflow="fold")))
         else:
-            marked = mark_trigger(first, width=max(20, console.width - 60))
-            lines.append((rank, coefficient, count, marked, following))
+            marked = mark_trigger(first, colours.get(first["rank"]), width=max(20, console.width - 60))
+            lines.append((rank, coefficient, count, Text.assemble(marked, more), following))
     columns = ("", "", "prefix") if narrow else (">rank", ">coefficient", ">count", "prefix", "next")
     print_table(console, columns, lines)
     if len(groups) > limit:
@@ -197,17 +237,22 @@ def _following(group: list[dict[str, Any]]) -> str:
     return " ".join(different[:3]) + (" ..." if len(different) > 3 else "")
 
 
-def mark_trigger(row: dict[str, Any], *, width: int) -> Text:
-    """The end of a trigger's prefix, as much as fits, with the trigger token in marks."""
+def mark_trigger(row: dict[str, Any], colours: Sequence[tuple[str, str]] | None = None, *, width: int) -> Text:
+    """The end of a trigger's prefix, as much as fits, with the trigger token in marks; `colours` are text and style of
+    its sentence's tokens.
+    """
     token = row["trigger_text"]
-    shown = show_text(before_token(row["prefix"], token))
+    if colours is None:
+        shown, style = Text(show_text(before_token(row["prefix"], token))), ""
+    else:
+        shown, style = Text.assemble(*colours[: row["position"]]), colours[row["position"]][1]
     marked = f"«{show_token(token)}»"
     room = width - cell_len(marked) - 1
-    if cell_len(shown) > room:
-        while shown and cell_len(shown) > room:
+    if cell_len(shown.plain) > room:
+        while shown and cell_len(shown.plain) > room:
             shown = shown[1:]
-        shown = "…" + shown
-    return Text.assemble(shown, (marked, "bold"))
+        shown = Text("…") + shown
+    return Text.assemble(shown, (marked, f"bold {style}"))
 
 
 def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> None:

@@ -22,7 +22,7 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
 from mnemoscope.mining.run_folder import MINE_AGAIN, check_writable, hold_folder, is_finished
 from mnemoscope.mining.sealing import seal_run
-from mnemoscope.mining.stages import MINED
+from mnemoscope.mining.stages import mined_stages
 from mnemoscope.mining.steps import RunContext
 
 HERE = "local"
@@ -68,7 +68,7 @@ def mine_with_workers(
         driver = Driver(context, settled, launcher, workers=workers)
         with driver.running():
             states = driver.read_text()
-            for stage in MINED:
+            for stage in mined_stages(plan):
                 units = stage.count(len(plan.layers), settled.run.pieces)
                 driver.run_tasks(PublishedStage(stage.name, units, states))
         seal_run(

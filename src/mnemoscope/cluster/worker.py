@@ -24,7 +24,7 @@ from mnemoscope.errors import OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, library_versions
-from mnemoscope.mining.stages import MINED, run_unit
+from mnemoscope.mining.stages import STAGES, run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
@@ -159,7 +159,7 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
 
 def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -> None:
     """Does units of a stage after the text until all are done, or another stage has begun."""
-    what = next(one for one in MINED if one.name == stage.name)
+    what = next(one for one in STAGES if one.name == stage.name)
     leases = LeaseFolder(context.directory, stage.name, stage.tasks)
     while not context.stop() and PublishedStage.read(context.directory) == stage:
         waiting = [lease for lease in leases.read() if lease.owner != DONE]

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 DASH = "\N{EM DASH}"
@@ -116,6 +117,13 @@ def show_token(text: str) -> str:
 def show_text(text: str) -> str:
     """Running text with visible line breaks and tabs, and a middle dot for a leading or doubled space."""
     return _show_signs(_DOUBLED_SPACE.sub("·", text))
+
+
+def show_texts(texts: Sequence[str]) -> list[str]:
+    """Pieces of one running text, each as `show_text` shows it in the whole."""
+    whole = _DOUBLED_SPACE.sub("·", "".join(texts))
+    ends = list(accumulate(map(len, texts), initial=0))
+    return [_show_signs(whole[first:end]) for first, end in pairwise(ends)]
 
 
 def show_controls(text: str) -> str:

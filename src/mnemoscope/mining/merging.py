@@ -22,7 +22,7 @@ from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into, paths_of
 from mnemoscope.mining.sealing import model_facts, seal_run
-from mnemoscope.mining.stages import MINED, run_stages
+from mnemoscope.mining.stages import mined_stages, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
@@ -75,7 +75,7 @@ def merge(
         context = RunContext(directory, progress=report)
         states = [folder / STATE / CHECKPOINT for folder in folders]
         run = MiningRun(context, loaded, plan, states, parts=folders, mixed=allow_mixed_devices)
-        run_stages(run, MINED)
+        run_stages(run, mined_stages(plan))
         check_unchanged(loaded)
         seal_run(context, plan, model_facts(loaded), counts=manifests[0].corpus.counts, versions=versions)
     return open_atlas(directory)

@@ -28,7 +28,7 @@ from mnemoscope.mining.run_folder import (
     settle_text,
 )
 from mnemoscope.mining.sealing import model_facts, seal_run
-from mnemoscope.mining.stages import MINED, run_stages
+from mnemoscope.mining.stages import mined_stages, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
@@ -85,9 +85,9 @@ def run_mining(
         state = read_text(context, begun.model, text.copy, text.plan, share=options.share)
         run = MiningRun(context, begun.model, text.plan, [state], text.copy)
         if options.share is None:
-            run_stages(run, MINED)
+            run_stages(run, mined_stages(text.plan))
         else:
-            run_stages(run, [stage for stage in MINED if not stage.needs_all])
+            run_stages(run, [stage for stage in mined_stages(text.plan) if not stage.needs_all])
             for name in (CHECKPOINT, PREFIXES):  # what `merge` needs
                 copy_file(context.work / name, directory / STATE / name)
         check_unchanged(begun.model)

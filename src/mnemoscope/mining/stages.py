@@ -20,12 +20,16 @@ from mnemoscope.mining.passes.removals import RemovalPass
 from mnemoscope.mining.passes.samples import SamplePass
 from mnemoscope.mining.passes.scales import ScalePass
 from mnemoscope.mining.passes.text_tables import write_layer_tables, write_text_tables
+from mnemoscope.mining.passes.token_activations import TokenActivationPass
 from mnemoscope.mining.passes.vectors.neighbours import write_layer_neighbours
 from mnemoscope.mining.passes.vectors.roles import write_layer_roles
 from mnemoscope.mining.passes.vectors.similar_words import write_similar_words
 from mnemoscope.mining.passes.vectors.values import write_layer_values
 from mnemoscope.mining.passes.width import WidthPass
+from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.sealing import find_layer_patterns, number_words
+
+WhenMined = Literal["always", "asked", "never"]
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,15 @@ class Stage:
     """The optional table that it helps to make."""
     needs_all: bool = True
     """Whether it needs the triggers of the whole text, which a part lacks."""
-    mined: bool = True
-    """Whether mining does it; if not, only `extend` does."""
+    mined: WhenMined = "always"
+    """Whether mining does it: `asked` where the plan has its table's name as a field, `never` by `extend` only."""
 
     def count(self, layers: int, pieces: int) -> int:
         return {"run": 1, "layer": layers, "piece": pieces}[self.unit]
 
 
 def _pass_stages(
-    name: str, kind: type[PlannedPass], *, table: str | None = None, mined: bool = True
+    name: str, kind: type[PlannedPass], *, table: str | None = None, mined: WhenMined = "always"
 ) -> tuple[Stage, Stage]:
     """The two stages of a planned pass: its pieces, and joining them."""
     return (
@@ -67,19 +71,25 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("predictions", PredictionPass),
     Stage("roles", "layer", write_layer_roles, "roles"),
     *_pass_stages("attention", AttentionPass, table="attention"),
-    *_pass_stages("width", WidthPass, table="width", mined=False),
-    *_pass_stages("memorised", MemorisedPass, table="memorised", mined=False),
-    *_pass_stages("samples", SamplePass, table="samples", mined=False),
-    Stage("importance", "run", lambda run, _: make_importance(run), "importance", mined=False),
+    *_pass_stages("token activations", TokenActivationPass, table="token_activations", mined="asked"),
+    *_pass_stages("width", WidthPass, table="width", mined="never"),
+    *_pass_stages("memorised", MemorisedPass, table="memorised", mined="never"),
+    *_pass_stages("samples", SamplePass, table="samples", mined="never"),
+    Stage("importance", "run", lambda run, _: make_importance(run), "importance", mined="never"),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),
 )
 """In order; a stage begins when all units of those before it are done."""
 
-MINED: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage.mined)
 OPTIONAL_TABLES: tuple[str, ...] = tuple(dict.fromkeys(stage.table for stage in STAGES if stage.table))
 """The tables that `extend` can make, in order."""
+
+
+def mined_stages(plan: MiningPlan) -> tuple[Stage, ...]:
+    """The stages of mining by a plan, in order."""
+    asked = {stage.table for stage in STAGES if stage.mined == "asked" and getattr(plan, str(stage.table))}
+    return tuple(stage for stage in STAGES if stage.mined == "always" or stage.table in asked)
 
 
 def run_stages(run: MiningRun, stages: Iterable[Stage]) -> None:

@@ -195,7 +195,7 @@ def _fill(answers: Answers, saved: Answers) -> list[int]:
 
 
 def _file(context: RunContext, steps: PlannedSteps, number: int, of: int) -> Path:
-    return context.work / f"{steps.stage}-{number + 1}-of-{of}.safetensors"
+    return context.work / f"{steps.stage.replace(' ', '-')}-{number + 1}-of-{of}.safetensors"
 
 
 def _inputs(steps: PlannedSteps, number: int, of: int) -> str:

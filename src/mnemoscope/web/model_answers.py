@@ -13,13 +13,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.auditing.audit import as_python as audit_as_python
 from mnemoscope.auditing.audit import string_tokens
-from mnemoscope.errors import PromptError
+from mnemoscope.errors import MemoryIdError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
-from mnemoscope.tracing.predictions import continuation, prompt_tokens
+from mnemoscope.tracing.predictions import continuation, ids_of, prompt_tokens
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
@@ -122,6 +123,27 @@ def check_memory(worker: ModelWorker, atlas: Atlas, hash: str, memory: MemoryId,
         ("causal", hash, memory, sign),
         lambda model, _: causal_check(model, atlas, memory, sign=sign, force=bool(worker.differs)).to_dict(),
     )
+
+
+def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[str, Any]]:
+    """The text's tokens (`token`, `text`) with the memory's coefficient at each, from one forward."""
+
+    def make(model: LanguageModel, _: Cancelled) -> list[dict[str, Any]]:
+        tokens, found = read_prompt(model, text), list[float]()
+        number = model.numbering(memory.layer).number(memory)
+        if number is None:
+            raise MemoryIdError(f"{memory} is not in {worker.spec}")
+
+        def read(_: int, coefficients: torch.Tensor) -> None:
+            found.extend(coefficients[0, model.reading.own(len(tokens)), number].tolist())
+
+        reading = read_coefficients(model, read, layers=[memory.layer])
+        with model.in_use(compare=True), model.lock, torch.inference_mode(), reading:
+            model.backbone(ids_of(model, tokens), stop_after=memory.layer)
+        rows = zip(tokens, worker.words.split_text(tokens), found, strict=True)
+        return [{"token": token, "text": own, "coefficient": coefficient} for token, own, coefficient in rows]
+
+    return worker.answer(("try", memory, text), make, places=len)
 
 
 def audit_string(worker: ModelWorker, atlas: Atlas, hash: str, text: str, given: Mapping[str, Any]) -> dict[str, Any]:

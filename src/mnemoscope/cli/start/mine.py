@@ -74,6 +74,9 @@ def mine(
     text_name: Annotated[str | None, typer.Option(metavar="NAME", help="The text's name as readers see it.")] = None,
     skip_bad_rows: arg.SkipBadRows = 0,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Special tokens are never triggers.")] = False,
+    token_activations: Annotated[
+        bool, typer.Option("--token-activations", help="Keep coefficients at every token of the best examples.")
+    ] = False,
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
@@ -119,7 +122,7 @@ def mine(
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
         ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
-        opening=opening, accept_versions=accept_versions, force=force,
+        token_activations=token_activations, opening=opening, accept_versions=accept_versions, force=force,
     )  # fmt: skip
     fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if launch is None:  # its jobs look on their own machine

@@ -73,6 +73,8 @@ class MiningOptions:
     """Most rows without a text that are skipped."""
     skip_special: bool = False
     """Whether special tokens are excluded as triggers; activity counts them all the same."""
+    token_activations: bool = False
+    """Whether to keep the coefficients at every token of the best triggers' sentences."""
     opening: ModelOptions = AS_USUAL
     """How the model is opened; a model already loaded keeps its own options."""
     accept_versions: bool = False

@@ -93,6 +93,7 @@ class MiningPlan:
     sample: float | None = _later_field(None)
     skip_bad_rows: int = _later_field(0)
     skip_special: bool = _later_field(False)
+    token_activations: bool = _later_field(False)
     kernels: str | None = _later_field(None)
     """Environment variables that choose among kernels (`kernels_chosen`)."""
 
@@ -129,7 +130,7 @@ class MiningPlan:
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
             attention=model.attention, threads=torch.get_num_threads(), kernels=kernels_chosen(),
             skip_bad_rows=options.skip_bad_rows,
-            skip_special=options.skip_special, **versions,
+            skip_special=options.skip_special, token_activations=options.token_activations, **versions,
         )  # fmt: skip
 
     @classmethod

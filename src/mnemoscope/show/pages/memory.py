@@ -11,10 +11,11 @@ from mnemoscope.atlas.features import STRONG, features_of, strongly_active
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
+from mnemoscope.foundation.near_duplicates import count_different
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
-from mnemoscope.show.pages.triggers import group_triggers, triggers_view
+from mnemoscope.show.pages.triggers import fold_groups, group_triggers, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
@@ -38,6 +39,10 @@ class MemoryAddress(Address, frozen=True):
     at: Annotated[str, Field(max_length=10, description="Where those interventions hold, to carry along")] = "all"
 
 
+class TrialAddress(Address, frozen=True):
+    text: Annotated[str | None, Field(max_length=PROMPT, description="The text to try the memory on")] = None
+
+
 PLAIN = MemoryAddress()
 
 
@@ -53,6 +58,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         said = f"has {len(numbers)}, counted from 0" if numbers else "has none"
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=patterns or [])
+    best = _best(triggers)
     value, lenses = edition.row("values", wanted), edition.atlas[wanted].through_lenses()
     data: dict[str, Any] = {
         "memory": str(wanted),
@@ -68,7 +74,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
         "activity": _activity(edition.row("activity", wanted)),
         "importance": _importance(edition, wanted),
-        "patterns": patterns and [{name: one[name] for name in PATTERN} for one in patterns],
+        "patterns": patterns and [_pattern(one, best) for one in patterns],
+        "best": {"triggers": len(best), "different": len({one["fold"] for one in best})},
         "pattern": pattern,
         "neighbours": {"value": _by_value(edition, wanted), "triggers": _by_triggers(edition, wanted, triggers)},
         "reference": reference(edition, wanted),
@@ -79,8 +86,9 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     def extra() -> dict[str, Any]:
         carry = carried.query()
         return {
-            "positive": group_triggers(triggers, 1, says=value["top_tokens"][0]),
-            "negative": group_triggers(triggers, -1, says=None),
+            "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
+            "negative": fold_groups(group_triggers(triggers, -1, says=None)),
+            "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
             "carry": f"&{carry}" if carry else "",
             "add": carried.with_change(f"{wanted}=0"),
@@ -163,9 +171,23 @@ def _follows(edition: Edition, value: dict[str, Any], triggers: list[dict[str, A
 
 def _count_followed(triggers: list[dict[str, Any]], sign: int, says: int) -> dict[str, int]:
     """How many of the best triggers of a sign are followed by the token `says`."""
-    best = [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
+    best = _best(triggers, sign)
     followed = sum(one["next"] is not None and one["next"]["token"] == says for one in best)
     return {"followed": followed, "best": len(best)}
+
+
+def _pattern(one: dict[str, Any], best: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: one[name] for name in PATTERN} | {"different": count_different(one["triggers"], best)}
+
+
+def _best(triggers: list[dict[str, Any]], sign: int = 1) -> list[dict[str, Any]]:
+    return [one for one in triggers if one["sign"] == sign and one["rank"] < BEST_TRIGGERS]
+
+
+def extreme(edition: Edition, memory: MemoryId) -> float:
+    """The size of the memory's largest coefficient in the mined text, of either sign."""
+    activity = edition.row("activity", memory)
+    return max(abs(float(activity["max"])), abs(float(activity["min"])))
 
 
 def _activity(activity: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mnemoscope.show.pages.overview import striking_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
-from mnemoscope.show.pages.triggers import group_triggers, shorten_start, triggers_view
+from mnemoscope.show.pages.triggers import fold_groups, group_triggers, shorten_start, triggers_view
 
 if TYPE_CHECKING:
     from mnemoscope.show.figures.routing import LayerRouting
@@ -55,7 +55,7 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
 def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
     memory = MemoryId.parse(found["memory"])
     top = edition.row("values", memory)["top_tokens"][:TOKENS]
-    triggers = group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0])
+    triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
     return found | {
         "triggers": triggers[:TRIGGERS],
         "patterns": (edition.patterns(memory) or [])[:PATTERNS],

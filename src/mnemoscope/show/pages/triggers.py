@@ -1,25 +1,32 @@
-"""A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest."""
+"""A memory's triggers as text: the text before the trigger token, the token, the next one, and the rest; and tokens
+coloured by the coefficient at each.
+"""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import polars as pl
 
 from mnemoscope.errors import AtlasDamaged
-from mnemoscope.foundation.formatting import show_text
+from mnemoscope.foundation.formatting import show_text, show_texts
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.show.pages.edition import Edition
 
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
+SHADES = 9
+"""The deepest shade of a token, for a coefficient as large as the memory's strongest."""
 
 
 def triggers_view(
     edition: Edition, wanted: MemoryId, *, patterns: Sequence[dict[str, Any]], foretold: int | None = None
 ) -> list[dict[str, Any]]:
     """Every trigger of both signs, positive ones first, each by rank, with the numbers of the `patterns` that explain
-    it. With `foretold`, only the best positive one that this token follows, or the first.
+    it, the rank of the first of its near-duplicates (`fold`), and the coefficients of its sentence's tokens where the
+    atlas has them (`tokens`). With `foretold`, only the best positive one that this token follows, or the first.
     """
     atlas = edition.atlas
     table = atlas.rows_where("triggers", wanted.layer, column="memory", ids=[atlas.number(wanted)])
@@ -32,11 +39,16 @@ def triggers_view(
         return []
     sentences = edition.tokens_of([row["sentence"] for row in rows])
     vocabulary = edition.atlas.vocabulary
+    prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
+    folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
+    coefficients = token_coefficients(edition, wanted) if foretold is None else {}
     views = []
-    for row in rows:
+    for row, fold in zip(rows, folds, strict=True):
         tokens, position = sentences[row["sentence"]], row["position"]
         if position >= len(tokens):
             raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+        if (own := coefficients.get((row["sign"], row["rank"]))) and len(own) != len(tokens):
+            raise AtlasDamaged(f"{atlas.path}: token_activations of {wanted} do not fit sentence {row['sentence']}")
         following = row["next_token"]
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
         views.append(
@@ -47,9 +59,15 @@ def triggers_view(
                 "next": None if following is None else vocabulary.token(following),
                 "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
                 "patterns": numbers,
+                "fold": fold,
+                "tokens": own and _join_coefficients(vocabulary.split_text(tokens), own),
             }
         )
     return views
+
+
+def _join_coefficients(texts: Sequence[str], coefficients: Sequence[float]) -> Any:
+    return [{"text": text, "coefficient": own} for text, own in zip(texts, coefficients, strict=True)]
 
 
 def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
@@ -68,10 +86,19 @@ def group_triggers(triggers: Sequence[dict[str, Any]], sign: int, *, says: int |
     for trigger in triggers:
         if trigger["sign"] == sign:
             groups.setdefault(trigger["prefix_group"], []).append(trigger)
-    return [_group(members, says) for members in groups.values()]
+    peak = max((abs(members[0]["coefficient"]) for members in groups.values()), default=0.0)
+    return [_group(members, says, peak) for members in groups.values()]
 
 
-def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
+def fold_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups without near-duplicates of better ones, which are `similar` to these."""
+    folds: dict[int, list[dict[str, Any]]] = {}
+    for group in groups:
+        folds.setdefault(group["fold"], []).append(group)
+    return [{**first, "similar": others} for first, *others in folds.values()]
+
+
+def _group(members: list[dict[str, Any]], says: int | None, peak: float) -> dict[str, Any]:
     def is_predicted(one: dict[str, Any]) -> bool:
         return one["next"] is not None and one["next"]["token"] == says
 
@@ -85,13 +112,39 @@ def _group(members: list[dict[str, Any]], says: int | None) -> dict[str, Any]:
         "coefficient": first["coefficient"],
         "ranks": [one["rank"] for one in members],
         "times": len(members),
+        "similar": [],
         "foretold": is_predicted(chosen),
         "before": before,
         "after": after,
         "short_before": short,
         "short_after": rest,
         "cut": (short, rest) != (before, after),
+        "coloured": None if first["tokens"] is None else _colour_trigger(first, chosen, peak),
     }
+
+
+def _colour_trigger(first: dict[str, Any], chosen: dict[str, Any], peak: float) -> dict[str, Any]:
+    """The coloured tokens of a trigger; what follows another one with the same prefix stays without colours."""
+    tokens, at = first["tokens"], first["position"]
+    if chosen is not first:
+        tokens = [*tokens[: at + 1], *({"text": text, "coefficient": None} for text in ("", chosen["after"]))]
+    tokens = colour_tokens(tokens, peak)
+    before, after = tokens[:at], tokens[at + 2 :]
+    kept = len(before) - _count_within(before[::-1], BEFORE)
+    return {
+        "tokens": tokens,
+        "here": tokens[at],
+        "next": tokens[at + 1] if chosen["next"] is not None else None,
+        "before": before,
+        "after": after,
+        "short_before": before[kept:],
+        "short_after": after[: _count_within(after, AFTER)],
+    }
+
+
+def _count_within(tokens: Sequence[dict[str, Any]], room: int) -> int:
+    """How many of the first tokens have so many characters together."""
+    return sum(end <= room for end in accumulate(len(one["shown"]) for one in tokens))
 
 
 def shorten_start(text: str) -> str:
@@ -106,3 +159,32 @@ def _shorten_end(text: str) -> str:
         return text
     rest, space, last = text[:AFTER].rpartition(" ")
     return (rest if space and len(last) < 20 else text[:AFTER]) + CUT
+
+
+def token_coefficients(edition: Edition, memory: MemoryId) -> dict[tuple[int, int], list[float]]:
+    """The coefficients at every token of the best triggers' sentences by sign and rank; none without the table."""
+    if not edition.atlas.has("token_activations", layer=memory.layer):
+        return {}
+    own = [edition.atlas.number(memory)]
+    table = edition.atlas.rows_where("token_activations", memory.layer, column="memory", ids=own)
+    names = ("sign", "rank", "scale", "coefficients")
+    return {
+        (sign, rank): [float(f"{scale * share:.4g}") for share in shares]
+        for sign, rank, scale, shares in table.select(names).iter_rows()
+    }
+
+
+def colour_tokens(tokens: Sequence[dict[str, Any]], peak: float) -> list[dict[str, Any]]:
+    """The tokens (`text`, `coefficient` or None) with `shown` and the class of their `shade`; `peak` is the size of the
+    coefficient that has the deepest one.
+    """
+    shown = show_texts([one["text"] for one in tokens])
+    return [
+        one | {"shown": text, "shade": _shade_class(one["coefficient"], peak)}
+        for one, text in zip(tokens, shown, strict=True)
+    ]
+
+
+def _shade_class(coefficient: float | None, peak: float) -> str:
+    shade = round(SHADES * min(1.0, abs(coefficient) / peak)) if coefficient and peak else 0
+    return f"h{shade}{' minus' * ((coefficient or 0) < 0)}" if shade else ""

@@ -14,6 +14,7 @@ from mnemoscope.atlas.tables import model_words
 from mnemoscope.errors import InterventionError, MnemoscopeError, ModelUnsupported, NotFinite, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.memory import TrialAddress, extreme
 from mnemoscope.show.pages.model.audit import MOST, NEIGHBOURS, AuditAddress, AuditView
 from mnemoscope.show.pages.model.diff import DiffAddress, DiffView
 from mnemoscope.show.pages.model.trace import (
@@ -28,6 +29,7 @@ from mnemoscope.show.pages.model.trace import (
     shade,
 )
 from mnemoscope.show.pages.page import Page
+from mnemoscope.show.pages.triggers import colour_tokens
 from mnemoscope.web.middleware.error_pages import problem_page
 from mnemoscope.web.page_routes import OneSite, both, new_router
 from mnemoscope.web.site import Site
@@ -45,6 +47,7 @@ async def worker_of(site: OneSite) -> "ModelWorker":
 
 
 OneWorker = Annotated[Any, Depends(worker_of)]
+OneMemory = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 
 
 @both(router, "/trace", name="trace")
@@ -94,7 +97,7 @@ def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Respo
 @both(router, "/{name}/causal", name="causal")
 def causal(
     site: OneSite, worker: OneWorker,
-    name: Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")],
+    name: OneMemory,
     sign: Literal["1", "-1"] = "1",
 ) -> Page:  # fmt: skip
     """What switching a memory off does to the predictions at its own triggers."""
@@ -106,6 +109,25 @@ def causal(
     turned = site.atlas[memory].triggers(sign=-int(sign)).height > 0
     title = f"{memory}: causal check"
     return Page("causal.html", title, data, lambda: causal_view(data, worker.words) | {"turned": turned})
+
+
+@both(router, "/{name}/try", name="try")
+def try_text(site: OneSite, worker: OneWorker, name: OneMemory, wanted: Annotated[TrialAddress, Query()]) -> Page:
+    """A memory's coefficient at every token of a text."""
+    memory = site.atlas[MemoryId.parse(name)].id
+    title = f"{memory}: try a text"
+    data = {"memory": str(memory), "limits": limits(worker.model.longest), "tokens": None}
+    extra = {"asked": wanted, "problem": "", "coloured_tokens": []}
+    if wanted.text is None:
+        return Page("try.html", title, data, lambda: extra)
+    from mnemoscope.web.model_answers import try_memory
+
+    try:
+        tokens = try_memory(worker, memory, wanted.text)
+    except PromptError as problem:
+        return problem_page("try.html", title, problem, data | extra)
+    extra["coloured_tokens"] = colour_tokens(tokens, extreme(site.edition(), memory))
+    return Page("try.html", title, data | {"tokens": tokens}, lambda: extra)
 
 
 def _changes(worker: "ModelWorker", wanted: TraceAddress) -> tuple[str, ...]:

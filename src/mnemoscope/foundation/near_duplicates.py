@@ -1,0 +1,53 @@
+"""Near-duplicate prefixes (definitions.md section 3): those of a template differ in a name or a number only."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+_END = 16
+"""Tokens of a prefix that are compared, its last included."""
+_TENTHS = 7
+"""Of the trigrams of both, those that both must have."""
+
+
+def fold_triggers(
+    features: Sequence[Hashable], ranks: Sequence[int], prefixes: Sequence[Sequence[int]]
+) -> list[int]:
+    """For each trigger the rank of the first of its fold. Triggers of different features never share one."""
+    folds, rows = [0] * len(ranks), defaultdict(list)
+    for at, feature in enumerate(features):
+        rows[feature].append(at)
+    for own in rows.values():
+        own.sort(key=ranks.__getitem__)
+        for at, first in zip(own, fold_prefixes([prefixes[at] for at in own]), strict=True):
+            folds[at] = ranks[own[first]]
+    return folds
+
+
+def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
+    """For each prefix the index of the first of its fold; `prefixes` are tokens, best first. Each joins the fold of the
+    first earlier one that it resembles. Prefixes without a trigram resemble equal ones only.
+    """
+    trigrams = [_trigrams(prefix[-_END:]) for prefix in prefixes]
+    firsts: list[int] = []
+    for number, own in enumerate(trigrams):
+        similar = (earlier for earlier in range(number) if _resemble(trigrams[earlier], own))
+        first = next(similar, number)
+        firsts.append(number if first == number else firsts[first])
+    return firsts
+
+
+def count_different(ranks: Iterable[int], best: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the folds of the `best` triggers (rank, prefix_group, fold) have their first one, or one of the same
+    prefix, among these ranks.
+    """
+    groups = {one["rank"]: one["prefix_group"] for one in best}
+    return len({groups[one["fold"]] for one in best} & {groups[rank] for rank in ranks if rank in groups})
+
+
+def _trigrams(tokens: Sequence[int]) -> set[tuple[int, ...]]:
+    return set(zip(tokens, tokens[1:], tokens[2:], strict=False)) or {tuple(tokens)}
+
+
+def _resemble(one: set[tuple[int, ...]], other: set[tuple[int, ...]]) -> bool:
+    return 10 * len(one & other) >= _TENTHS * len(one | other)

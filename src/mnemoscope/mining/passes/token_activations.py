@@ -1,0 +1,108 @@
+"""The coefficient of a memory at every token of the sentences of its best triggers. Makes `token_activations`.
+
+A sentence is read once, as far as the deepest layer that asks about it, for all memories that ask. Triggers with the
+same prefix count once.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mnemoscope.errors import NotFinite
+from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
+from mnemoscope.mining.text.batches import pack, pad
+from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.models.forward.hooks import read_coefficients
+from mnemoscope.models.proof.company import sides
+
+BEST = 10
+"""Different prefixes of each memory and sign."""
+_NUMBERED = 128
+"""Ranks that the table can hold."""
+
+
+class TokenActivationPass:
+    """Reads whole sentences; needs `triggers` and `sentences`."""
+
+    def __init__(self, run: MiningRun) -> None:
+        self._run, self._model, sentences = run, run.model, run.sentences
+        self.asked = pl.concat([_best_triggers(run, layer) for layer in run.plan.layers])
+        rows = np.searchsorted(sentences.ids, self.asked["sentence"].to_numpy())
+        lengths = sentences.lengths[rows]
+        self._ends = np.cumsum(lengths)
+        asked = self.asked.with_columns(length=lengths, begin=self._ends - lengths)
+        runs = asked.group_by("sentence").agg(pl.col("layer").max(), pl.col("length").first())
+        self._runs = runs.sort("layer", "length", "sentence")
+        asked = asked.join(self._runs.select("sentence").with_row_index("run"), on="sentence").sort("run", "begin")
+        names = ("run", "layer", "memory", "length", "begin")
+        self._requests = {name: asked[name].to_numpy().astype(np.int64) for name in names}
+        columns = self._model.reading.columns(self._runs["length"].to_numpy())
+        apart = self._runs["layer"].to_numpy() * (1 + len(self._model.boundaries)) + sides(self._model, columns)
+        area = run.plan.batch_tokens
+        self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
+        """Of every request one after the other, at every token of its sentence."""
+        self.steps = PlannedSteps(
+            self.take, pack(columns, area=area, rows=area, apart=apart), self._answers, stage="token activations",
+            unit="sentences", team=ThreadTeam.of(self._model),
+            inputs=digest(run.plan.hash(), *self.asked, *sentences.arrays()),
+        )  # fmt: skip
+
+    def take(self, items: slice) -> None:
+        """Runs these sentences. Raises NotFinite."""
+        model, layers = self._model, self._runs["layer"][items]
+        ids = pad([self._run.sentences.of(sentence) for sentence in self._runs["sentence"][items]], model)
+        begin, end = np.searchsorted(self._requests["run"], (items.start, items.stop))
+        asked = {name: column[begin:end] for name, column in self._requests.items()}
+
+        def read(layer: int, coefficients: Tensor) -> None:
+            row, memory, length, first = (
+                asked[name][asked["layer"] == layer] for name in ("run", "memory", "length", "begin")
+            )
+            places = (torch.from_numpy(row - items.start).to(coefficients.device), slice(model.reading.offset, None))
+            found = coefficients[(*places, torch.from_numpy(memory).to(coefficients.device))].float().cpu().numpy()
+            position = np.arange(found.shape[1])[None]
+            inside = position < length[:, None]
+            if not np.isfinite(found[inside]).all():
+                raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
+            self._answers["coefficients"][(first[:, None] + position)[inside]] = found[inside]
+
+        needed = sorted(set(asked["layer"].tolist()))
+        with torch.inference_mode(), read_coefficients(model, read, layers=needed, own_thread=True):
+            model.backbone(ids, stop_after=int(layers[-1]))
+
+    def write(self) -> Mapping[str, Any]:
+        ends = np.concatenate([[0], self._ends])
+        first = 0
+        for layer in self._run.plan.layers:
+            rows = self.asked.filter(pl.col("layer") == layer)
+            own = ends[first : first + len(rows) + 1]
+            first += len(rows)
+            columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
+            self._run.write("token_activations", columns | _as_halves(self._answers["coefficients"], own), layer)
+        return {}
+
+
+def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:
+    """The first triggers of the best different prefixes: layer, memory, sign, rank, sentence, in the table's order."""
+    rows = run.read("triggers", ["memory", "sign", "rank", "prefix_group", "sentence"], layer)
+    rows = rows.filter(pl.col("rank") == pl.col("prefix_group"), pl.col("rank") < _NUMBERED)
+    best = rows.group_by("memory", "sign", maintain_order=True).head(BEST)
+    columns = {"memory": pl.Int32, "sign": pl.Int8, "rank": pl.Int8, "sentence": pl.Int64}
+    return best.select(pl.lit(layer).alias("layer"), *(pl.col(name).cast(kind) for name, kind in columns.items()))
+
+
+def _as_halves(coefficients: NDArray[np.float32], ends: NDArray[np.int64]) -> dict[str, Any]:
+    """Lists of float16 between these ends, each divided by its largest magnitude, which is its `scale`."""
+    own = coefficients[ends[0] : ends[-1]]
+    scale = np.maximum.reduceat(np.abs(own), ends[:-1] - ends[0]) if len(own) else np.empty(0, np.float32)
+    scale[scale == 0] = 1
+    values = (own / np.repeat(scale, np.diff(ends))).astype(np.float16)
+    offsets = pa.array((ends - ends[0]).astype(np.int32))
+    return {"coefficients": pa.ListArray.from_arrays(offsets, pa.array(values)), "scale": scale}

@@ -1,0 +1,199 @@
+"""The table `token_activations` against one sentence at a time with plain hooks; stops, halves, two parts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import mnemoscope as ms
+from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
+from mnemoscope.atlas import open_atlas, verify
+from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
+from mnemoscope.mining import merge, mine
+from mnemoscope.mining.passes import token_activations
+from mnemoscope.mining.passes.token_activations import BEST, TokenActivationPass
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.forward.hooks import read_coefficients
+from models.conftest import build
+from models.expert_models import HandRead, build_mixture
+
+END = "<|endoftext|>"
+TABLE = "token_activations"
+OPTIONS: dict[str, Any] = {
+    "split": "line", "triggers": 12, "removals": 0, "neighbours": 0, "batch_tokens": 60, "prefixes": 0,
+}  # fmt: skip
+
+
+def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
+    (folder / "text.txt").write_text(odd_text(80))
+    model = load_model(hf, tokenizer=byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})))
+    return model, mine(model, folder / "text.txt", out=folder / "atlas", **OPTIONS, **more)
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Path]:
+    return mined(build("llama"), tmp_path_factory.mktemp("gated"), token_activations=True)
+
+
+@contextmanager
+def inputs_of(modules: list[Any]) -> Iterator[list[torch.Tensor]]:
+    seen: list[torch.Tensor] = []
+    hooks = [one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach())) for one in modules]
+    yield seen
+    for hook in hooks:
+        hook.remove()
+
+
+def slow_rows(atlas: Path, hf: Any, name: str, *, begins: bool) -> dict[tuple[int, ...], np.ndarray]:
+    """By layer, memory, sign and rank: the down-projection's input at every token of the trigger's sentence."""
+    inner = hf.transformer.h if name.startswith("gpt2") else hf.model.layers
+    hand = HandRead(hf, name) if name == "mixtral" else None
+    downs = [] if hand else [block.mlp.c_proj if name.startswith("gpt2") else block.mlp.down_proj for block in inner]
+    opened = open_atlas(atlas)
+    texts = dict(opened.table("sentences", columns=["sentence", "tokens"]).iter_rows())
+    found, read = {}, {}
+    for layer in opened.layers:
+        shown: dict[tuple[int, int], int] = {}
+        names = ("memory", "sign", "rank", "prefix_group", "sentence")
+        for memory, sign, rank, group, sentence in opened.table("triggers", layer=layer).select(names).iter_rows():
+            if rank != group or shown.get((memory, sign), 0) == 10:
+                continue
+            shown[memory, sign] = shown.get((memory, sign), 0) + 1
+            if sentence not in read:
+                ids = [0] * begins + list(texts[sentence])
+                if hand is not None:
+                    read[sentence] = [own.numpy() for own in hand.read(ids)[0]]
+                else:
+                    with torch.no_grad(), inputs_of(downs) as seen:
+                        hf(input_ids=torch.tensor([ids]))
+                    read[sentence] = [one.reshape(len(ids), -1).numpy() for one in seen]
+            found[layer, memory, sign, rank] = read[sentence][layer][int(begins) :, memory]
+    return found
+
+
+def check(atlas: Path, hf: Any, name: str, *, begins: bool = True) -> None:
+    expected, opened = slow_rows(atlas, hf, name, begins=begins), open_atlas(atlas)
+    rows = {
+        (layer, memory, sign, rank): (np.array(shares, np.float64), scale)
+        for layer in opened.layers
+        for memory, sign, rank, shares, scale in opened.table(TABLE, layer=layer)
+        .select("memory", "sign", "rank", "coefficients", "scale").iter_rows()
+    }  # fmt: skip
+    assert list(rows) == list(expected)
+    for place, (shares, scale) in rows.items():
+        largest = np.abs(expected[place]).max()
+        assert scale == pytest.approx(largest, rel=1e-4, abs=1e-6)
+        np.testing.assert_allclose(shares * scale, expected[place], atol=1e-3 * largest + 1e-6)
+    assert {sign for _, _, sign, _ in rows} == ({1} if name == "gpt2-relu" else {1, -1})
+    assert len(expected) > 100
+
+
+def test_every_token_of_the_best_ten(gated: tuple[LanguageModel, Path]) -> None:
+    check(gated[1], gated[0].anatomy.model, "llama")
+    assert verify(gated[1]) == []
+    assert open_atlas(gated[1]).manifest["plan"][TABLE] is True
+    assert not (gated[1] / "work").exists()
+    assert BEST == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "begins"), [("gpt2-relu", True), ("gpt2", False), ("mixtral", True)])
+def test_other_families(name: str, begins: bool, tmp_path: Path) -> None:
+    hf = build_mixture(name) if name == "mixtral" else build(name)
+    model, atlas = mined(hf, tmp_path, begins=begins)
+    assert not open_atlas(atlas).has(TABLE, layer=0)
+    assert ms.extend(atlas, model, [TABLE]).made == (TABLE,)
+    check(atlas, model.anatomy.model, name, begins=begins)
+    assert verify(atlas) == []
+
+
+def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
+    """But for the plan that each file states."""
+    model, other = mined(build("llama"), tmp_path)
+    with pytest.raises(AtlasUnfinished, match=r"mnemoscope extend .* token_activations"):
+        open_atlas(other)["L0.M0"].token_activations()
+    ms.extend(other, model, [TABLE])
+    for layer in (0, 1):
+        one, added = (open_atlas(atlas).table(TABLE, layer=layer) for atlas in (gated[1], other))
+        assert one.equals(added)
+
+
+def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
+    model, whole = gated
+    parts = [
+        mine(model, whole.parent / "text.txt", out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS)
+        for i in (1, 2)
+    ]
+    assert not (parts[0] / TABLE).exists()
+    merged = merge(tmp_path / "merged", parts, model=model)
+    assert tables_of(merged) == tables_of(whole)
+    assert f"{TABLE}/layer-001.parquet" in tables_of(merged)
+
+
+@pytest.mark.full
+def test_stopped_and_gone_on_with_gives_the_same_bytes(
+    gated: tuple[LanguageModel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, whole = gated
+    text, out = whole.parent / "text.txt", tmp_path / "atlas"
+    taken = stop_at_third(monkeypatch, TokenActivationPass)
+    for _ in range(2):
+        try:
+            mine(model, text, out=out, token_activations=True, checkpoint_every=0, **OPTIONS)
+        except Interrupted:
+            assert taken[-1] is None
+    assert tables_of(out) == tables_of(whole)
+    items = [str(one) for one in taken if one is not None]
+    assert len(set(items)) == len(items) > 3
+
+
+@pytest.mark.full
+def test_halves_and_numbers_that_are_none(
+    gated: tuple[LanguageModel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, atlas = mined(build("llama"), tmp_path)
+    take = TokenActivationPass.take
+
+    def fail(self: TokenActivationPass, items: slice) -> None:
+        if items.stop - items.start > 1:
+            raise MemoryError
+        take(self, items)
+
+    monkeypatch.setattr(TokenActivationPass, "take", fail)
+    ms.extend(atlas, model, [TABLE])
+    monkeypatch.undo()
+    for layer in (0, 1):
+        one, other = (open_atlas(folder).table(TABLE, layer=layer) for folder in (gated[1], atlas))
+        np.testing.assert_allclose(one["scale"], other["scale"], rtol=1e-5)
+        assert one.drop("scale", "coefficients").equals(other.drop("scale", "coefficients"))
+
+    @contextmanager
+    def without_numbers(model: LanguageModel, callback: Any, **more: Any) -> Iterator[None]:
+        def read(layer: int, coefficients: torch.Tensor) -> None:
+            callback(layer, coefficients * (float("nan") if layer == 1 else 1))
+
+        with read_coefficients(model, read, **more):
+            yield
+
+    monkeypatch.setattr(token_activations, "read_coefficients", without_numbers)
+    with pytest.raises(NotFinite, match="layer 1"):
+        ms.extend(atlas, model, [TABLE], force=True)
+
+
+def test_a_memory_s_frame_has_the_texts_of_its_tokens(gated: tuple[LanguageModel, Path]) -> None:
+    opened = open_atlas(gated[1])
+    memory = opened["L1.M3"]
+    rows = memory.token_activations()
+    triggers = memory.triggers(sign=None)
+    both = rows.join(triggers, on=["sign", "rank"], maintain_order="left")
+    assert len(both) == len(rows) > 10
+    for row in both.to_dicts():
+        assert "".join(row["texts"]) == row["text"]
+        assert row["coefficients"][row["position"]] == pytest.approx(row["coefficient"], rel=2e-3)
+        assert row["texts"][row["position"]] == row["trigger_text"]
+    assert pl.Series(rows["coefficients"]).list.len().to_list() == [len(texts) for texts in rows["texts"]]
