@@ -1,26 +1,19 @@
 """The report's page: the overview's cards, every question's section, and striking memories with their triggers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mnemoscope.foundation.formatting import show_text, show_token
-from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.changes import comparison_views
 from mnemoscope.show.pages.edition import Edition
-from mnemoscope.show.pages.overview import striking_memories
+from mnemoscope.show.pages.examples import composition_cases, read_memories
 from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
-from mnemoscope.show.pages.triggers import fold_groups, group_triggers, shorten_start, triggers_view
 
 if TYPE_CHECKING:
     from mnemoscope.show.figures.routing import LayerRouting
-
-TRIGGERS = 8
-PATTERNS = 5
-TOKENS = 6
 
 
 def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence["LayerRouting"] = ()) -> Page:
@@ -42,34 +35,11 @@ def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Se
         "sections": [
             question_view(edition, question) | {"csv": csv_link(answer.table)} for question, answer in answers.items()
         ],
-        "examples": [_example(edition, one) for one in striking_memories(edition)],
-        "cases": [] if compositions is None or compositions.is_empty() else _cases(edition, compositions),
+        "examples": read_memories(edition),
+        "cases": [] if compositions is None or compositions.is_empty() else composition_cases(edition, compositions),
         "judged": judged_sentence(answers["refinement_events"]),
         "methods": methods(atlas, answers),
         "routing": routing_views(edition, routing),
         "comparisons": comparison_views(atlas),
     }
     return Page("report.html", f"Memories of {data['model']}", data)
-
-
-def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
-    memory = MemoryId.parse(found["memory"])
-    top = edition.row("values", memory)["top_tokens"][:TOKENS]
-    triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
-    return found | {
-        "triggers": triggers[:TRIGGERS],
-        "patterns": (edition.patterns(memory) or [])[:PATTERNS],
-        "tokens": [edition.atlas.vocabulary.token(token) for token in top],
-    }
-
-
-def _cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
-    atlas, cases = edition.atlas, []
-    stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
-    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
-    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
-        tokens = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
-        before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
-        token = atlas.vocabulary.token(prefix[-1])
-        cases.append({"short_before": shorten_start(show_text(before)), "token": token, "said": tokens})
-    return cases

@@ -1,0 +1,44 @@
+"""What a reader of the report reads: striking memories with their triggers, and cases of the last layer."""
+
+from typing import Any
+
+import polars as pl
+
+from mnemoscope.foundation.formatting import show_text, show_token
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.pages.edition import Edition
+from mnemoscope.show.pages.overview import striking_memories
+from mnemoscope.show.pages.triggers import fold_groups, group_triggers, shorten_start, triggers_view
+
+TRIGGERS = 8
+PATTERNS = 5
+TOKENS = 6
+
+
+def read_memories(edition: Edition) -> list[dict[str, Any]]:
+    """The striking memories, each with its best triggers, patterns and top tokens."""
+    return [_example(edition, one) for one in striking_memories(edition)]
+
+
+def _example(edition: Edition, found: dict[str, Any]) -> dict[str, Any]:
+    memory = MemoryId.parse(found["memory"])
+    top = edition.row("values", memory)["top_tokens"][:TOKENS]
+    triggers = fold_groups(group_triggers(triggers_view(edition, memory, patterns=()), 1, says=top[0]))
+    return found | {
+        "triggers": triggers[:TRIGGERS],
+        "patterns": (edition.patterns(memory) or [])[:PATTERNS],
+        "tokens": [edition.atlas.vocabulary.token(token) for token in top],
+    }
+
+
+def composition_cases(edition: Edition, listed: pl.DataFrame) -> list[dict[str, Any]]:
+    """Prefixes whose prediction the last layer composes: the prefix, and what each stream and the text say next."""
+    atlas, cases = edition.atlas, []
+    stored = atlas.table("prefixes").select("prefix", "sentence", "position").rows_by_key("prefix", unique=True)
+    prefixes = atlas.prefixes([stored[prefix] for prefix in listed["prefix"]])
+    for row, prefix in zip(listed.to_dicts(), prefixes, strict=True):
+        tokens = [show_token(row[f"{name}_text"] or "") for name in ("residual", "ffn", "output", "next")]
+        before = atlas.vocabulary.text(prefix[:-1]).rstrip("\ufffd")
+        token = atlas.vocabulary.token(prefix[-1])
+        cases.append({"short_before": shorten_start(show_text(before)), "token": token, "said": tokens})
+    return cases
