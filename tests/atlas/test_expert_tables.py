@@ -112,7 +112,8 @@ def test_memories_by_name_and_number(atlas: Atlas) -> None:
     said = "layers 0 with experts E0-E1 with memories 0-1 and S0 with 0-2; layers 1 with memories 0-3"
     assert atlas.range_text() == said
     for name in ("L0.M0", "L0.E2.M0", "L0.E1.M2", "L0.S1.M0", "L0.S0.M3", "L1.E0.M0", "L1.M4"):
-        with pytest.raises(MemoryIdError, match=f"^{name} is not in .*, which has {said}$"):
+        meant = "; in a layer of experts write L0.E0.M0" if name == "L0.M0" else ""
+        with pytest.raises(MemoryIdError, match=f"^{name} is not in .*, which has {said}{meant}$"):
             atlas[name]
 
 

@@ -126,7 +126,7 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
 def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
     model, whole = gated
     parts = [
-        mine(model, whole.parent / "text.txt", out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS)
+        mine(model, whole.path.parent / "text.txt", out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS)
         for i in (1, 2)
     ]
     assert not (parts[0] / TABLE).exists()
@@ -140,7 +140,7 @@ def test_stopped_and_gone_on_with_gives_the_same_bytes(
     gated: tuple[LanguageModel, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, whole = gated
-    text, out = whole.parent / "text.txt", tmp_path / "atlas"
+    text, out = whole.path.parent / "text.txt", tmp_path / "atlas"
     taken = stop_at_third(monkeypatch, TokenActivationPass)
     for _ in range(2):
         try:

@@ -8,8 +8,8 @@ import torch
 
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.foundation.reading import Reading
+from mnemoscope.models import LanguageModel
 from mnemoscope.tracing import trace
-from mnemoscope.tracing.predictions import prompt_tokens
 from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
 WORDS = {"one": 0, "two": 1, "silent": 2, "mute": 3, "far": 4, "further": 9}
@@ -38,7 +38,7 @@ class Reader:
 
 def read(prompt: str, **options: Any) -> list[int]:
     reader: Any = Reader(**options)
-    return prompt_tokens(reader, prompt)
+    return LanguageModel.prompt_tokens(reader, prompt)
 
 
 def test_a_prompt_is_its_tokens() -> None:

@@ -106,10 +106,7 @@ def shared_run_of(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     begun = unfinished_plan(directory)
     work = work_of(begun)
     if begun is None or work is None:
-        raise AtlasNotFound(
-            f"{directory} holds no run for workers; begin one with `mnemoscope mine MODEL CORPUS --out"
-            f" {directory} --prepare`"
-        )
+        raise AtlasNotFound(f"{directory} holds no run for workers; `mnemoscope mine --prepare` begins one")
     return begun, work
 
 

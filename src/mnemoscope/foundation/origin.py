@@ -56,7 +56,8 @@ class Result:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, pl.DataFrame):
-        value.write_ipc(buffer := BytesIO())
+        # Strings one after the other: equal frames are equal bytes, however their strings came about.
+        value.write_ipc(buffer := BytesIO(), compat_level=pl.CompatLevel.oldest())
         return {"frame": b64encode(buffer.getvalue()).decode()}
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}

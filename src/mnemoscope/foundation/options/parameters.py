@@ -25,6 +25,7 @@ MEANINGS = {
     "corpus": "builtin:pydocs, a .txt, .jsonl or .parquet file, a glob of them, or hub:DATASET.",
     "count": "How many; None: all.",
     "gradients": "Whether what hooks put in may require its gradient.",
+    "past": "The library's cache of what was read before.",
     "how": "How bare numbers are meant: set or scale.",
     "ids": "Numbers of tokens, or of rows in a column.",
     "interventions": 'Changes of memories: {"L10.M222": 0.0} or ["L10.M222=0@last"].',
