@@ -125,9 +125,9 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
 
 def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
     model, whole = gated
+    text = whole.path.parent / "text.txt"
     parts = [
-        mine(model, whole.path.parent / "text.txt", out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS)
-        for i in (1, 2)
+        mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)
     ]
     assert not (parts[0] / TABLE).exists()
     merged = merge(tmp_path / "merged", parts, model=model)

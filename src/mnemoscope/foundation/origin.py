@@ -56,8 +56,7 @@ class Result:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, pl.DataFrame):
-        # Strings one after the other: equal frames are equal bytes, however their strings came about.
-        value.write_ipc(buffer := BytesIO(), compat_level=pl.CompatLevel.oldest())
+        value.write_ipc(buffer := BytesIO())
         return {"frame": b64encode(buffer.getvalue()).decode()}
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
