@@ -138,7 +138,7 @@ def take_picture(scratch: Scratch, atlas: Path) -> None:
         "trap 'kill $server' EXIT; until grep -q annotations place; do sleep 0.2; done; "
         f"""url=$(sed -n 's/.*"url": "\\(.*\\)",/\\1/p' place); """
         "chromium --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars "
-        f'--user-data-dir="$PWD/browser" --window-size=1180,860 --screenshot="{picture}" "${{url}}{shown[1]}" '
+        f'--user-data-dir="$PWD/browser" --window-size=1180,1160 --screenshot="{picture}" "${{url}}{shown[1]}" '
         "2>/dev/null"
     )
     (picture.parent / "seen.txt").write_text(hash_seen() + "\n", encoding="utf-8")
