@@ -36,7 +36,7 @@ def figure(answer: Answer, patterns: Answer) -> Figure:
         if answer.rows("strong_negative")
         else ""
     )
-    spread = "effective number of memories that make up the layer's output, and prefixes that one dominates"
+    spread = "effective number of memories in the layer's output, and prefixes that one dominates"
     kinds = "what the keys detect in the same layers (from Figure 2)"
     return Figure(
         (
