@@ -9,7 +9,7 @@ import pytest
 
 from mnemoscope.corpus import Source, TokenizedCorpus, open_source, prepare
 from mnemoscope.errors import CorpusEmpty, StoreFailed
-from mnemoscope.mining.text.limits import limit_note, spread_note
+from mnemoscope.mining.plan.limits import limit_note, spread_note
 from support.corpus_reference import Words
 
 

@@ -405,6 +405,12 @@ class Memory:
         products = pl.col("coefficients").cast(pl.List(pl.Float32)) * pl.col("scale")
         return rows.select("sign", "rank", texts, products.alias("coefficients"))
 
+    def random(self, sign: int | None = 1) -> pl.DataFrame:
+        """Firings of one sign drawn at random from the text, with the texts of `triggers`; `kept_firings` is how many
+        were looked at. Raises AtlasUnfinished where they were not drawn (`mnemoscope extend`).
+        """
+        return _with_texts_of(self._atlas, _of_sign(self._rows("random"), sign)).drop("fold")
+
     def labels(self) -> pl.DataFrame:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
         raises AtlasUnfinished where patterns were not made.

@@ -101,12 +101,11 @@ def _columns(declared: str) -> pa.Schema:
 
 
 # A row group of `triggers` spans about 256 memories of 50 triggers, so one memory is read without its layer.
+_SENTENCES = "sentence int64, document int64, text string, tokens [int32], multiplicity int32, held_out bool"
 _KINDS = (
     TableKind("vocabulary", 65_536, declared="token int32, text string, bytes binary"),
     TableKind("tokens", 65_536, declared="token int32, count int64, next_count int64, first_count int64"),
-    TableKind("sentences", 1_024, "part", declared=(
-        "sentence int64, document int64, text string, tokens [int32], multiplicity int32, held_out bool"
-    )),
+    TableKind("sentences", 1_024, "part", declared=_SENTENCES),
     TableKind("background", 65_536, declared="sentence int64, position int32, token int32, next_token int32?"),
     TableKind("triggers", 12_800, "layer", for_experts="expert int16?, router_weight float32?", declared=(
         "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32, token int32, "
@@ -184,6 +183,11 @@ _KINDS = (
     TableKind("token_activations", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, sign int8, rank int8, coefficients [float16], scale float32"
     )),
+    TableKind("random", 8_192, "layer", optional=True, for_experts="expert int16?, router_weight float32?", declared=(
+        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32, token int32, "
+        "next_token int32?, kept_firings int64"
+    )),
+    TableKind("random_sentences", 1_024, optional=True, declared=_SENTENCES),
     TableKind("importance", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
         "memory int32, prefixes int64, direct float32, attribution float32, direct_among_20 float32, "
         "attribution_among_20 float32"
@@ -206,6 +210,8 @@ _KINDS = (
 )  # fmt: skip
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Tables that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
+MADE_WITH = {"random": ("random_sentences",)}
+"""Further tables that come with one."""
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
@@ -235,7 +241,8 @@ def question_named(name: str) -> str:
 
 def check_optional(tables: Sequence[str]) -> None:
     """Raises OptionError for a table that `mnemoscope extend` cannot make."""
-    added = [kind.name for kind in TABLES.values() if kind.optional and kind.name not in LENS_TABLES]
+    others = {*LENS_TABLES, *(name for names in MADE_WITH.values() for name in names)}
+    added = [kind.name for kind in TABLES.values() if kind.optional and kind.name not in others]
     for name in tables:
         if name not in added:
             raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(added)}")

@@ -32,7 +32,7 @@ from mnemoscope.foundation.options.parameters import explain
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
     *("sample", "max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
-    "token_activations",
+    *("token_activations", "random"),
 )
 
 
@@ -141,6 +141,9 @@ class Tables:
     def sentences(self, ids: Sequence[int], *, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The stored sentences with these ids, each once, in order of id; raises AtlasDamaged for a missing one."""
         rows = self.rows_where("sentences", column="sentence", ids=ids, columns=columns)
+        if rows.height < len(set(ids)) and self.has("random_sentences"):
+            others = self.rows_where("random_sentences", column="sentence", ids=ids, columns=columns)
+            rows = pl.concat([rows, others]).sort("sentence")
         if rows.height != len(set(ids)):
             if twice := rows["sentence"].filter(rows["sentence"].is_duplicated()).to_list():
                 raise AtlasDamaged(f"{self.path}: sentence {twice[0]} is stored more than once; mine the atlas again")
@@ -242,7 +245,8 @@ def patterns_command(directory: Path) -> str:
 
 def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
     words = f"{shlex.quote(str(directory))} --model {model_words(manifest, otherwise='MODEL')}"
-    return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {table}`"
+    name = table.removesuffix("_sentences")
+    return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {name}`"
 
 
 def model_words(manifest: Manifest, *, otherwise: str) -> str:

@@ -28,7 +28,8 @@ class TextWork:
         plan, model = context.plan, context.model
         self._folder = StateFolder(context.directory, context.name)
         self._leases = LeaseFolder(context.directory, TEXT, context.run.leases)
-        self._state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
+        shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random)
+        self._state = MiningState(shape, devices=model.devices)
         for other in folders_in(context.directory / STATES):
             if context.watch.is_silent(other.name):
                 StateFolder(context.directory, other.name).close(context.directory)

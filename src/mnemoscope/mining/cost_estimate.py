@@ -23,13 +23,13 @@ from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
+from mnemoscope.mining.plan.limits import spread_note
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.plan.removal_cost import default_removals, removal_work
 from mnemoscope.mining.run_folder import encoder_of
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
-from mnemoscope.mining.text.limits import spread_note
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 

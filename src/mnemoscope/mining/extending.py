@@ -14,7 +14,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import WORK, open_as_mined
-from mnemoscope.atlas.schema import TABLES, check_optional
+from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
@@ -83,11 +83,11 @@ def extend(
 
 
 def _ordered_names(tables: Sequence[str]) -> list[str]:
-    """The tables named, each once, in the order in which they are made; all but `samples`, which is as large as the
-    triggers, if none is named. Raises OptionError.
+    """The tables named, each once, in the order in which they are made; if none is named all but `samples`, which is
+    as large as the triggers, and `random`, for which the text is read again. Raises OptionError.
     """
     check_optional(tables)
-    return [name for name in OPTIONAL_TABLES if (name in tables if tables else name != "samples")]
+    return [name for name in OPTIONAL_TABLES if (name in tables if tables else name not in ("samples", "random"))]
 
 
 def has_table(atlas: Atlas, name: str) -> bool:
@@ -98,7 +98,8 @@ def has_table(atlas: Atlas, name: str) -> bool:
 
 def files_of(atlas: Atlas, name: str) -> list[str]:
     """The files of a table, relative to the atlas."""
-    return [TABLES[name].path(layer) for layer in (atlas.layers if TABLES[name].numbered else (None,))]
+    own = [TABLES[name].path(layer) for layer in (atlas.layers if TABLES[name].numbered else (None,))]
+    return own + [TABLES[other].path() for other in MADE_WITH.get(name, ())]
 
 
 def load_mined(

@@ -106,7 +106,8 @@ class MiningRun:
             whole.save(self._merged_path(layer), plan=self.plan.hash())
 
     def _empty_state(self, layer: int) -> MiningState:
-        return MiningState(StateShape.of(self.model, keep=self.plan.triggers, layers=[layer]))
+        shape = StateShape.of(self.model, keep=self.plan.triggers, layers=[layer], random=self.plan.random)
+        return MiningState(shape)
 
     def _merged_path(self, layer: int) -> Path:
         return self.context.work / f"merged-{layer:03d}.safetensors"

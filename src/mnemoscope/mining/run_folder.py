@@ -12,19 +12,27 @@ from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
 from mnemoscope.atlas.lock import lock_folder
-from mnemoscope.atlas.manifest import MANIFEST, STATE, begin, files_beside, read_manifest, unfinished_plan
+from mnemoscope.atlas.manifest import (
+    MANIFEST,
+    STATE,
+    begin,
+    files_beside,
+    mined_from,
+    read_manifest,
+    unfinished_plan,
+)
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import patterns_command
-from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, prepare
+from mnemoscope.corpus import Encoder, Render, Source, TokenizedCorpus, open_source, prepare
 from mnemoscope.errors import AtlasError, AtlasExists, CorpusError, ModelError, PlanDiffers
 from mnemoscope.foundation.files import file_hash, storing
 from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
 from mnemoscope.foundation.options.model_options import NAMED, full_name
 from mnemoscope.foundation.progress import NOTE, StopSignal, interruption
+from mnemoscope.mining.plan.limits import limit_note
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
 from mnemoscope.mining.plan.removal_cost import default_removals
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
-from mnemoscope.mining.text.limits import limit_note
 from mnemoscope.models import IdTokens, LanguageModel
 from mnemoscope.models.proof.company import prove_long_rows
 from mnemoscope.models.special_tokens import ChatReader, chat_template
@@ -223,6 +231,25 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     begin_run(directory, plan, part, versions, places=beginning.places, work=work)
     context.end_stage("text")
     return SettledText(copy, plan, versions, work)
+
+
+def prepare_again(context: RunContext, model: LanguageModel, plan: MiningPlan) -> TokenizedCorpus:
+    """The text of a finished atlas, which lies where it was mined from, tokenized again in the work folder. Raises
+    PlanDiffers for another text, and what reading a text raises.
+    """
+    paths = mined_from(context.directory)
+
+    def find(name: str) -> Source:
+        return open_source(
+            paths[name], text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
+            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
+        )  # fmt: skip
+
+    source = find("corpus").with_sample(plan.sample, plan.seed)
+    copy = _prepare(context, RunInputs(model, plan, source, find("validation") if plan.validation else None), plan)
+    if copy.fingerprint != plan.corpus_fingerprint:
+        raise PlanDiffers(f"{paths['corpus']} is not the text that {context.directory} was mined from; restore it")
+    return copy
 
 
 def _notes(beginning: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from mnemoscope.mining.passes.importance import make_importance
 from mnemoscope.mining.passes.memorised import MemorisedPass
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
+from mnemoscope.mining.passes.random_pass import make_random
 from mnemoscope.mining.passes.removals import RemovalPass
 from mnemoscope.mining.passes.samples import SamplePass
 from mnemoscope.mining.passes.scales import ScalePass
@@ -75,6 +76,7 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("width", WidthPass, table="width", mined="never"),
     *_pass_stages("memorised", MemorisedPass, table="memorised", mined="never"),
     *_pass_stages("samples", SamplePass, table="samples", mined="never"),
+    Stage("random", "run", lambda run, _: make_random(run), "random", mined="never"),
     Stage("importance", "run", lambda run, _: make_importance(run), "importance", mined="never"),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),

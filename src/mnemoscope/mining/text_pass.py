@@ -9,9 +9,13 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
+from mnemoscope.mining.text.random_firings import Lottery
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.special_tokens import special_tokens
+
+RANDOM_ALONE = "random.safetensors"
+"""The state of the random firings of an atlas that is extended, in its work folder."""
 
 
 class TextReader:
@@ -21,7 +25,9 @@ class TextReader:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
         never = special_tokens(model) if plan.skip_special else ()
-        self._reader = BatchReader(model, state, everywhere=plan.per_sentence == "all", never=never)
+        lottery = Lottery.among(loader.positions, plan.seed) if state.shape.random else None
+        everywhere = plan.per_sentence == "all"
+        self._reader = BatchReader(model, state, everywhere=everywhere, never=never, lottery=lottery)
 
     def take(self, number: int) -> int:
         """Counts one batch; returns the number of its tokens. Raises NotFinite (nothing of it is counted)."""
@@ -44,12 +50,15 @@ def read_text(
     plan: MiningPlan,
     *,
     share: tuple[int, int] | None,
+    random_alone: bool = False,
 ) -> Path:
-    """Runs the model over all batches of the text (or of its `share`) and returns the saved state; resumes one. Raises
-    NotFinite (nothing of that batch counted), Interrupted (state saved), StoreFailed.
+    """Runs the model over all batches of the text (or of its `share`) and returns the saved state, with `random_alone`
+    one of the random firings only; resumes one. Raises NotFinite (nothing of that batch counted), Interrupted (state
+    saved), StoreFailed.
     """
-    state = MiningState(StateShape.of(model, keep=plan.triggers, layers=plan.layers), devices=model.devices)
-    checkpoint = context.work / CHECKPOINT
+    shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random, alone=random_alone)
+    state = MiningState(shape, devices=model.devices)
+    checkpoint = context.work / (RANDOM_ALONE if random_alone else CHECKPOINT)
     if checkpoint.is_file():
         state.load(checkpoint, plan=plan.hash())
     state.device = join_names(state.device, device_name(model.device))

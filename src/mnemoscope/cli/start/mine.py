@@ -77,6 +77,7 @@ def mine(
     token_activations: Annotated[
         bool, typer.Option("--token-activations", help="Keep coefficients at every token of the best examples.")
     ] = False,
+    random: Annotated[bool, typer.Option("--random", help="Draw examples of every memory at random, too.")] = False,
     *,
     opening: ModelOptions,
     accept_versions: arg.AcceptVersions = False,
@@ -122,7 +123,8 @@ def mine(
         neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
         device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
         ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
-        token_activations=token_activations, opening=opening, accept_versions=accept_versions, force=force,
+        token_activations=token_activations, random=random, opening=opening, accept_versions=accept_versions,
+        force=force,
     )  # fmt: skip
     fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if launch is None:  # its jobs look on their own machine

@@ -75,6 +75,8 @@ class MiningOptions:
     """Whether special tokens are excluded as triggers; activity counts them all the same."""
     token_activations: bool = False
     """Whether to keep the coefficients at every token of the best triggers' sentences."""
+    random: bool = False
+    """Whether to draw firings of every memory at random."""
     opening: ModelOptions = AS_USUAL
     """How the model is opened; a model already loaded keeps its own options."""
     accept_versions: bool = False

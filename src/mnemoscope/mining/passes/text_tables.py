@@ -21,7 +21,8 @@ from mnemoscope.foundation.files import copy_file, make_folder
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import PREFIXES, Prefixes
 from mnemoscope.mining.text.batch_loader import background_table, sentence_rows, token_table
-from mnemoscope.mining.text.trigger_table import layer_triggers
+from mnemoscope.mining.text.state import MiningState
+from mnemoscope.mining.text.trigger_table import NamedSentences, layer_random, layer_triggers
 
 SHARED = ("vocabulary", "tokens", "background")
 """Tables that the parts of one plan have in common."""
@@ -30,14 +31,17 @@ Ints = NDArray[np.int64]
 
 
 def write_text_tables(run: MiningRun) -> None:
-    """Writes vocabulary, tokens, background, the sentences that tables name, routing, and the list of prefixes;
-    releases the tokenized text. Raises MiningError without a text, PartsDiffer, StoreFailed.
+    """Writes vocabulary, tokens, background, the sentences that tables name, those that only random firings name, if
+    they are drawn, routing, and the list of prefixes; releases the tokenized text. Raises MiningError without a text,
+    PartsDiffer, StoreFailed.
     """
     sentences: list[Ints] = []
+    drawn: list[Ints] = []
     routing: list[Mapping[str, NDArray[Any]]] = []
     for layer in run.plan.layers:
         state = run.layer_state(layer)
         sentences.append(state.named_sentences())
+        drawn.append(state.drawn_sentences())
         routing += [counted.columns(layer) for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if run.copy is not None:
@@ -46,6 +50,10 @@ def write_text_tables(run: MiningRun) -> None:
         prefixes = _copy_tables(run, run.parts, named)
     else:
         raise MiningError("the text tables are made of the tokenized text, which was not given")
+    if run.plan.random:
+        write_random_sentences(run, drawn)
+    if run.copy is not None:
+        run.copy.release()
     prefixes.save(run)
     if routing:
         run.write("routing", {name: np.concatenate([table[name] for table in routing]) for name in routing[0]})
@@ -64,6 +72,27 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
         activity["all_prefixes"] = prefixes if routing is None else np.full_like(prefixes, int(routing.positions))
     run.write("triggers", triggers, layer)
     run.write("activity", activity, layer)
+    if run.plan.random:
+        write_layer_random(run, state, layer)
+
+
+def write_random_sentences(run: MiningRun, drawn: Sequence[Ints]) -> None:
+    """Writes the sentences `drawn` that `sentences` lacks. Raises PartsDiffer, StoreFailed."""
+    there = [pq.read_table(path, columns=["sentence"]) for path in _stored(run.directory, "sentences")]
+    lacking = np.setdiff1d(np.concatenate(drawn), pa.concat_tables(there)["sentence"].to_numpy())
+    pieces = _sentences(run.parts, lacking) if run.copy is None else sentence_rows(run.copy, lacking)
+    columns = TABLES["random_sentences"].columns
+    tables = [one if isinstance(one, pa.Table) else pa.table(one, schema=columns) for one in pieces]
+    run.write("random_sentences", columns_of(pa.concat_tables([columns.empty_table(), *tables]).combine_chunks()))
+
+
+def write_layer_random(run: MiningRun, state: MiningState, layer: int) -> None:
+    """Writes `random` of one layer; needs `sentences` and `random_sentences`."""
+    sentences = run.keep(NamedSentences, lambda: NamedSentences(run.directory, random=True))
+    rows = columns_of(layer_random(state, layer, sentences, run.model.reading).to_arrow())
+    if run.model.numberings:
+        rows.setdefault("router_weight", pa.nulls(len(rows["memory"]), pa.float32()))
+    run.write("random", rows, layer)
 
 
 def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixes:
@@ -75,7 +104,6 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
     run.write("background", background)
     named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(run.directory, sentence_rows(copy, named), provenance=run.provenance)
-    copy.release()
     return prefixes
 
 
@@ -96,7 +124,8 @@ def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
     tables = [
         pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))
         for part in parts
-        for path in sorted((part / "sentences").glob("part-*.parquet"))
+        for name in ("sentences", "random_sentences")
+        for path in _stored(part, name)
     ]
     rows = pa.concat_tables(tables)
     ids, firsts = np.unique(rows["sentence"].to_numpy(), return_index=True)
@@ -104,3 +133,8 @@ def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
         raise PartsDiffer(f"the parts lack {len(named) - len(ids)} sentences that their triggers name; mine them again")
     for start in range(0, len(firsts), 8192):
         yield rows.take(pa.array(firsts[start : start + 8192])).combine_chunks()
+
+
+def _stored(folder: Path, name: str) -> list[Path]:
+    """The files of `sentences` or `random_sentences`, none of which need be there."""
+    return sorted([*folder.glob(f"{name}/part-*.parquet"), *folder.glob(f"{name}.parquet")])

@@ -94,6 +94,7 @@ class MiningPlan:
     skip_bad_rows: int = _later_field(0)
     skip_special: bool = _later_field(False)
     token_activations: bool = _later_field(False)
+    random: bool = _later_field(False)
     kernels: str | None = _later_field(None)
     """Environment variables that choose among kernels (`kernels_chosen`)."""
 
@@ -130,7 +131,8 @@ class MiningPlan:
             dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
             attention=model.attention, threads=torch.get_num_threads(), kernels=kernels_chosen(),
             skip_bad_rows=options.skip_bad_rows,
-            skip_special=options.skip_special, token_activations=options.token_activations, **versions,
+            skip_special=options.skip_special, token_activations=options.token_activations, random=options.random,
+            **versions,
         )  # fmt: skip
 
     @classmethod

@@ -41,6 +41,12 @@ class BatchLoader:
             seen += int(copy.lengths[self._ids(self._always)].sum())
             self._always += 1
 
+    @property
+    def positions(self) -> int:
+        """How many of the mined positions count."""
+        lengths = self._copy.mined_lengths.astype(np.int64)
+        return int(np.maximum(lengths - self._model.reading.first, 0).sum())
+
     def _ids(self, number: int) -> NDArray[np.int64]:
         return self._batches.ids(int(self._order[number]))
 

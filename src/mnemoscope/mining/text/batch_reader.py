@@ -21,9 +21,10 @@ from mnemoscope.kernels.reference import Observer, Swept
 from mnemoscope.mining.text.activity import BatchMeasures
 from mnemoscope.mining.text.batches import Batch, run_in_halves
 from mnemoscope.mining.text.blocks import CoefficientBlock, Places
+from mnemoscope.mining.text.random_firings import DrawnPositions, Firings, Lottery, RandomFirings
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.triggers import Survivors
+from mnemoscope.mining.text.triggers import Survivors, Triggers
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients, read_groups
 from mnemoscope.models.memories.groups import weights_of
@@ -74,36 +75,44 @@ class PieceMeasures:
 
 class BatchReader:
     """Measures a batch, and counts it when told to. A sentence gives a memory at most one trigger; with `everywhere`
-    every position may be one, except the tokens `never`, which only activity counts. On a CPU several threads take
-    equal parts of a batch's rows.
+    every position may be one, except the tokens `never`, which only activity counts. A state with random firings needs
+    the `lottery`. On a CPU several threads take equal parts of a batch's rows.
     """
 
     def __init__(
-        self, model: LanguageModel, state: MiningState, *, everywhere: bool = False, never: Collection[int] = ()
+        self,
+        model: LanguageModel,
+        state: MiningState,
+        *,
+        everywhere: bool = False,
+        never: Collection[int] = (),
+        lottery: Lottery | None = None,
     ) -> None:
         self.model, self.state, self.everywhere = model, state, everywhere
         self._never = torch.tensor(sorted(never), dtype=torch.long)
+        self._lottery = lottery
         self.layers = list(state.shape.memories)
         self._team = ThreadTeam.of(model)
         self._observers = [Observer() for _ in range(self._team.size)]
         self._pieces: list[Batch] = []
         self._found: list[tuple[int, int, Survivors | Best]] = []
+        self._drawn: list[tuple[int, int, Firings]] = []
         self._measured: list[PieceMeasures] = []
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
         """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
         """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
-        self._pieces, self._found, self._measured = [], [], []
+        self._pieces, self._found, self._drawn, self._measured = [], [], [], []
         return run_in_halves(self._read_piece, batch, Batch.halves)
 
     def _read_piece(self, piece: Batch) -> None:
-        found, shares = len(self._found), piece.split(self._team.size)
+        found, drawn, shares = len(self._found), len(self._drawn), piece.split(self._team.size)
         measures = PieceMeasures(self.state.shape, len(shares))
         try:
             self._team.run([partial(self._read_share, measures, number, share) for number, share in enumerate(shares)])
         except (RuntimeError, MemoryError):  # a piece that does not fit is measured again, in halves
-            del self._found[found:]
+            del self._found[found:], self._drawn[drawn:]
             for observer in self._observers:
                 observer.forget()
             raise
@@ -113,8 +122,14 @@ class BatchReader:
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         places = Places(share, self.model.reading, self._never)
         rows_on = cache(places.rows)
+        looked_at = None if self._lottery is None else places.drawn(self._lottery)
+        drawn_on = cache(lambda device: looked_at and looked_at.to(device))
 
         def measure(layer: int, group: Group) -> None:
+            if (drawn := drawn_on(group.coefficients.device)) is not None:
+                self._draw(group, drawn, layer)
+            if self.state.shape.alone:
+                return
             dense = layer not in self.state.shape.experts
             if dense:
                 block = self.model.split_batch(group.coefficients)
@@ -161,10 +176,34 @@ class BatchReader:
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
             best = kernels.best(
-                swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=triggers.keep,
+                swept.peaks[sign],
+                rows,
+                triggers.threshold,
+                sign=sign,
+                keep=triggers.keep,
                 first=self.model.reading.first,
             )
             self._found.append((layer, sign, best))
+
+    def _draw(self, group: Group, drawn: DrawnPositions, layer: int) -> None:
+        """Notes the firings of a layer at the positions looked at, without the layer's other measures."""
+        coefficients, routed = group.coefficients.flatten(0, -2), layer in self.state.shape.experts
+        if routed:
+            row_of = torch.full((group.of,), -1, device=coefficients.device)
+            row_of[drawn.tokens] = torch.arange(len(drawn.tokens), device=coefficients.device)
+            rows = row_of if group.tokens is None else row_of[group.tokens]
+            at = (rows >= 0).nonzero()[:, 0]
+            drawn = DrawnPositions(drawn.tokens[rows[at]], drawn.hash[rows[at]], drawn.place[rows[at]])
+            experts = torch.zeros_like(at) if group.experts is None else group.experts[at]
+            weights = torch.ones(len(at), device=at.device) if group.weights is None else group.weights[at].float()
+        block = coefficients[at if routed else drawn.tokens]
+        for sign in self.state.shape.signs:
+            own = self.state.random[layer, sign]
+            if routed:
+                found = own.draw_routed(block, drawn, experts, weights, sign=sign, first=group.first)
+            else:
+                found = own.draw(block, drawn, sign=sign)
+            self._drawn.append((layer, sign, found))
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
@@ -220,7 +259,10 @@ class BatchReader:
             self._count_layer(layer)
         for layer, sign, found in self._found:
             self.state.triggers[layer, sign].enqueue(found)
-        self._team.run([triggers.settle for triggers in self.state.triggers.values() if triggers.is_due])
+        for layer, sign, drawn in self._drawn:
+            self.state.random[layer, sign].enqueue(drawn)
+        every: list[Triggers | RandomFirings] = [*self.state.triggers.values(), *self.state.random.values()]
+        self._team.run([one.settle for one in every if one.is_due])
         if len(self._unchecked) >= _LOOKED_AT:
             self.check()
 
@@ -232,7 +274,7 @@ class BatchReader:
                 histograms = [measures.histogram for measures in own if measures.histogram is not None]
                 self.state.activity[layer].add(measured, histograms, expert=expert)
         numbering = self.state.shape.experts.get(layer)
-        if numbering is not None and numbering.routed is not None:
+        if layer in self.state.routing and numbering is not None and numbering.routed is not None:
             tables = [table for piece in self._measured for _, table in sorted(piece.weights[layer].items())]
             self.state.routing[layer].add(torch.cat(tables), numbering.routed)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch, send
+from mnemoscope.mining.text.random_firings import DrawnPositions, Lottery
 from mnemoscope.mining.text.triggers import RoutedBlock
 from mnemoscope.models import Group
 
@@ -83,6 +84,13 @@ class Places:
         """Which of the columns, flattened row by row, are positions that count."""
         reading, width = self.reading, self.batch.ids.shape[1]
         return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
+
+    def drawn(self, lottery: Lottery) -> DrawnPositions:
+        """The positions of this lottery, on the CPU; those of the tokens `never` have no part in it."""
+        own = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
+        tokens, width = own.nonzero()[:, 0], self.batch.ids.shape[1]
+        sentences = self.batch.sentences.cpu()[tokens // width]
+        return DrawnPositions.of(lottery, tokens, sentences, tokens % width - self.reading.offset)
 
     def of_experts(self, group: Group) -> list[CoefficientBlock]:
         """The blocks of experts, rows by expert and sentence."""

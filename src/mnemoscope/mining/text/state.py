@@ -21,6 +21,7 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.kernels.devices import join_names, split_names
 from mnemoscope.mining.text.activity import Activity
+from mnemoscope.mining.text.random_firings import RandomFirings
 from mnemoscope.mining.text.ranges import Range, join_ranges, shared_ranges
 from mnemoscope.mining.text.routing import Routing
 from mnemoscope.mining.text.triggers import Triggers
@@ -33,21 +34,33 @@ _STORED_AS = {torch.int64: "I64", torch.float32: "F32", torch.int32: "I32"}
 @dataclass(frozen=True)
 class StateShape:
     """The memories of each mined layer, the number of triggers kept, the signs (+1, and -1 where coefficients can be
-    negative), and the numberings of layers with experts.
+    negative), the numberings of layers with experts, and whether firings are drawn at `random`, beside all else or
+    `alone`.
     """
 
     memories: dict[int, int]
     keep: int
     signs: tuple[int, ...]
     experts: dict[int, Numbering] = field(default_factory=dict)
+    random: bool = False
+    alone: bool = False
 
     @classmethod
-    def of(cls, model: LanguageModel, *, keep: int, layers: Sequence[int] | None = None) -> "StateShape":
+    def of(
+        cls,
+        model: LanguageModel,
+        *,
+        keep: int,
+        layers: Sequence[int] | None = None,
+        random: bool = False,
+        alone: bool = False,
+    ) -> "StateShape":
         """`layers` None: all layers."""
         chosen = range(model.sizes.layers) if layers is None else layers
         numberings = {layer: model.numbering(layer) for layer in chosen}
         experts = {layer: numbering for layer, numbering in numberings.items() if numbering.routed is not None}
-        return cls({layer: each.count for layer, each in numberings.items()}, keep, model.signs, experts)
+        memories = {layer: each.count for layer, each in numberings.items()}
+        return cls(memories, keep, model.signs, experts, random or alone, alone)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -114,14 +127,22 @@ class MiningState:
         """Batches computed in halves because memory ran out."""
         widths = {layer: numbering.widths for layer, numbering in shape.experts.items()}
         on = {layer: torch.device("cpu") if devices is None else devices[layer] for layer in shape.memories}
+        measured = {} if shape.alone else shape.memories
+        drawn = shape.memories if shape.random else {}
         self.activity = {
-            layer: Activity(count, widths=widths.get(layer), device=on[layer])
-            for layer, count in shape.memories.items()
+            layer: Activity(count, widths=widths.get(layer), device=on[layer]) for layer, count in measured.items()
         }
-        self.routing = {layer: Routing(len(own), device=on[layer]) for layer, own in widths.items()}
+        self.routing = {
+            layer: Routing(len(own), device=on[layer]) for layer, own in widths.items() if layer in measured
+        }
         self.triggers = {
             (layer, sign): Triggers(count, shape.keep, weighted=layer in widths, device=on[layer])
-            for layer, count in shape.memories.items()
+            for layer, count in measured.items()
+            for sign in shape.signs
+        }
+        self.random = {
+            (layer, sign): RandomFirings(count, weighted=layer in widths, device=on[layer])
+            for layer, count in drawn.items()
             for sign in shape.signs
         }
 
@@ -209,15 +230,24 @@ class MiningState:
             return {}
         return {"devices": devices, "equality": "equal to tolerance", "byte_identity_promised": False}
 
-    def _parts(self) -> list[tuple[str, Activity | Routing | Triggers]]:
+    def _parts(self) -> list[tuple[str, Activity | Routing | Triggers | RandomFirings]]:
         return [
             *((f"activity/{layer}", one) for layer, one in self.activity.items()),
             *((f"routing/{layer}", one) for layer, one in self.routing.items()),
             *((f"triggers/{layer}/{sign}", one) for (layer, sign), one in self.triggers.items()),
+            *((f"random/{layer}/{sign}", one) for (layer, sign), one in self.random.items()),
         ]
 
     def named_sentences(self) -> NDArray[np.int64]:
         """The ids of all sentences that hold a trigger, ascending."""
-        found = [np.unique(one.state()["sentence"].cpu().numpy()) for one in self.triggers.values()]
-        ids = np.unique(np.concatenate(found))
-        return ids[ids >= 0]
+        return _distinct_ids([one.state()["sentence"] for one in self.triggers.values()])
+
+    def drawn_sentences(self) -> NDArray[np.int64]:
+        """The ids of all sentences that hold a firing drawn at random, ascending."""
+        return _distinct_ids([one.found()["sentence"] for one in self.random.values()])
+
+
+def _distinct_ids(found: Sequence[Tensor]) -> NDArray[np.int64]:
+    each = [np.unique(one.cpu().numpy()) for one in found]
+    ids = np.unique(np.concatenate([np.empty(0, np.int64), *each]))
+    return ids[ids >= 0]

@@ -3,13 +3,16 @@
 They depend on a finished accumulator and the named sentences alone, so interrupted, merged and single runs agree.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.text.state import MiningState
 
@@ -17,11 +20,14 @@ Ints = NDArray[np.int64]
 
 
 class NamedSentences:
-    """Tokens of the sentences that tables name, and a hash of every prefix; read from `sentences/` of a folder."""
+    """Tokens of the sentences that tables name, with `random` also of those that only random firings name, and a hash
+    of every prefix; read from the tables of a folder.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, random: bool = False) -> None:
         paths = sorted((directory / "sentences").glob("part-*.parquet"))
-        table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False)
+        paths += [directory / TABLES["random_sentences"].path()] * random
+        table = pl.read_parquet(paths, columns=["sentence", "tokens"], glob=False).sort("sentence")
         self.ids: Ints = table["sentence"].to_numpy()
         self.lengths: Ints = table["tokens"].list.len().to_numpy().astype(np.int64)
         self.tokens: NDArray[np.int32] = table["tokens"].explode().drop_nulls().to_numpy()
@@ -47,9 +53,28 @@ class NamedSentences:
 
 def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `triggers` of one layer, sorted by memory, sign (+1 first), rank."""
+    rows = _ranked_rows({sign: state.triggers[layer, sign].state() for sign in state.shape.signs})
+    return _with_tokens(rows, sentences, reading).with_columns(prefix_group()).drop("prefix")
+
+
+def layer_random(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
+    """The table `random` of one layer, sorted likewise."""
+    found = {sign: state.random[layer, sign].found() for sign in state.shape.signs}
+    counts = [
+        pl.DataFrame(
+            {"memory": np.arange(len(own["firings"]), dtype=np.int32), "kept_firings": own["firings"].cpu().numpy()}
+        ).select(pl.lit(sign, pl.Int8).alias("sign"), pl.all())
+        for sign, own in found.items()
+    ]
+    rows = _with_tokens(_ranked_rows(found), sentences, reading).drop("prefix")
+    return rows.join(pl.concat(counts), on=["memory", "sign"], how="left", maintain_order="left")
+
+
+def _ranked_rows(states: Mapping[int, Mapping[str, Tensor]]) -> pl.DataFrame:
+    """The full places of the states of each sign, sorted."""
     signs = []
-    for sign in state.shape.signs:
-        found = {name: tensor.cpu().numpy() for name, tensor in state.triggers[layer, sign].state().items()}
+    for sign, state in states.items():
+        found = {name: tensor.cpu().numpy() for name, tensor in state.items()}
         memory, rank = at = np.nonzero(found["sentence"] >= 0)
         signs.append(pl.DataFrame({
             "memory": memory.astype(np.int32), "sign": np.full(len(memory), sign, np.int8),
@@ -57,10 +82,13 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, re
             "sentence": found["sentence"][at], "position": found["position"][at],
             **({"router_weight": found["weight"][at]} if "weight" in found else {}),
         }))  # fmt: skip
-    rows = pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
+    return pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
+
+
+def _with_tokens(rows: pl.DataFrame, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     places = sentences.look_up(rows["sentence"].to_numpy(), rows["position"].to_numpy(), reading)
     following = pl.when(pl.col("next_token") >= 0).then("next_token").cast(pl.Int32)
-    return rows.with_columns(pl.DataFrame(places)).with_columns(following, prefix_group()).drop("prefix")
+    return rows.with_columns(pl.DataFrame(places)).with_columns(following)
 
 
 def prefix_group() -> pl.Expr:
