@@ -112,8 +112,8 @@ def main(folder: Path) -> None:
     for name, model in save_models(folder / "models").items():
         run(folder, f"{name}/inspect", "inspect", model, "--json")
         run(folder, f"{name}/mine", "mine", model, "text.txt", "--out", name, "--prefixes", "60", "--removals", "5",
-            "--token-activations")  # fmt: skip
-        run(folder, f"{name}/again", "mine", model, "text.txt", "--out", name, "--token-activations")
+            "--token-activations", "--random")  # fmt: skip
+        run(folder, f"{name}/again", "mine", model, "text.txt", "--out", name, "--token-activations", "--random")
         run(folder, f"{name}/analyze", "analyze", name)
         run(folder, f"{name}/analyze-json", "analyze", name, "--json")
         run(folder, f"{name}/value_agreement", "analyze", name, "value_agreement")

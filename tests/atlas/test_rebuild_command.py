@@ -43,6 +43,7 @@ def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_mach
         ("dtype", "bfloat16", "--dtype bfloat16 --device cpu"),
         ("skip_special", True, "--device cpu --skip-special"),
         ("token_activations", True, "--device cpu --token-activations"),
+        ("random", True, "--device cpu --random"),
     ],
 )
 def test_other_options_are(option: str, value: Any, said: str) -> None:
@@ -66,7 +67,7 @@ def test_some_layers_and_a_part() -> None:
 
 LATER = {
     **dict.fromkeys(("roles", "width", "memorised", "attention", "samples", "similar_words", "importance"), "extend"),
-    "token_activations": "extend",
+    **dict.fromkeys(("token_activations", "random", "random_sentences"), "extend"),
     **dict.fromkeys(("readings", "key_readings", "readouts"), "lens"),
 }
 """The optional tables, and which command makes them."""
@@ -78,7 +79,8 @@ def test_tables_that_are_made_later(table: str) -> None:
     if verb is None:
         assert "--model" not in rebuild_command(Path("an atlas"), table, manifest())
         return
-    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{f' {table}' * (verb == 'extend')}`"
+    named = f" {table.removesuffix('_sentences')}" * (verb == "extend")
+    said = f"`mnemoscope {verb} 'an atlas' --model gpt2 --revision main{named}`"
     assert rebuild_command(Path("an atlas"), table, manifest(revision="main")) == said
 
 

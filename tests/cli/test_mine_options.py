@@ -18,7 +18,7 @@ EVERY_OPTION = """
     --prefixes 5 --removals all --neighbours 4 --part 2/3 --batch-tokens 512 --dtype bfloat16 --device cuda:1 --seed 3
     --checkpoint-every 0.5 --keep-work --text-field body --revision main --trust-remote-code --force --json
     --name N --text-name T --adapter lora --tokenizer words --dequantize --dict dict.txt --max-memory 0=20GiB,cpu=60GiB
-    --beginning none --skip-bad-rows 6 --skip-special --token-activations --sample 0.25
+    --beginning none --skip-bad-rows 6 --skip-special --token-activations --random --sample 0.25
 """
 
 Capture = pytest.CaptureFixture[str]
@@ -67,6 +67,7 @@ def test_defaults_are_the_contract_s(mining: FakeMining, tmp_path: Path, capsys:
         "batch_tokens": None, "dtype": "float32", "device": "auto", "seed": 0, "checkpoint_every": 60.0,
         "keep_work": False, "text_field": "text", "ids_field": None, "force": False, "accept_versions": False,
         "name": None, "text_name": None, "skip_bad_rows": 0, "skip_special": False, "token_activations": False,
+        "random": False,
         "opening": {
             "beginning": None, "adapter": None, "tokenizer": None, "dequantize": False, "revision": None,
             "dictionary": None, "trust_remote_code": False, "max_memory": None,
@@ -86,7 +87,7 @@ def test_every_option_arrives(mining: FakeMining, tmp_path: Path, capsys: Captur
         "neighbours": 4, "part": (2, 3), "batch_tokens": 512, "dtype": "bfloat16", "device": "cuda:1", "seed": 3,
         "checkpoint_every": 0.5, "keep_work": True, "text_field": "body", "sample": 0.25,
         "ids_field": None, "force": True, "accept_versions": False, "name": "N", "text_name": "T",
-        "skip_bad_rows": 6, "skip_special": True, "token_activations": True,
+        "skip_bad_rows": 6, "skip_special": True, "token_activations": True, "random": True,
         "opening": {
             "beginning": "none", "adapter": "lora", "tokenizer": "words", "dequantize": True, "revision": "main",
             "dictionary": Path("dict.txt"), "trust_remote_code": True, "max_memory": "0=20GiB,cpu=60GiB",

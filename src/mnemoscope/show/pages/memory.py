@@ -15,7 +15,7 @@ from mnemoscope.foundation.near_duplicates import count_different
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.model.trace import CHANGES, PROMPT, Change, TraceAddress
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
-from mnemoscope.show.pages.triggers import fold_groups, group_triggers, triggers_view
+from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_groups, random_view, triggers_view
 
 NEIGHBOURS = 10
 READ = 8
@@ -66,6 +66,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "previous": _beside(edition, wanted, -1),
         "next": _beside(edition, wanted, 1),
         "triggers": triggers,
+        "random": (drawn := random_view(edition, wanted)),
         "labels": {"positive": edition.label(wanted), "negative": edition.label(wanted, -1)},
         "value": _value(edition, value),
         "readings": _readings(edition, lenses.get("readings"), tokens="top_tokens", rank="target_rank"),
@@ -88,6 +89,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         return {
             "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
             "negative": fold_groups(group_triggers(triggers, -1, says=None)),
+            "drawn": drawn
+            and [one | {kind: random_groups(one[kind]) for kind in ("random", "middling")} for one in drawn],
             "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
             "carry": f"&{carry}" if carry else "",

@@ -17,6 +17,8 @@ from mnemoscope.show.pages.edition import Edition
 BEFORE, AFTER = 160, 100
 """Characters shown of a long sentence on either side of the trigger token."""
 CUT = "\N{HORIZONTAL ELLIPSIS}"
+DRAWN = 8
+"""Examples shown of each kind: random ones, and middling ones."""
 SHADES = 9
 """The deepest shade of a token, for a coefficient as large as the memory's strongest."""
 
@@ -44,26 +46,66 @@ def triggers_view(
     coefficients = token_coefficients(edition, wanted) if foretold is None else {}
     views = []
     for row, fold in zip(rows, folds, strict=True):
-        tokens, position = sentences[row["sentence"]], row["position"]
-        if position >= len(tokens):
-            raise AtlasDamaged(f"{atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+        tokens = sentences[row["sentence"]]
         if (own := coefficients.get((row["sign"], row["rank"]))) and len(own) != len(tokens):
             raise AtlasDamaged(f"{atlas.path}: token_activations of {wanted} do not fit sentence {row['sentence']}")
-        following = row["next_token"]
         numbers = explained.get(row["prefix_group"], []) if row["sign"] == 1 else []
         views.append(
-            {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position", "prefix_group")}
+            _place_view(edition, wanted, row, tokens)
             | {
-                "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
-                "token": vocabulary.token(row["token"]),
-                "next": None if following is None else vocabulary.token(following),
-                "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
+                "prefix_group": row["prefix_group"],
                 "patterns": numbers,
                 "fold": fold,
                 "tokens": own and _join_coefficients(vocabulary.split_text(tokens), own),
             }
         )
     return views
+
+
+def _place_view(edition: Edition, wanted: MemoryId, row: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
+    """What a row of `triggers` or `random` says, with the texts around its token. Raises AtlasDamaged."""
+    position, following, vocabulary = row["position"], row["next_token"], edition.atlas.vocabulary
+    if position >= len(tokens):
+        raise AtlasDamaged(f"{edition.atlas.path}: {wanted} names position {position} of sentence {row['sentence']}")
+    return {name: row[name] for name in ("sign", "rank", "coefficient", "sentence", "position")} | {
+        "before": vocabulary.text(tokens[:position]).rstrip("\ufffd"),
+        "token": vocabulary.token(row["token"]),
+        "next": None if following is None else vocabulary.token(following),
+        "after": vocabulary.text(tokens[position + 2 :]).lstrip("\ufffd"),
+    }
+
+
+def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | None:
+    """Of each sign that fires some firings drawn at random: the first ones (`random`), those nearest the median
+    coefficient of all drawn (`middling`), that `median`, and how many firings were looked at; None without the table.
+    """
+    if not edition.atlas.has("random", layer=wanted.layer):
+        return None
+    table = edition.atlas.rows_where("random", wanted.layer, column="memory", ids=[edition.atlas.number(wanted)])
+    views = []
+    for sign in (1, -1):
+        own = table.filter(pl.col("sign") == sign).sort("rank")
+        if own.is_empty():
+            continue
+        middle = pl.col("coefficient").median()
+        chosen = {
+            "random": own.head(DRAWN),
+            "middling": own.sort((pl.col("coefficient") - middle).abs(), "rank").head(DRAWN),
+        }
+        named = pl.concat(chosen.values())["sentence"].to_list()
+        tokens = dict(edition.atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
+        shown = {
+            name: [_place_view(edition, wanted, row, tokens[row["sentence"]]) for row in rows.to_dicts()]
+            for name, rows in chosen.items()
+        }
+        facts = {"drawn": len(own), "kept_firings": own["kept_firings"][0], "median": own.select(middle).item()}
+        views.append({"sign": sign, **facts, **shown})
+    return views
+
+
+def random_groups(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Examples of a `random_view` in the form of triggers' groups, to be drawn like them."""
+    return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
 
 
 def _join_coefficients(texts: Sequence[str], coefficients: Sequence[float]) -> Any:
