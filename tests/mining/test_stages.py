@@ -59,9 +59,8 @@ class Run:
         (folder / WORK / CHECKPOINT).rename(self.state)
         # A state that counts nothing, as of a worker that came late: so there is something to merge.
         self.empty = folder / WORK / "empty.safetensors"
-        MiningState(StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers)).save(
-            self.empty, plan=self.plan.hash()
-        )
+        shape = StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers, random=self.plan.random)
+        MiningState(shape).save(self.empty, plan=self.plan.hash())
 
     def worker(self, of: int, *, plan: MiningPlan | None = None) -> MiningRun:
         states = [self.state, *([self.empty] if self.empty else [])]

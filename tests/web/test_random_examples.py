@@ -66,10 +66,13 @@ def test_random_and_middling_examples_of_each_sign(tmp_path: Path) -> None:
     reader = client(atlas)
     text = reader.get("/L0.M0").text
     assert examples(text) == [
-        ("8 of 4,000 firings above zero that were looked at", "0.25 3.00 1.00 0.50 2.00 1.50 0.75 1.25".split()),
+        (
+            "8 of 4,000 firings above zero that were looked at",
+            ["0.25", "3.00", "1.00", "0.50", "2.00", "1.50", "0.75", "1.25"],
+        ),
         (
             "Middling examples: nearest the median coefficient, 1.12, of 10 drawn",
-            "1.00 1.25 1.50 0.75 0.50 0.25 2.00 0.12".split(),
+            ["1.00", "1.25", "1.50", "0.75", "0.50", "0.25", "2.00", "0.12"],
         ),
         ("1 of 1 firings below zero that were looked at", ["-0.50"]),
     ]

@@ -78,7 +78,7 @@ def write_layer_tables(run: MiningRun, layer: int) -> None:
 
 def write_random_sentences(run: MiningRun, drawn: Sequence[Ints]) -> None:
     """Writes the sentences `drawn` that `sentences` lacks. Raises PartsDiffer, StoreFailed."""
-    there = [pq.read_table(path, columns=["sentence"]) for path in _stored(run.directory, "sentences")]
+    there = [pq.read_table(path, columns=["sentence"]) for path in _sentence_files(run.directory, "sentences")]
     lacking = np.setdiff1d(np.concatenate(drawn), pa.concat_tables(there)["sentence"].to_numpy())
     pieces = _sentences(run.parts, lacking) if run.copy is None else sentence_rows(run.copy, lacking)
     columns = TABLES["random_sentences"].columns
@@ -125,7 +125,7 @@ def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
         pq.read_table(path).filter(pc.is_in(pc.field("sentence"), wanted))
         for part in parts
         for name in ("sentences", "random_sentences")
-        for path in _stored(part, name)
+        for path in _sentence_files(part, name)
     ]
     rows = pa.concat_tables(tables)
     ids, firsts = np.unique(rows["sentence"].to_numpy(), return_index=True)
@@ -135,6 +135,6 @@ def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:
         yield rows.take(pa.array(firsts[start : start + 8192])).combine_chunks()
 
 
-def _stored(folder: Path, name: str) -> list[Path]:
+def _sentence_files(folder: Path, name: str) -> list[Path]:
     """The files of `sentences` or `random_sentences`, none of which need be there."""
     return sorted([*folder.glob(f"{name}/part-*.parquet"), *folder.glob(f"{name}.parquet")])
