@@ -59,7 +59,7 @@ class Run:
         (folder / WORK / CHECKPOINT).rename(self.state)
         # A state that counts nothing, as of a worker that came late: so there is something to merge.
         self.empty = folder / WORK / "empty.safetensors"
-        shape = StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers, random=self.plan.random)
+        shape = StateShape.of(model, keep=self.plan.triggers, layers=self.plan.layers, random=self.plan.random_seed)
         MiningState(shape).save(self.empty, plan=self.plan.hash())
 
     def worker(self, of: int, *, plan: MiningPlan | None = None) -> MiningRun:

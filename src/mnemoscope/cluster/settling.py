@@ -87,7 +87,7 @@ def _take_over(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> i
     checkpoint = context.work / CHECKPOINT
     if not checkpoint.is_file():
         return 0
-    state = MiningState(StateShape.of(beginning.model, keep=plan.triggers, layers=plan.layers, random=plan.random))
+    state = MiningState(StateShape.of(beginning.model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed))
     state.load(checkpoint, plan=plan.hash())
     counted, state.next_batch = state.next_batch, 0
     state.finished = [(0, counted)]

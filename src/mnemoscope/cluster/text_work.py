@@ -28,7 +28,7 @@ class TextWork:
         plan, model = context.plan, context.model
         self._folder = StateFolder(context.directory, context.name)
         self._leases = LeaseFolder(context.directory, TEXT, context.run.leases)
-        shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random)
+        shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed)
         self._state = MiningState(shape, devices=model.devices)
         for other in folders_in(context.directory / STATES):
             if context.watch.is_silent(other.name):

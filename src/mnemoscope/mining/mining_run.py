@@ -106,7 +106,7 @@ class MiningRun:
             whole.save(self._merged_path(layer), plan=self.plan.hash())
 
     def _empty_state(self, layer: int) -> MiningState:
-        shape = StateShape.of(self.model, keep=self.plan.triggers, layers=[layer], random=self.plan.random)
+        shape = StateShape.of(self.model, keep=self.plan.triggers, layers=[layer], random=self.plan.random_seed)
         return MiningState(shape)
 
     def _merged_path(self, layer: int) -> Path:

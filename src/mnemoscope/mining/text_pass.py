@@ -25,7 +25,7 @@ class TextReader:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
         never = special_tokens(model) if plan.skip_special else ()
-        lottery = Lottery.among(loader.positions, plan.seed) if state.shape.random else None
+        lottery = Lottery.among(loader.positions, plan.seed) if state.random else None
         everywhere = plan.per_sentence == "all"
         self._reader = BatchReader(model, state, everywhere=everywhere, never=never, lottery=lottery)
 
@@ -56,7 +56,8 @@ def read_text(
     one of the random firings only; resumes one. Raises NotFinite (nothing of that batch counted), Interrupted (state
     saved), StoreFailed.
     """
-    shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=plan.random, alone=random_alone)
+    seed = plan.seed if random_alone else plan.random_seed
+    shape = StateShape.of(model, keep=plan.triggers, layers=plan.layers, random=seed, alone=random_alone)
     state = MiningState(shape, devices=model.devices)
     checkpoint = context.work / (RANDOM_ALONE if random_alone else CHECKPOINT)
     if checkpoint.is_file():

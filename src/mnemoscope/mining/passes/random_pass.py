@@ -20,7 +20,7 @@ def make_random(run: MiningRun) -> None:
     path = read_text(context, model, copy, plan, share=None, random_alone=True)
 
     def load(layer: int) -> MiningState:
-        state = MiningState(StateShape.of(model, keep=plan.triggers, layers=[layer], alone=True))
+        state = MiningState(StateShape.of(model, keep=plan.triggers, layers=[layer], random=plan.seed, alone=True))
         state.load(path, plan=plan.hash())
         return state
 

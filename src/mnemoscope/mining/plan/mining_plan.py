@@ -163,6 +163,11 @@ class MiningPlan:
         return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
     @property
+    def random_seed(self) -> int | None:
+        """The seed by which firings are drawn at random; None if they are not."""
+        return self.seed if self.random else None
+
+    @property
     def spec(self) -> str:
         """The name of the model with its adapter."""
         return self.model if self.adapter is None else f"{self.model}+{self.adapter}"

@@ -21,10 +21,10 @@ from mnemoscope.kernels.reference import Observer, Swept
 from mnemoscope.mining.text.activity import BatchMeasures
 from mnemoscope.mining.text.batches import Batch, run_in_halves
 from mnemoscope.mining.text.blocks import CoefficientBlock, Places
-from mnemoscope.mining.text.random_firings import DrawnPositions, Firings, Lottery, RandomFirings
+from mnemoscope.mining.text.random_firings import DrawnPositions, Lottery, RandomFirings, RoutedRows
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.triggers import Survivors, Triggers
+from mnemoscope.mining.text.triggers import Survivors
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients, read_groups
 from mnemoscope.models.memories.groups import weights_of
@@ -96,7 +96,7 @@ class BatchReader:
         self._observers = [Observer() for _ in range(self._team.size)]
         self._pieces: list[Batch] = []
         self._found: list[tuple[int, int, Survivors | Best]] = []
-        self._drawn: list[tuple[int, int, Firings]] = []
+        self._drawn: list[tuple[RandomFirings, tuple[Survivors, Tensor]]] = []
         self._measured: list[PieceMeasures] = []
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
         """Batches that were counted without a look, and whether their numbers are finite."""
@@ -187,23 +187,18 @@ class BatchReader:
 
     def _draw(self, group: Group, drawn: DrawnPositions, layer: int) -> None:
         """Notes the firings of a layer at the positions looked at, without the layer's other measures."""
-        coefficients, routed = group.coefficients.flatten(0, -2), layer in self.state.shape.experts
-        if routed:
-            row_of = torch.full((group.of,), -1, device=coefficients.device)
-            row_of[drawn.tokens] = torch.arange(len(drawn.tokens), device=coefficients.device)
-            rows = row_of if group.tokens is None else row_of[group.tokens]
-            at = (rows >= 0).nonzero()[:, 0]
-            drawn = DrawnPositions(drawn.tokens[rows[at]], drawn.hash[rows[at]], drawn.place[rows[at]])
-            experts = torch.zeros_like(at) if group.experts is None else group.experts[at]
-            weights = torch.ones(len(at), device=at.device) if group.weights is None else group.weights[at].float()
-        block = coefficients[at if routed else drawn.tokens]
+        coefficients, rows, routed = group.coefficients.flatten(0, -2), drawn.tokens, None
+        if layer in self.state.shape.experts:
+            place_of = torch.full((group.of,), -1, device=coefficients.device)
+            place_of[drawn.tokens] = torch.arange(len(drawn.tokens), device=coefficients.device)
+            places = place_of if group.tokens is None else place_of[group.tokens]
+            rows = (places >= 0).nonzero()[:, 0]
+            experts = torch.zeros_like(rows) if group.experts is None else group.experts[rows]
+            weights = torch.ones(len(rows), device=rows.device) if group.weights is None else group.weights[rows]
+            drawn, routed = drawn.at(places[rows]), RoutedRows(group.first, experts, weights.float())
         for sign in self.state.shape.signs:
             own = self.state.random[layer, sign]
-            if routed:
-                found = own.draw_routed(block, drawn, experts, weights, sign=sign, first=group.first)
-            else:
-                found = own.draw(block, drawn, sign=sign)
-            self._drawn.append((layer, sign, found))
+            self._drawn.append((own, own.draw(coefficients, rows, drawn, sign=sign, routed=routed)))
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
@@ -259,9 +254,9 @@ class BatchReader:
             self._count_layer(layer)
         for layer, sign, found in self._found:
             self.state.triggers[layer, sign].enqueue(found)
-        for layer, sign, drawn in self._drawn:
-            self.state.random[layer, sign].enqueue(drawn)
-        every: list[Triggers | RandomFirings] = [*self.state.triggers.values(), *self.state.random.values()]
+        for random, drawn in self._drawn:
+            random.count(*drawn)
+        every = [*self.state.triggers.values(), *self.state.random.values()]
         self._team.run([one.settle for one in every if one.is_due])
         if len(self._unchecked) >= _LOOKED_AT:
             self.check()

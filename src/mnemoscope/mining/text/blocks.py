@@ -90,7 +90,7 @@ class Places:
         own = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
         tokens, width = own.nonzero()[:, 0], self.batch.ids.shape[1]
         sentences = self.batch.sentences.cpu()[tokens // width]
-        return DrawnPositions.of(lottery, tokens, sentences, tokens % width - self.reading.offset)
+        return lottery.draw(tokens, sentences, tokens % width - self.reading.offset)
 
     def of_experts(self, group: Group) -> list[CoefficientBlock]:
         """The blocks of experts, rows by expert and sentence."""

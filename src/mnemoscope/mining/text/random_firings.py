@@ -1,8 +1,7 @@
 """Firings of every feature that are drawn evenly from a text: those at the positions with the smallest hashes.
 
 A hash depends on the seed and the position alone, so the result does not depend on batches, order or merges. Of a long
-text only positions with a low hash are looked at. Coefficients below zero are the firings of sign -1; as in `triggers`
-their magnitudes are stored.
+text only positions with a low hash are looked at. Coefficients below zero are the firings of sign -1.
 """
 
 from dataclasses import dataclass
@@ -10,15 +9,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mnemoscope.mining.text.triggers import NEVER, STORED, Survivors, Triggers
+
 DRAWN = 32
 """Firings of each memory and sign."""
 POSITIONS = 1 << 20
 """Positions looked at, at least, if the text has so many."""
-_SPAN = 1 << 24
-"""More than the positions of any sentence: sentence and position make one number, the place."""
 _LAST = (1 << 63) - 1
-_EMPTY = -1
-_KEPT = ("hash", "place", "magnitude", "weight")
+
+
+def hashes_of(sentences: Tensor, positions: Tensor, seed: int) -> Tensor:
+    """A one-to-one 64-bit hash of positions, less 2^63 so that signed numbers have the order of unsigned ones."""
+    return (
+        _scramble(sentences * (1 << 24) + positions ^ _scramble(torch.tensor(seed, device=sentences.device))) ^ ~_LAST
+    )
+
+
+def _scramble(numbers: Tensor) -> Tensor:
+    """The finaliser of splitmix64; products of int64 wrap."""
+    numbers = numbers + (0x9E3779B97F4A7C15 - (1 << 64))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1)):
+        numbers = (numbers ^ (numbers >> shift & (1 << 64 - shift) - 1)) * factor
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -32,148 +44,89 @@ class Lottery:
     def among(cls, positions: int, seed: int) -> "Lottery":
         return cls(seed, 1 << max(0, (positions // POSITIONS).bit_length() - 1))
 
-    def hash(self, places: Tensor) -> Tensor:
-        """A one-to-one 64-bit hash of places, less 2^63 so that signed numbers have the order of unsigned ones."""
-        return _scramble(places ^ _scramble(torch.tensor(self.seed, device=places.device))) ^ -(1 << 63)
-
-    def looks_at(self, hashes: Tensor) -> Tensor:
-        return hashes <= (1 << 64) // self.of - (1 << 63) - 1
-
-
-def _scramble(numbers: Tensor) -> Tensor:
-    """The finaliser of splitmix64; products of int64 wrap."""
-    numbers = numbers + (0x9E3779B97F4A7C15 - (1 << 64))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1)):
-        numbers = (numbers ^ (numbers >> shift & (1 << 64 - shift) - 1)) * factor
-    return numbers
+    def draw(self, tokens: Tensor, sentences: Tensor, positions: Tensor) -> "DrawnPositions":
+        hashes, order = hashes_of(sentences, positions, self.seed).sort()
+        order = order[hashes <= (1 << 64) // self.of - (1 << 63) - 1]
+        return DrawnPositions(tokens[order], hashes[: len(order)], sentences[order], positions[order].int())
 
 
 @dataclass(frozen=True)
 class DrawnPositions:
     """Positions of a batch that are looked at, by rising hash: their numbers through the batch's columns, row by row,
-    their hashes and places; all `[position]`.
+    hashes, sentences and positions; all `[place]`.
     """
 
     tokens: Tensor
     hash: Tensor
-    place: Tensor
+    sentence: Tensor
+    position: Tensor
 
-    @classmethod
-    def of(cls, lottery: Lottery, tokens: Tensor, sentences: Tensor, positions: Tensor) -> "DrawnPositions":
-        place = sentences * _SPAN + positions
-        hashes, order = lottery.hash(place).sort()
-        order = order[lottery.looks_at(hashes)]
-        return cls(tokens[order], hashes[: len(order)], place[order])
+    def at(self, places: Tensor) -> "DrawnPositions":
+        return DrawnPositions(*(own[places] for own in vars(self).values()))
 
     def to(self, device: torch.device) -> "DrawnPositions":
-        return DrawnPositions(self.tokens.to(device), self.hash.to(device), self.place.to(device))
+        return DrawnPositions(*(own.to(device) for own in vars(self).values()))
 
 
 @dataclass(frozen=True)
-class Firings:
-    """Firings of one batch that may be among the smallest, and how many each memory had."""
+class RoutedRows:
+    """The experts of some rows, counted from the one that begins at memory `first`, and the weights; both `[row]`."""
 
-    memory: Tensor
-    hash: Tensor
-    place: Tensor
-    magnitude: Tensor
-    weight: Tensor | None
-    counts: Tensor
-
-    def __len__(self) -> int:
-        return len(self.memory)
+    first: int
+    experts: Tensor
+    weights: Tensor
 
 
-class RandomFirings:
-    """The `DRAWN` firings `[memory, rank]` of one sign; `weighted`: with the router's weights."""
+class RandomFirings(Triggers):
+    """The `DRAWN` firings `[memory, rank]` of one sign, by hash, and how many each memory had."""
 
-    def __init__(self, memories: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
-        shape = memories, DRAWN
-        self.memories = memories
-        self.hash = torch.full(shape, _LAST, dtype=torch.int64, device=device)
-        self.place = torch.full(shape, _EMPTY, dtype=torch.int64, device=device)
-        self.magnitude = torch.zeros(shape, device=device)
-        self.weight = torch.zeros(shape, device=device) if weighted else None
+    def __init__(self, memories: int, seed: int, *, weighted: bool = False, device: torch.device | str = "cpu") -> None:
+        super().__init__(memories, DRAWN, weighted=weighted, device=device)
+        self._seed = seed
         self.firings = torch.zeros(memories, dtype=torch.int64, device=device)
-        self._queue: list[Firings] = []
-        self._queued = 0
+        self.raise_threshold()
 
-    def draw(self, block: Tensor, drawn: DrawnPositions, *, sign: int) -> Firings:
-        """The firings of a dense layer's coefficients `block [position, memory]`; changes nothing."""
-        fires = block > 0 if sign > 0 else block < 0
-        enters = fires & (drawn.hash[:, None] < self.hash[:, -1])
-        if int(enters.count_nonzero()) > 4 * self.hash.numel():  # a dense start: the first of each are enough
-            enters &= enters.cumsum(0, dtype=torch.int32) <= DRAWN
-        row, memory = enters.nonzero(as_tuple=True)
-        magnitude = sign * block[row, memory].float()
-        return Firings(memory, drawn.hash[row], drawn.place[row], magnitude, None, fires.sum(0))
-
-    def draw_routed(
-        self, block: Tensor, drawn: DrawnPositions, experts: Tensor, weights: Tensor, *, sign: int, first: int
-    ) -> Firings:
-        """The firings of experts' `block [row, memory]`: the expert of every row, and the router's weight; the first
-        expert begins at memory `first`.
+    def draw(
+        self, coefficients: Tensor, rows: Tensor, drawn: DrawnPositions, *, sign: int, routed: RoutedRows | None = None
+    ) -> tuple[Survivors, Tensor]:
+        """The firings among these rows of `coefficients [row, memory]`, which are of the places `drawn`, that may be
+        among the first, and the number of all `[memory]`; changes nothing.
         """
-        width = block.shape[1]
-        row, column = (block > 0 if sign > 0 else block < 0).nonzero(as_tuple=True)
-        memory = first + experts[row] * width + column
-        counts = torch.bincount(memory, minlength=self.memories)
-        enters = drawn.hash[row] < self.hash[memory, -1]
-        row, column, memory = row[enters], column[enters], memory[enters]
-        magnitude, weight = sign * block[row, column].float(), None if self.weight is None else weights[row]
-        return Firings(memory, drawn.hash[row], drawn.place[row], magnitude, weight, counts)
+        fires = (coefficients > 0 if sign > 0 else coefficients < 0)[rows]
+        if routed is None:
+            counts = fires.sum(0, dtype=torch.int32)
+            fires &= drawn.hash[:, None] < self.threshold
+            if int(fires.count_nonzero()) > 4 * self.sentence.numel():  # a dense start: the first of each are enough
+                fires &= fires.cumsum(0, dtype=torch.int32) <= DRAWN
+            row, column = fires.nonzero(as_tuple=True)
+            memory = column
+        else:
+            row, column = fires.nonzero(as_tuple=True)
+            memory = routed.first + routed.experts[row] * coefficients.shape[1] + column
+            counts = torch.bincount(memory, minlength=self.memories)
+            enters = drawn.hash[row] < self.threshold[memory]
+            row, column, memory = row[enters], column[enters], memory[enters]
+        magnitude = sign * coefficients[rows[row], column].float()
+        weight = None if routed is None or self.weight is None else routed.weights[row]
+        return Survivors(memory, magnitude, drawn.sentence[row], drawn.position[row], weight), counts
 
-    def enqueue(self, found: Firings) -> None:
-        self.firings += found.counts
-        self._queue.append(found)
-        self._queued += len(found)
+    def count(self, found: Survivors, counts: Tensor) -> None:
+        """Queues what was drawn; the caller settles when that `is_due`."""
+        self.firings += counts
+        self.enqueue(found)
 
-    @property
-    def is_due(self) -> bool:
-        return 2 * self._queued >= self.hash.numel()
+    def order_of(self, rows: Survivors) -> Tensor:
+        order = hashes_of(rows.sentence, rows.position, self._seed).argsort()
+        return order[rows.memory[order].argsort(stable=True)]
 
-    def settle(self) -> None:
-        if not self._queue:
-            return
-        parts, names = [self._firings(self._tensors()), *self._queue], _KEPT[: 3 if self.weight is None else 4]
-        self._queue, self._queued = [], 0
-        memory, hashes = (torch.cat([getattr(one, name) for one in parts]) for name in ("memory", "hash"))
-        order = hashes.argsort()
-        order = order[memory[order].argsort(stable=True)]
-        memory = memory[order]
-        begins = torch.searchsorted(memory, torch.arange(self.memories, device=memory.device))
-        rank = torch.arange(len(memory), device=memory.device) - begins[memory]
-        kept = rank < DRAWN
-        at = memory[kept], rank[kept]
-        for name in names:
-            getattr(self, name)[at] = torch.cat([getattr(one, name) for one in parts])[order[kept]]
-
-    @staticmethod
-    def _firings(state: dict[str, Tensor]) -> Firings:
-        at = (state["place"] != _EMPTY).nonzero(as_tuple=True)
-        weight = state["weight"][at] if "weight" in state else None
-        hashes, place, magnitude = (state[name][at] for name in ("hash", "place", "magnitude"))
-        return Firings(at[0], hashes, place, magnitude, weight, state["firings"])
+    def raise_threshold(self) -> None:
+        last = hashes_of(self.sentence[:, -1], self.position[:, -1], self._seed)
+        self.threshold = last.masked_fill(self.sentence[:, -1] == NEVER, _LAST)
 
     def add_state(self, state: dict[str, Tensor]) -> None:
         """Adds another state of the same memories."""
-        self.enqueue(self._firings({name: tensor.to(self.hash.device) for name, tensor in state.items()}))
-        self.settle()
+        self.firings += state["firings"]
+        self.add(self._rows(tuple(state[name] for name in STORED if name in state)))
 
     def state(self) -> dict[str, Tensor]:
-        self.settle()
-        return self._tensors()
-
-    def _tensors(self) -> dict[str, Tensor]:
-        weight = {} if self.weight is None else {"weight": self.weight}
-        return {"hash": self.hash, "place": self.place, "magnitude": self.magnitude, "firings": self.firings, **weight}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in state.items():
-            getattr(self, name).copy_(tensor)
-
-    def found(self) -> dict[str, Tensor]:
-        """The state with `sentence` (-1: an empty place) and `position` in place of what they make up."""
-        state = self.state()
-        place = state.pop("place")
-        return {**state, "sentence": place >> 24, "position": (place & _SPAN - 1).int()}
+        return {**super().state(), "firings": self.firings}

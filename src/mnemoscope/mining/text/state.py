@@ -34,15 +34,15 @@ _STORED_AS = {torch.int64: "I64", torch.float32: "F32", torch.int32: "I32"}
 @dataclass(frozen=True)
 class StateShape:
     """The memories of each mined layer, the number of triggers kept, the signs (+1, and -1 where coefficients can be
-    negative), the numberings of layers with experts, and whether firings are drawn at `random`, beside all else or
-    `alone`.
+    negative), the numberings of layers with experts, and the seed by which firings are drawn at `random` (None: they
+    are not), beside all else or `alone`.
     """
 
     memories: dict[int, int]
     keep: int
     signs: tuple[int, ...]
     experts: dict[int, Numbering] = field(default_factory=dict)
-    random: bool = False
+    random: int | None = None
     alone: bool = False
 
     @classmethod
@@ -52,7 +52,7 @@ class StateShape:
         *,
         keep: int,
         layers: Sequence[int] | None = None,
-        random: bool = False,
+        random: int | None = None,
         alone: bool = False,
     ) -> "StateShape":
         """`layers` None: all layers."""
@@ -60,7 +60,7 @@ class StateShape:
         numberings = {layer: model.numbering(layer) for layer in chosen}
         experts = {layer: numbering for layer, numbering in numberings.items() if numbering.routed is not None}
         memories = {layer: each.count for layer, each in numberings.items()}
-        return cls(memories, keep, model.signs, experts, random or alone, alone)
+        return cls(memories, keep, model.signs, experts, random, alone)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -128,7 +128,6 @@ class MiningState:
         widths = {layer: numbering.widths for layer, numbering in shape.experts.items()}
         on = {layer: torch.device("cpu") if devices is None else devices[layer] for layer in shape.memories}
         measured = {} if shape.alone else shape.memories
-        drawn = shape.memories if shape.random else {}
         self.activity = {
             layer: Activity(count, widths=widths.get(layer), device=on[layer]) for layer, count in measured.items()
         }
@@ -141,9 +140,10 @@ class MiningState:
             for sign in shape.signs
         }
         self.random = {
-            (layer, sign): RandomFirings(count, weighted=layer in widths, device=on[layer])
-            for layer, count in drawn.items()
+            (layer, sign): RandomFirings(count, shape.random, weighted=layer in widths, device=on[layer])
+            for layer, count in shape.memories.items()
             for sign in shape.signs
+            if shape.random is not None
         }
 
     @classmethod
@@ -230,7 +230,7 @@ class MiningState:
             return {}
         return {"devices": devices, "equality": "equal to tolerance", "byte_identity_promised": False}
 
-    def _parts(self) -> list[tuple[str, Activity | Routing | Triggers | RandomFirings]]:
+    def _parts(self) -> list[tuple[str, Activity | Routing | Triggers]]:
         return [
             *((f"activity/{layer}", one) for layer, one in self.activity.items()),
             *((f"routing/{layer}", one) for layer, one in self.routing.items()),
@@ -244,7 +244,7 @@ class MiningState:
 
     def drawn_sentences(self) -> NDArray[np.int64]:
         """The ids of all sentences that hold a firing drawn at random, ascending."""
-        return _distinct_ids([one.found()["sentence"] for one in self.random.values()])
+        return _distinct_ids([one.state()["sentence"] for one in self.random.values()])
 
 
 def _distinct_ids(found: Sequence[Tensor]) -> NDArray[np.int64]:

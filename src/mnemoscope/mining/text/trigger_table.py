@@ -59,7 +59,7 @@ def layer_triggers(state: MiningState, layer: int, sentences: NamedSentences, re
 
 def layer_random(state: MiningState, layer: int, sentences: NamedSentences, reading: Reading) -> pl.DataFrame:
     """The table `random` of one layer, sorted likewise."""
-    found = {sign: state.random[layer, sign].found() for sign in state.shape.signs}
+    found = {sign: state.random[layer, sign].state() for sign in state.shape.signs}
     counts = [
         pl.DataFrame(
             {"memory": np.arange(len(own["firings"]), dtype=np.int32), "kept_firings": own["firings"].cpu().numpy()}

@@ -158,7 +158,7 @@ class Triggers:
             assert kernels is not None
             own = self.magnitude, self.sentence, self.position
             self.magnitude, self.sentence, self.position = kernels.merge(own, found)
-            self._raise_threshold()
+            self.raise_threshold()
         elif len(found):
             self._queue.append(found)
             self._queued += len(found)
@@ -190,10 +190,7 @@ class Triggers:
         return Survivors(*(row[full] if chosen else row.flatten() for row in rows))
 
     def _take(self, rows: Survivors) -> None:
-        # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
-        key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
-        place = rows.sentence * (1 << 24) + rows.position
-        order = _order_of_pairs(key, place)
+        order = self.order_of(rows)
         memory = rows.memory[order]
         begins = torch.searchsorted(memory, torch.arange(self.memories + 1, device=self.device))
         rank = torch.arange(len(order), device=self.device) - begins[memory]
@@ -208,9 +205,15 @@ class Triggers:
             best = torch.full((most + 1,), 0 if own.is_floating_point() else NEVER, dtype=own.dtype, device=self.device)
             best[at] = found[order]
             own.copy_(best[:-1].view_as(own))
-        self._raise_threshold()
+        self.raise_threshold()
 
-    def _raise_threshold(self) -> None:
+    def order_of(self, rows: Survivors) -> Tensor:
+        """The order of rows by memory and rank."""
+        # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
+        key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
+        return _order_of_pairs(key, rows.sentence * (1 << 24) + rows.position)
+
+    def raise_threshold(self) -> None:
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
 
     def _tensors(self) -> tuple[Tensor, ...]:
@@ -224,7 +227,7 @@ class Triggers:
     def load(self, state: dict[str, Tensor]) -> None:
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
-        self._raise_threshold()
+        self.raise_threshold()
 
 
 def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
