@@ -29,7 +29,7 @@ mnemoscope show "$folder/demo" "$memory" --limit 5
 mnemoscope inspect builtin:pydocs --corpus "$text"
 for part in "" 1/2 2/2; do
   # shellcheck disable=SC2086
-  mnemoscope mine builtin:pydocs "$text" --out "$folder/atlas${part:+-part-${part%/*}}" --token-activations ${part:+--part $part} $cap
+  mnemoscope mine builtin:pydocs "$text" --out "$folder/atlas${part:+-part-${part%/*}}" --token-activations --random ${part:+--part $part} $cap
 done
 mnemoscope merge "$folder/merged" "$folder/atlas-part-1" "$folder/atlas-part-2"
 for atlas in atlas merged; do
@@ -45,7 +45,7 @@ done
 (cd "$folder/atlas" && find . -name '*.parquet' -type f) | while read -r table; do
   cmp "$folder/atlas/$table" "$folder/merged/$table"
 done
-for table in removals prefixes predictions patterns token_activations/layer-000 analyses/refinement_events; do
+for table in removals prefixes predictions patterns token_activations/layer-000 random/layer-000 analyses/refinement_events; do
   test -s "$folder/atlas/$table.parquet"
 done
 echo "one run and two merged parts: every table and answer byte-identical; all in $folder"

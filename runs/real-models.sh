@@ -39,7 +39,7 @@ atlas() {
   made="$out/$1" model=$2 name=$3 text=$4 text_name=$5
   shift 5
   [ -f "$made/manifest.json" ] || mnemoscope mine "$model" "$text" --out "$made" --name "$name" \
-    --text-name "$text_name" --token-activations "$@" >&2
+    --text-name "$text_name" --token-activations --random "$@" >&2
   [ -f "$made/report/index.html" ] || { mnemoscope analyze "$made" >&2 && mnemoscope report "$made" >&2; }
 }
 # The share of the documents that holds so many tokens: a kilobyte is about 225 of them, a tenth is held out, and
