@@ -31,7 +31,7 @@ from mnemoscope.models.opening.handmade.models import WORDS
 pytestmark = pytest.mark.full
 
 MODEL = "handmade:planted"
-OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_every=0.3)
+OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_every=0.3, random=True)
 
 
 def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
@@ -43,7 +43,7 @@ def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
 
 
 def mine_words(text: Path, out: Path, *more: str) -> list[str]:
-    options = ["--split", "line", "--triggers", "30", "--batch-tokens", "80", "--checkpoint-every", "0.3"]
+    options = ["--split", "line", "--triggers", "30", "--batch-tokens", "80", "--checkpoint-every", "0.3", "--random"]
     return ["mine", MODEL, str(text), "--out", str(out), *options, *more]
 
 
