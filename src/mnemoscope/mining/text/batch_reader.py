@@ -122,7 +122,7 @@ class BatchReader:
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         places = Places(share, self.model.reading, self._never)
         rows_on = cache(places.rows)
-        looked_at = None if self._lottery is None else places.drawn(self._lottery)
+        looked_at = None if self._lottery is None else places.draw(self._lottery)
         drawn_on = cache(lambda device: looked_at and looked_at.to(device))
 
         def measure(layer: int, group: Group) -> None:

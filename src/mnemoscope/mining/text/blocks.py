@@ -85,7 +85,7 @@ class Places:
         reading, width = self.reading, self.batch.ids.shape[1]
         return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
 
-    def drawn(self, lottery: Lottery) -> DrawnPositions:
+    def draw(self, lottery: Lottery) -> DrawnPositions:
         """The positions of this lottery, on the CPU; those of the tokens `never` have no part in it."""
         own = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
         tokens, width = own.nonzero()[:, 0], self.batch.ids.shape[1]
