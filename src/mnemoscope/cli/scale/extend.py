@@ -16,7 +16,9 @@ def extend(
     atlas: arg.AtlasFolder,
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TABLE", help="Such as roles; all that the atlas lacks but samples if none is named."),
+        typer.Argument(
+            metavar="TABLE", help="Such as roles; if none is named all missing ones but samples and random."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model that was mined.  [default: as mined]")
