@@ -61,7 +61,8 @@ from mnemoscope.show.figures.panels import lines
 def figure(answer):
     """A line over the layers."""
     panels = lines(answer, [Series("length", BLUE)], name="attention_length", title="length", y="norm", format="~g")
-    return Figure(panels, "The mean norm.", f"Values are {ends(answer, 'length')} long.")
+    means, differs = "Long values say much.", "Trained without decay, values are longer."
+    return Figure(panels, "The mean norm.", f"Values are {ends(answer, 'length')} long.", means, differs)
 '''
 SCRIPT = """
 import json, sys

@@ -229,14 +229,14 @@ class Differ(ExitStack):
         self, prompt: str, other: str, target: str | None, against: str | None
     ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]]:
         model = self._models[0]
-        if other == prompt:
+        tokens = [prompt_tokens(model, text) for text in (prompt, other)]
+        if tokens[0] == tokens[1]:
             raise PromptError("the other prompt is the prompt itself; give another one")
         if target is not None and against is not None:
             one, its = (choose_contrast(model, text, target=target, against=against) for text in (prompt, other))
             if (one.target, one.against) != (its.target, its.against) or one.against is None:
                 raise PromptError("the answers are other tokens after the other prompt; give them with their space")
             return (one.tokens, its.tokens), (one.target, one.against)
-        tokens = [prompt_tokens(model, text) for text in (prompt, other)]
         b, a = (_predict(model, own) for own in tokens)
         if target is not None:
             a = choose_contrast(model, other, target=target, against=None).target

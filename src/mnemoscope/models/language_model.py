@@ -11,9 +11,8 @@ from dataclasses import asdict
 from functools import cached_property
 from math import prod
 from threading import RLock, local
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
-import polars as pl
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +34,9 @@ from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Taps
 from mnemoscope.models.object_state import ObjectInUse, held
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class _Reached(Exception):
@@ -370,7 +372,7 @@ class LanguageModel:
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past)
 
-    def coefficients(self, prompt: str, layers: Iterable[int] | None = None) -> pl.DataFrame:
+    def coefficients(self, prompt: str, layers: Iterable[int] | None = None) -> "pl.DataFrame":
         """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
         experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
         tokens), `token` (its text) and `coefficient`. Raises PromptError, and MemoryIdError for a layer.
@@ -383,6 +385,8 @@ class LanguageModel:
                 keep = lambda each, _, layer=layer: read.update({layer: each[0, own].float().cpu().clone()})  # noqa: E731
                 self.watch(layer, keep, taps)
             self.backbone(torch.tensor([self.reading.frame(tokens)], device=self.device))
+        import polars as pl  # mining does without
+
         texts, schema = self.vocabulary()[0], {"layer": pl.Int16, "memory": pl.Int32, "position": pl.Int32}
         places = pl.DataFrame({"position": range(len(tokens)), "token": [texts[token] for token in tokens]})
         frames = [pl.DataFrame(schema={**schema, "token": pl.String, "coefficient": pl.Float32})]
