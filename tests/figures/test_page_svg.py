@@ -10,27 +10,14 @@ import pytest
 from jsonschema import ValidationError
 
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.answers import load_answers
 from mnemoscope.questions.question import Answer
 from mnemoscope.show.figures.chart import STYLE, Figure
 from mnemoscope.show.figures.colours import BLUE, GREEN, GREY, ORANGE, PURPLE
 from mnemoscope.show.figures.page_svg import ATTRIBUTES, ELEMENTS, page_svg
 from mnemoscope.show.figures.panels import small_specification, specification
-from mnemoscope.show.figures.sections import draw_figure
 from mnemoscope.show.pages.overview import GLANCE
-from reports.reported_atlas import reported
 
 OURS = {"class", "role", "aria-label", "font-family", "href", "tabindex"}
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    return load_answers(reported(tmp_path_factory.mktemp("atlas"))).answers
-
-
-@pytest.fixture(scope="module")
-def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
-    return {question: draw_figure(question, answers) for question in answers}
 
 
 @pytest.mark.fast(0, full=4)

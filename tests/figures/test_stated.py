@@ -7,29 +7,16 @@ from typing import Any
 import pytest
 
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.answers import load_answers
 from mnemoscope.questions.question import EMPTY, Answer
 from mnemoscope.questions.registry import load_question
 from mnemoscope.show.figures.chart import Figure
 from mnemoscope.show.figures.panels import narrow_specification, small_specification, specification
-from mnemoscope.show.figures.sections import draw_figure
 from mnemoscope.show.figures.stated import Stated
-from reports.reported_atlas import reported
 
 STATED = {
     "key_patterns", "value_agreement", "value_confidence", "layer_activity", "layer_composition", "refinement_match",
 }  # fmt: skip
 """The other figures' text states no number that has a place in them."""
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    return load_answers(reported(tmp_path_factory.mktemp("atlas"))).answers
-
-
-@pytest.fixture(scope="module")
-def figures(answers: dict[str, Answer]) -> dict[str, Figure]:
-    return {question: draw_figure(question, answers) for question in answers}
 
 
 def of_depth(depth: int, layers: Sequence[int] | None = None) -> Answer:

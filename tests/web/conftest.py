@@ -1,14 +1,18 @@
 """Atlases of the pages, each made once: one to annotate, of which a test changes its own copy, and the planted one."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import mnemoscope as ms
 from mnemoscope.models import LanguageModel
+from mnemoscope.questions.answers import write_all
+from reports.reported_atlas import reported
 from web.judging import annotated_atlas
 from web.planted_atlas import SPEC, planted_atlas
+from web.served import running
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     return ms.load_model(SPEC)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of an atlas with answers, patterns and hostile texts."""
+    atlas = reported(tmp_path_factory.mktemp("atlas"), active=12)
+    write_all(atlas)
+    with running(atlas.path) as address:
+        yield address

@@ -10,8 +10,6 @@ import pytest
 import mnemoscope as ms
 from mnemoscope.mining import mine
 from mnemoscope.models.opening.handmade.experts import SENTENCES
-from mnemoscope.questions.answers import write_all
-from reports.reported_atlas import reported
 from support.browser import DESK, PHONE, Visit, Visits
 from web.planted_atlas import SPEC
 from web.served import running
@@ -25,14 +23,6 @@ OF_THE_MODEL = (
     "/trace", f"/trace?{urlencode(ASKED)}", f"/trace?{urlencode(ASKED | {'set': 'L1.M4=0', 'generate': 2})}",
     "/audit", f"/audit?{urlencode({'text': 'the old house'})}", "/L1.M0/causal", "/compare",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    atlas = reported(tmp_path_factory.mktemp("atlas"), active=12)
-    write_all(atlas)
-    with running(atlas.path) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

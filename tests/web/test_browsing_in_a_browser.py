@@ -1,25 +1,12 @@
 """Browsing in Chromium: no complaint, nothing asked of others, readable in the dark and on a phone, by keyboard."""
 
-from collections.abc import Iterator
 
 import pytest
 
 from mnemoscope.questions import QUESTIONS
-from mnemoscope.questions.answers import write_all
-from reports.reported_atlas import reported
 from support.browser import PHONE, Visit, Visits
-from web.served import running
 
 PAGES = ("/", "/L0.M0", "/L0.M0?pattern=0", "/search?q=script", "/tokens", "/tokens/6", "/L0.M99", "/nothing")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of an atlas with answers, patterns and hostile texts."""
-    atlas = reported(tmp_path_factory.mktemp("atlas"), active=12)
-    write_all(atlas)
-    with running(atlas.path) as address:
-        yield address
 
 
 def opened(visit: Visits, site: str, path: str, *, width: int = 1280, dark: bool = False) -> Visit:
