@@ -18,9 +18,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
+from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
+from mnemoscope.atlas.mined_memories import MinedMemories
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import file_hash
@@ -37,15 +38,12 @@ _PLAN_OPTIONS = (
 
 
 @explain
-class Tables:
+class Tables(MinedMemories):
     """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.manifest_hash = manifest_hash
-        sizes = manifest.model.sizes
-        self.numberings = numberings_of(sizes.memories, sizes.experts)
         self._footers: dict[str, Any] = {}
 
     @cached_property

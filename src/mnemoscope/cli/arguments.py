@@ -5,13 +5,16 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.foundation.options.mining_options import DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
+
+if TYPE_CHECKING:
+    from mnemoscope.atlas.mined_memories import MinedMemories
 
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
@@ -162,6 +165,14 @@ def check_atlases(*atlases: Path | None) -> None:
     for atlas in atlases:
         if atlas is not None:
             read_manifest(atlas)
+
+
+def memories_of(atlas: Path) -> "MinedMemories":
+    """The memories that the atlas has, by its manifest; raises what opening the atlas raises."""
+    from mnemoscope.atlas.manifest import read_manifest
+    from mnemoscope.atlas.mined_memories import MinedMemories
+
+    return MinedMemories(atlas, read_manifest(atlas))
 
 
 def check_mined(atlas: Path, model: str | None, opening: ModelOptions) -> None:

@@ -10,6 +10,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
     from mnemoscope.search import Hit, Index
@@ -34,7 +35,7 @@ def search(
             metavar="FIELDS",
             help="Of words (at the triggers), triggers, values, patterns, annotations, bottom (a value's last tokens).",
         ),
-    ] = "words,triggers,values,patterns,annotations",
+    ] = ",".join(USUAL_FIELDS),
     layers: arg.Layers = None,
     promotes: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Memories with the token at their value's top, such as ·Paris.")
@@ -73,11 +74,13 @@ def search(
     page: dict[str, Any] = {
         "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
     }  # fmt: skip
-    arg.check_atlases(atlas)
-    from mnemoscope.search import check_fields, open_index
-
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
-    check_fields(fields)  # before an index is built
+    check_search_fields(fields)
+    known = arg.memories_of(atlas)
+    for layer in page["layers"] or ():
+        known.memories(layer)
+    from mnemoscope.search import open_index
+
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":

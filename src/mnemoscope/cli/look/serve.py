@@ -75,9 +75,15 @@ def serve(
         raise OptionError(f"--other{'-adapter' if other is None else ''} needs --model; name the model to compare with")
     if opening != AS_USUAL and model is None:
         raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
+    from mnemoscope.web.settings import Settings, listen
+
+    settings = Settings(
+        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
+        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
+    )  # fmt: skip
+    listen(settings).close()  # a wrong address is told before the pages are loaded
     arg.check_mined(atlas, model, opening)
-    from mnemoscope.web import Settings
-    from mnemoscope.web import serve as run
+    from mnemoscope.web.serving import serve as run
 
     def ready(settings: Settings) -> None:
         if open_:
@@ -88,10 +94,6 @@ def serve(
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
-    settings = Settings(
-        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
-        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
-    )  # fmt: skip
     run(settings, ready=ready)
 
 

@@ -30,7 +30,7 @@ def show(
     from mnemoscope.foundation.memory_names import MemoryId
 
     name = MemoryId.parse(memory)
-    arg.check_atlases(atlas)
+    arg.memories_of(atlas).number(name)
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
