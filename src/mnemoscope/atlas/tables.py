@@ -29,6 +29,7 @@ from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.parameters import explain
+from mnemoscope.foundation.origin import made_by
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
@@ -51,6 +52,11 @@ class Tables(MinedMemories):
         """The sha256 of every file that mining, `extend` or `lens` has made, by path."""
         later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
+
+    def made_by(self, **options: Any) -> dict[str, Any]:
+        """The entry `made_by` of a result that is read off this atlas with these options."""
+        model, seed = self.manifest.model.fingerprint, self.manifest.plan.get("seed")
+        return made_by(model=model, atlas=self.manifest_hash, options=options, seed=seed)
 
     def forget(self) -> None:
         """Forgets what tables there are, for those made since."""

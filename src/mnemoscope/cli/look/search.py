@@ -98,7 +98,8 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
         found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
         firing = [{"memories": list(map(str, hit.memories))} for hit in result.hits]
         hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
-        emit({"text": text, **found, "offset": page["offset"], "hits": hits})
+        origin = index.atlas.made_by(text=text, fields=fields, **page)
+        emit({"text": text, **found, "offset": page["offset"], "hits": hits, "made_by": origin})
         return
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
     named = "hit" if result.total == 1 else "hits"
@@ -145,7 +146,8 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     if as_json:
         named = [asdict(token) for token in tokens]
         found = {"total": total, "offset": page["offset"], "hits": listed}
-        emit({"search": kind, "tokens": named, "near": bool(why), **found})
+        origin = index.atlas.made_by(token=token, search=kind, **page)
+        emit({"search": kind, "tokens": named, "near": bool(why), **found, "made_by": origin})
         return
     rows: list[tuple[str, ...]] = []
     if fires:
@@ -166,7 +168,8 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
 def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:
     tokens = index.tokens_like(text, limit=limit)
     if as_json:
-        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in tokens]})
+        origin = index.atlas.made_by(text=text, limit=limit)
+        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in tokens], "made_by": origin})
         return
     rows = [(str(token.id), token.shown, f"{token.count:,}") for token in tokens]
     headline = f"{len(tokens)} tokens" if tokens else f"no token reads like {text!r}"

@@ -48,7 +48,8 @@ def show(
     if json:
         single = ("value", "activity")
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
-        emit({"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
+        about = {"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part")}
+        emit({**about, **rows, "made_by": opened.made_by(memory=str(shown.id))})
         return
     from mnemoscope.cli.drawing import draw_memory
 

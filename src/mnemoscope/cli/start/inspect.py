@@ -53,6 +53,7 @@ def inspect(
         return
     check_names(model, opening)
     arg.check_text(corpus, text_field=text_field, ids_field=ids_field, split=split)
+    from mnemoscope.foundation.origin import made_by
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 
@@ -68,7 +69,9 @@ def inspect(
             )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
-        emit({**facts, "cost": estimated})
+        options = {"corpus": corpus, "split": split, "sample": sample, "max_tokens": max_tokens, **vars(opening)}
+        origin = made_by(model=loaded.fingerprint, atlas=None, options=options, seed=None if corpus is None else seed)
+        emit({**facts, "cost": estimated, "made_by": origin})
         return
     kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))
     beginning = facts["beginning"]
