@@ -73,6 +73,8 @@ MEANINGS = {
     "tensor": "A tensor of this thread's running forward.",
     "text": "A text.",
     "texts": "Texts.",
+    "extend.text": "Where the text that was mined lies now; None: where it was.",
+    "extend.validation": "Where the validation text lies now; None: where it was.",
     "top": "How many are listed.",
     "vectors": "Vectors `[n, hidden]`.",
 }
