@@ -28,7 +28,6 @@ def report(
         ),
     ] = None,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Write all answers of an atlas as one offline page.
 

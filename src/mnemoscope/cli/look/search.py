@@ -50,7 +50,6 @@ def search(
     limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
     offset: Annotated[int, typer.Option(metavar="N", help="How many to skip first.")] = 0,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Find memories by text, or by a token.
 

@@ -14,7 +14,6 @@ from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 
-@arg.with_model_options
 def serve(
     atlas: arg.AtlasFolder,
     model: Annotated[
@@ -56,7 +55,6 @@ def serve(
     ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the pages in a browser, if there is one here.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Serve an atlas as web pages: browse, search, judge.
 

@@ -15,7 +15,6 @@ def show(
     memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Such as L10.M222.", show_default=False)],
     limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show one memory in the terminal.
 
@@ -59,7 +58,6 @@ def show(
 def verify(
     atlas: arg.AtlasFolder,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Check completeness, hashes and schema of an atlas.
 

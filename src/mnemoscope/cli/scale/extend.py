@@ -11,7 +11,6 @@ from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
-@arg.with_model_options
 def extend(
     atlas: arg.AtlasFolder,
     tables: Annotated[
@@ -33,7 +32,6 @@ def extend(
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     force: Annotated[bool, typer.Option("--force", help="Make tables again that were added after mining.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Make optional tables in a finished atlas.
 

@@ -18,7 +18,6 @@ from mnemoscope.foundation.options.model_options import ModelOptions, check_name
 _INDENT, _JOINED = " " * 14, "\N{NO-BREAK SPACE}"
 
 
-@arg.with_model_options
 def inspect(
     model: arg.Model,
     corpus: Annotated[
@@ -36,7 +35,6 @@ def inspect(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show a model's anatomy, and what mining it costs.
 
