@@ -2,7 +2,10 @@
 
 import io
 import os
+import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,13 @@ import pytest
 import torch
 
 import mnemoscope as ms
+from mnemoscope.attribution import attribute_prompts, diff_prompts
+from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError
 from mnemoscope.foundation.progress import NOTE
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
+from mnemoscope.search import open_index
+from mnemoscope.show.export import write_report
 
 OPTIONS: dict[str, Any] = {"split": "line", "device": "cpu"}
 
@@ -276,3 +283,32 @@ def test_a_bar_in_a_terminal_unless_it_is_not_wanted(
         ms.mine("handmade:planted", text, out=tmp_path / "atlas", progress=progress, **OPTIONS)
     written = stream.getvalue()
     assert ("%" in written, "is finished already" in written) == (drawn, drawn)
+
+
+def test_what_else_is_long_has_the_bar_too(
+    atlas: ms.Atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is run with and without the bar, which asks for a terminal."""
+    model = ms.load_model("handmade:planted", device="cpu")
+    two = PLANTED_SENTENCES[:2]
+    prompts = [{"prompt": prompt, "other_prompt": " ".join(reversed(prompt.split()))} for prompt in two]
+    alone = tmp_path / "atlas"
+    shutil.copytree(atlas, alone)
+    asked: dict[str, Callable[..., Any]] = {
+        "prompts attributed": partial(attribute_prompts, model, prompts),
+        "prompts compared": partial(diff_prompts, model, prompts),
+        "audit": partial(audit, model, list(two), AuditOptions(alternatives=19)),
+        "index": lambda progress: open_index(_without_search(alone), progress=progress).close(),
+        "report": partial(write_report, alone, tmp_path / "report"),
+    }
+    for what, ask in asked.items():
+        for progress in (True, False):
+            stream = Terminal()
+            monkeypatch.setattr(sys, "stderr", stream)
+            ask(progress=progress)
+            assert ("/s]" in stream.getvalue()) is progress, (what, progress, stream.getvalue())
+
+
+def _without_search(atlas: Path) -> Path:
+    shutil.rmtree(atlas / "search", ignore_errors=True)
+    return atlas

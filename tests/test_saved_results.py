@@ -8,6 +8,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.auditing import AuditOptions, audit
+from mnemoscope.cli import main
 from mnemoscope.errors import OptionError
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.tracing import compare
@@ -37,6 +38,45 @@ def results(model: ms.LanguageModel, atlas: ms.Atlas) -> dict[str, Any]:
         "atlases": ms.compare(atlas, atlas),
         "audit": audit(model, list(PLANTED_SENTENCES[:2]), AuditOptions(alternatives=19), atlas=atlas),
     }
+
+
+def test_what_is_read_off_an_atlas_says_where_it_comes_from(
+    atlas: ms.Atlas, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {"model": atlas.manifest.model.fingerprint, "atlas": atlas.manifest_hash, "seed": 0}
+    found = ms.answer(atlas, "figure5")
+    assert found.made_by is not None
+    assert found.made_by.items() >= (expected | {"options": {"question": "value_rank"}}).items()
+    assert found.filter(found["layer"].is_null()).height == found["layer"].null_count() > 0
+    commands = {
+        "show L0.M0": {"memory": "L0.M0"},
+        "search a --in words": {"text": "a", "fields": ["words"], "limit": 20, "offset": 0, "layers": None},
+        "search --promotes mat": {"token": "mat", "search": "promotes", "limit": 20, "offset": 0, "layers": None},
+        "search --tokens-like mat": {"text": "mat", "limit": 20},
+        "inspect": {},
+    }
+    for words, options in commands.items():
+        verb, *rest = words.split()
+        assert main([verb, str(atlas), *rest, "--json"]) == 0
+        origin = json.loads(capsys.readouterr().out)["made_by"]
+        assert origin.items() >= (expected | {"options": options}).items(), words
+        assert origin.keys() == {"model", "atlas", "package", "options", "seed"}
+    assert main(["analyze", str(atlas), "value_rank", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["answers"]["value_rank"]
+    assert document["made_by"] == dict(found.made_by)
+    assert document == json.loads((atlas / "analyses" / "value_rank.json").read_text())
+
+
+def test_inspect_says_which_model_and_text(
+    model: ms.LanguageModel, atlas: ms.Atlas, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = str(atlas.path.parent / "text.txt")
+    for more, corpus, seed in (([], None, None), (["--corpus", text, "--split", "line", "--seed", "3"], text, 3)):
+        assert main(["inspect", "handmade:planted", "--device", "cpu", "--json", *more]) == 0
+        origin = json.loads(capsys.readouterr().out)["made_by"]
+        assert (origin["model"], origin["atlas"], origin["seed"]) == (model.fingerprint, None, seed)
+        assert origin["options"]["corpus"] == corpus
+        assert origin["options"]["dequantize"] is False
 
 
 def test_a_result_says_where_it_comes_from_and_is_opened_again(

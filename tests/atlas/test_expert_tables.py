@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mnemoscope.atlas import Atlas, open_atlas, verify
-from mnemoscope.atlas.experts import as_stored, counted_through, numberings_of, with_experts
+from mnemoscope.atlas.experts import as_stored, counted_through, with_experts
 from mnemoscope.atlas.manifest import read_manifest, seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
@@ -59,11 +59,11 @@ def build(
             "log10_p": [None] * 3,
         },
     }  # fmt: skip
-    numberings = numberings_of(*memories_and_experts(first))
+    memories, experts = memories_and_experts(first)
+    numberings = {layer: Numbering.of(experts[layer], count) for layer, count in enumerate(memories)}
     for (name, layer), columns in tables.items():
         path = directory / TABLES[name].path(layer)
         write_table(path, with_experts(columns, numberings, layer), name=name, provenance=PROVENANCE)
-    memories, experts = memories_and_experts(first)
     sizes = {"layers": 2, "memories": memories, "vocabulary": 24, "experts": experts}
     seal(directory, manifest(model={"fingerprint": PROVENANCE.model, "sizes": sizes}, **more))
     return directory

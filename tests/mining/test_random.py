@@ -17,7 +17,15 @@ from mining.expert_reference import ExpertReference
 from mining.reference import Reference
 from mining.reference_passes import distinct
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, CorpusNotFound, Interrupted, PlanDiffers
+from mnemoscope.errors import (
+    AtlasDamaged,
+    AtlasUnfinished,
+    CorpusNotFound,
+    Interrupted,
+    NotFinite,
+    OptionError,
+    PlanDiffers,
+)
 from mnemoscope.mining import merge, mine
 from mnemoscope.mining.text import batch_loader, random_firings, triggers
 from mnemoscope.mining.text.random_firings import DRAWN, Lottery
@@ -49,6 +57,7 @@ class Case:
     def __init__(self, name: str, folder: Path, *, begins: bool = True) -> None:
         hf = build_mixture(name) if name == "mixtral" else build(name)
         tokenizer, raw = byte_tokenizer(**({"bos_token": END, "eos_token": END} if begins else {})), odd_text(120)
+        self.hf: Any = hf
         self.model, self.folder, self.text = load_model(hf, tokenizer=tokenizer), folder, folder / "text.txt"
         self.text.write_text(raw)
         beginning = self.model.beginning.token
@@ -207,6 +216,44 @@ def test_another_text_and_none(gated: Case) -> None:
         ms.extend(atlas, gated.model, [TABLE])
     assert not open_atlas(atlas.path).has(TABLE)
     assert verify(atlas.path) == []
+
+
+def test_a_text_that_has_moved_is_named(gated: Case) -> None:
+    """The first text is the right one plus a line; the second is the text itself, elsewhere."""
+    text, other, there = (gated.folder / name for name in ("first.txt", "other.txt", "there.txt"))
+    raw = gated.text.read_text()
+    text.write_text(raw)
+    other.write_text(raw + "\none more line\n")
+    atlas = mine(gated.model, text, out=gated.folder / "of-a-moved-text", **OPTIONS)
+    text.rename(there)
+    with pytest.raises(PlanDiffers, match=r"other\.txt is not the text that .* or say with text where"):
+        ms.extend(atlas, gated.model, [TABLE], text=other)
+    with pytest.raises(OptionError, match="only the table random reads the text again"):
+        ms.extend(atlas, gated.model, ["roles"], text=there)
+    assert not atlas.has(TABLE)
+    assert ms.extend(atlas, gated.model, [TABLE], text=there).made == (TABLE,)
+    whole = open_atlas(gated.folder / "atlas")
+    assert all(whole.table(TABLE, layer=layer).equals(atlas.table(TABLE, layer=layer)) for layer in whole.layers)
+    assert verify(atlas.path) == []
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_coefficient_that_is_not_finite_is_refused_as_in_mining(experts: bool, tmp_path: Path) -> None:
+    case = Case("mixtral" if experts else "llama", tmp_path)
+    atlas = case.mine("atlas")
+
+    calls: list[int] = []
+
+    def spoil(_: Any, __: Any, output: Any) -> Any:
+        calls.append(len(output))
+        return output * float("nan") if len(calls) > 8 else output  # not yet when the model is compared with itself
+
+    norm, refused = case.hf.model.layers[1].post_attention_layernorm, "layer 1 has NaN or infinite coefficients"
+    with norm.register_forward_hook(spoil), pytest.raises(NotFinite, match=refused):
+        ms.extend(atlas, case.model, [TABLE])
+    assert not open_atlas(atlas).has(TABLE)
+    assert ms.extend(atlas, case.model, [TABLE]).made == (TABLE,)
+    case.check(atlas)
 
 
 def test_a_memory_s_frame_has_texts(gated: Case) -> None:

@@ -74,6 +74,20 @@ def test_only_the_top_25_positive_triggers_count(tmp_path: Path) -> None:
     assert numbers(found, "keys_with_pattern", "count") == {0: 1, None: 1}
 
 
+def test_near_duplicates_count_once_in_shares_of_their_own(tmp_path: Path) -> None:
+    """Of the 25 triggers ranks 21 to 24 have the two tokens of ranks 1 to 4 (sentences begin with rank modulo 20), so
+    there are 21 folds. Shallow are ranks 1 to 5 and 21 to 24; semantic 5, 6 and 24, which is not the first of its fold.
+    """
+    patterns = [(0, 0, "shallow", [1, 2, 3, 4, 5, 21, 22, 23, 24]), (0, 0, "semantic", [5, 6, 24])]
+    found = answer(build_answers(tmp_path, triggers={0: one_each(0, 25)}, patterns=patterns), "key_patterns")
+    each = {"shallow_only": (7, 4), "semantic_only": (1, 1), "both": (2, 1), "none": (15, 15), "covered": (10, 6),
+            "shallow": (9, 5), "semantic": (3, 2)}  # fmt: skip
+    for name, (all_triggers, folds) in each.items():
+        assert numbers(found, name) == pytest.approx({0: all_triggers / 25, None: all_triggers / 25}), name
+        assert numbers(found, f"folded_{name}") == pytest.approx({0: folds / 21, None: folds / 21}), name
+        assert numbers(found, f"folded_{name}", "count") == {0: 21, None: 21}
+
+
 def test_a_memory_s_prefixes_are_one_cluster(tmp_path: Path) -> None:
     """Ten memories of five prefixes, half of them covered whole: as good as nine cases, not fifty."""
     triggers = {0: [trigger for memory in range(10) for trigger in one_each(memory, 5)]}

@@ -85,13 +85,14 @@ def build_answers(
     _write(directory, "vocabulary", {"token": tokens, "text": texts, "bytes": [text.encode() for text in texts]})
     _write(directory, "tokens", {"token": tokens, "count": counts, "next_count": counts, "first_count": counts})
     _write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [1]})
-    count = max(1, len(prefixes or ()))
+    triggered = [*(triggers or {}).values(), *(lowest or {}).values()]
+    count = max([1, len(prefixes or ()), *map(len, triggered)])
     write_sentences(
         directory,
         [
             {
                 "sentence": range(count),
-                "document": [document for document, *_ in prefixes or [(0,)]],
+                "document": ([document for document, *_ in prefixes or ()] + [0] * count)[:count],
                 "text": ["words"] * count,
                 "tokens": [[(first + place) % VOCABULARY for place in range(LENGTH)] for first in range(count)],
                 "multiplicity": [1] * count,

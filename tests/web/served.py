@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
-from mnemoscope.web.serving import listen
+from mnemoscope.web.settings import listen
 
 
 def client(atlas: Path, *, base: str = "http://127.0.0.1:8765", **settings: Any) -> TestClient:

@@ -70,7 +70,7 @@ def test_with_json_one_document_says_where_it_is(atlas: Path) -> None:
 def test_no_password_is_printed(
     atlas: Path, given: str, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mnemoscope.web.serve", lambda settings, ready: ready(settings))
+    monkeypatch.setattr("mnemoscope.web.serving.serve", lambda settings, ready: ready(settings))
     assert main(["serve", str(atlas), "--annotations", given, "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["annotations"] == said

@@ -22,12 +22,6 @@ _NAMES = (("layer", "expert", "memory"), ("other_layer", "other_expert", "other_
 _SPAN = 1 << 15
 
 
-def numberings_of(memories: Sequence[int], experts: Sequence[Mapping[str, Any] | None] | None) -> Numberings:
-    if experts is None:
-        return {}
-    return {layer: Numbering.of(experts[layer], count) for layer, count in enumerate(memories)}
-
-
 def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int | None) -> dict[str, Any]:
     """The columns as stored: memories counted through become expert and memory. `layer`: None if a column has it."""
     stored = dict(columns)

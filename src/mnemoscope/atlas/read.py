@@ -20,14 +20,13 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
-from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
 from mnemoscope.atlas.vocabulary import Vocabulary
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, MemoryIdError, OptionError
-from mnemoscope.foundation.formatting import before_token, html_row, html_table, runs, show_text, show_token
-from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId, Numbering
+from mnemoscope.foundation.formatting import before_token, html_row, html_table, show_text, show_token
+from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import fold_triggers
 from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.reading import Reading
@@ -68,11 +67,6 @@ class Atlas(Tables):
     `manifest_hash` is the sha256 of the manifest as it was opened.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        super().__init__(path, manifest, manifest_hash)
-        self.layers: tuple[int, ...] = tuple(manifest.layers)
-        self._memories = manifest.model.sizes.memories
-
     def __repr__(self) -> str:
         return f"<Atlas {self.path}: {self.range_text()}>"
 
@@ -112,46 +106,11 @@ class Atlas(Tables):
         some = f"atlas[&quot;{self.name(self.layers[0], 0)}&quot;]"
         return f"<p>An atlas. <code>{some}</code> is a memory.</p>\n{html_table(rows)}"
 
-    def memories(self, layer: int) -> int:
-        """The number of memories of a layer; raises MemoryIdError for a layer that was not mined."""
-        if layer not in self.layers:
-            raise MemoryIdError(f"layer {layer} is not in {self.path}, which has {self.range_text()}")
-        return self._memories[layer]
-
-    def numbering(self, layer: int) -> Numbering:
-        """The numbering of a mined layer's memories; raises MemoryIdError."""
-        return self.numberings.get(layer, Numbering((self.memories(layer),)))
-
     @property
     def reading(self) -> Reading:
         """How the mined model reads a text. Where the manifest does not say, every position counts."""
         beginning = self.manifest.model.beginning
         return Reading() if (beginning.kind, beginning.token) == (None, None) else Reading.after(beginning.token)
-
-    def name(self, layer: int, number: int) -> MemoryId:
-        """The memory of that number in a layer; experts' memories are counted through."""
-        return self.numbering(layer).name(layer, number)
-
-    def number(self, memory: MemoryId) -> int:
-        """The number of a memory in its layer; raises MemoryIdError for a memory that the atlas does not have."""
-        number = self.numbering(memory.layer).number(memory) if memory.layer in self.layers else None
-        if number is None:
-            counted = MemoryId(memory.layer, memory.memory) == memory and memory.layer in self.layers
-            known = counted and memory.memory < self.memories(memory.layer)
-            meant = f"; in a layer of experts write {self.name(memory.layer, memory.memory)}" if known else ""
-            raise MemoryIdError(f"{memory} is not in {self.path}, which has {self.range_text()}{meant}")
-        return number
-
-    def range_text(self) -> str:
-        """The atlas's memories in words: `layers 0-3,7 with memories 0-1023`."""
-        if self.numberings:
-            kinds: dict[str, list[int]] = {}
-            for layer in self.layers:
-                kinds.setdefault(self.numbering(layer).range_text(), []).append(layer)
-            return "; ".join(f"layers {runs(layers)} with {text}" for text, layers in kinds.items())
-        counts = sorted({self._memories[layer] for layer in self.layers})
-        sizes = " or ".join(f"0-{count - 1}" for count in counts)
-        return f"layers {runs(self.layers)} with memories {sizes}"
 
     @overload
     def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...
@@ -173,9 +132,8 @@ class Atlas(Tables):
             key = int(numbered[1] or numbered[2]), int(numbered[3])
         try:
             if isinstance(key, slice):
-                return tuple(
-                    AtlasLayer(self, layer) for layer in range(len(self._memories))[key] if layer in self.layers
-                )
+                every = range(len(self.manifest.model.sizes.memories))
+                return tuple(AtlasLayer(self, layer) for layer in every[key] if layer in self.layers)
             layer, *numbers = map(index, key if isinstance(key, tuple) else (key,))
             of = AtlasLayer(self, layer)
             (number,) = numbers or (None,)
@@ -226,7 +184,9 @@ class Atlas(Tables):
     @property
     def upper_layers(self) -> tuple[int, ...]:
         """The mined layers that correspond to the paper's layers 11-16 of 16."""
-        return tuple(layer for layer in self.layers if layer >= first_upper_layer(len(self._memories)))
+        return tuple(
+            layer for layer in self.layers if layer >= first_upper_layer(len(self.manifest.model.sizes.memories))
+        )
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -18,9 +18,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mnemoscope.atlas.experts import counted_through, numberings_of, with_names
+from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
+from mnemoscope.atlas.mined_memories import MinedMemories
 from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import file_hash
@@ -28,6 +29,7 @@ from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.parameters import explain
+from mnemoscope.foundation.origin import made_by
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
@@ -37,15 +39,12 @@ _PLAN_OPTIONS = (
 
 
 @explain
-class Tables:
+class Tables(MinedMemories):
     """The table files of one atlas; keeps the footer of each checked file, unless the file can be made again."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.manifest_hash = manifest_hash
-        sizes = manifest.model.sizes
-        self.numberings = numberings_of(sizes.memories, sizes.experts)
         self._footers: dict[str, Any] = {}
 
     @cached_property
@@ -53,6 +52,11 @@ class Tables:
         """The sha256 of every file that mining, `extend` or `lens` has made, by path."""
         later = files_beside(self.path, EXTENSIONS, self.manifest_hash)
         return {path: entry["sha256"] for path, entry in later.items()} | self.manifest.hashes
+
+    def made_by(self, **options: Any) -> dict[str, Any]:
+        """The entry `made_by` of a result that is read off this atlas with these options."""
+        model, seed = self.manifest.model.fingerprint, self.manifest.plan.get("seed")
+        return made_by(model=model, atlas=self.manifest_hash, options=options, seed=seed)
 
     def forget(self) -> None:
         """Forgets what tables there are, for those made since."""

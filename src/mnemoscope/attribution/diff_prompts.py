@@ -16,7 +16,7 @@ from mnemoscope.attribution.listed import with_labels
 from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.tracing.rendering import Column
 
@@ -78,19 +78,19 @@ def diff_prompts(
     top: int = LISTED,
     atlas: Atlas | None = None,
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> PromptsDifference:
     """`diff` for each row of `read_prompts`; without another model each row has its `other_prompt`. Prompts that cannot
     be compared are counted. Raises PromptError if none can, and what `diff` raises.
     """
     second = model if check_second(prompts, other, other_adapter) else second_model(model, other, other_adapter)
-    with Differ(model, second, patch=patch, seed=seed) as differ:
+    with Differ(model, second, patch=patch, seed=seed) as differ, report_to(progress) as report:
 
         def ask(row: PromptRow) -> RunDifference:
             asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
             return differ.compare(*asked, both=True, top=_ALL)
 
-        every, refused = ask_each(prompts, ask, progress, "comparing")
+        every, refused = ask_each(prompts, ask, report, "comparing")
     found = [one for one in every if one.said is not None]
     sums = [dict(one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()).rows()) for one in found]
     memories = _means(sums, ["memory"])

@@ -19,7 +19,7 @@ from mnemoscope.attribution.listed import with_labels
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.origin import made_by
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.rendering import Column
@@ -77,7 +77,7 @@ def attribute_prompts(
     top: int = SINGLES,
     atlas: Atlas | None = None,
     seed: int = 0,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> PromptsAttribution:
     """`attribute` over many prompts, each a row of `read_prompts`. Prompts that cannot be asked about are counted.
 
@@ -97,13 +97,13 @@ def attribute_prompts(
         one.forget()
         return one
 
-    with model.lock:
-        asked, refused = ask_each(prompts, ask, progress, "attributing")
+    with model.lock, report_to(progress) as report:
+        asked, refused = ask_each(prompts, ask, report, "attributing")
         each = np.stack(sums)
         order = np.random.default_rng((seed, 4)).permutation(len(asked))
         half = (len(asked) + 1) // 2
         found, held = order[:half], order[half:]
-        curve = _held_out_curve(model, [asked[one] for one in held], each[found].mean(0), seed, progress)
+        curve = _held_out_curve(model, [asked[one] for one in held], each[found].mean(0), seed, report)
     mean = each.mean(0)
     best = rank(np.flatnonzero(mean), np.abs(mean))[:top]
     draws = np.random.default_rng((seed, 5)).integers(0, len(each), (RESAMPLES, len(each)))

@@ -27,7 +27,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.audit_options import AuditOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.origin import Result, made_by
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
@@ -75,13 +75,14 @@ def audit(
     options: AuditOptions | None = None,
     *,
     atlas: Atlas | None = None,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> Audit:
     """Measures how well the model knows each string, and which memories carry it.
 
     Side effects are measured on the held-out text of `atlas`, else on the other strings, or for a single string on the
-    built-in text. `progress` is called before every forward and may raise to end the audit. Raises PromptError for a
-    string of one token, or longer than the context, ModelDiffers for an atlas of another model, NotFinite.
+    built-in text. A function `progress` is called before every forward and may raise to end the audit. Raises
+    PromptError for a string of one token, or longer than the context, ModelDiffers for an atlas of another model,
+    NotFinite.
     """
     options = options or AuditOptions()
     if atlas is not None:
@@ -89,17 +90,18 @@ def audit(
     tokens = [string_tokens(model, text) for text in secrets]
     fixed, named = _neighbouring_text(model, tokens, atlas, options.neighbours)
     count = len(secrets)
-    calm = likelihoods(model, fixed, tick=partial(progress, "auditing", 0, count, "strings"))
-    audited = []
-    for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
-        tick = partial(progress, "auditing", number, count, "strings")
-        neighbours: Sequence[Tokens] = fixed
-        before = calm
-        if not fixed:
-            neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
-            before = likelihoods(model, neighbours, tick=tick)
-        audited.append(_audit_string(model, text, own, neighbours, before, options, tick))
-        progress("auditing", number + 1, count, "strings")
+    with report_to(progress) as report:
+        calm = likelihoods(model, fixed, tick=partial(report, "auditing", 0, count, "strings"))
+        audited = []
+        for number, (text, own) in enumerate(zip(secrets, tokens, strict=True)):
+            tick = partial(report, "auditing", number, count, "strings")
+            neighbours: Sequence[Tokens] = fixed
+            before = calm
+            if not fixed:
+                neighbours = [other for k, other in enumerate(tokens) if k != number][: options.neighbours]
+                before = likelihoods(model, neighbours, tick=tick)
+            audited.append(_audit_string(model, text, own, neighbours, before, options, tick))
+            report("auditing", number + 1, count, "strings")
     hash = None if atlas is None else atlas.manifest_hash
     origin = made_by(model=model.fingerprint, atlas=hash, options=vars(options), seed=options.seed)
     return Audit(model.spec, model.fingerprint, named, tuple(audited), origin)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,12 @@ from mnemoscope.errors import AtlasExists, OptionError
 from mnemoscope.foundation.options.mining_options import DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
+if TYPE_CHECKING:
+    from mnemoscope.atlas.mined_memories import MinedMemories
+
 AtlasFolder = Annotated[Path, typer.Argument(metavar="ATLAS", help="The folder of the atlas.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_DEBUG = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Layers = Annotated[str | None, typer.Option(metavar="0-3,7", help="Only these layers.  [default: all]")]
 
 Model = Annotated[
@@ -115,22 +118,26 @@ SkipBadRows = Annotated[int, typer.Option(metavar="N", help="Skip at most so man
 CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="The most work that a sudden stop may lose.")]
 
 
-def with_model_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Replaces the verb's parameter `opening` by the options of a model, from which a ModelOptions is made."""
+def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Adds --debug, and replaces a parameter `opening` of the verb by the options of a model, from which a ModelOptions
+    is made.
+    """
+    own = inspect.signature(verb, eval_str=True).parameters
 
     @wraps(verb)
     def command(**values: Any) -> None:
-        opening = ModelOptions(**{name: values.pop(name) for name in _OPENING})
-        verb(**values, opening=opening)
+        del values["debug"]  # runner.py reads it
+        if "opening" in own:
+            values["opening"] = ModelOptions(**{name: values.pop(name) for name in _OPENING})
+        verb(**values)
 
-    own = inspect.signature(verb, eval_str=True).parameters.values()
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(ModelOptions, name), annotation=option)
-        for name, option in _OPENING.items()
-    ]
-    shown = [each for one in own for each in (options if one.name == "opening" else [one])]
-    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    def option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    opening = [option(name, getattr(ModelOptions, name), each) for name, each in _OPENING.items()]
+    shown = [each for one in own.values() for each in (opening if one.name == "opening" else [one])]
+    command.__signature__ = inspect.Signature([*shown, option("debug", False, _DEBUG)])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in shown} | {"debug": _DEBUG}
     return command
 
 
@@ -162,6 +169,14 @@ def check_atlases(*atlases: Path | None) -> None:
     for atlas in atlases:
         if atlas is not None:
             read_manifest(atlas)
+
+
+def memories_of(atlas: Path) -> "MinedMemories":
+    """The memories that the atlas has, by its manifest; raises what opening the atlas raises."""
+    from mnemoscope.atlas.manifest import read_manifest
+    from mnemoscope.atlas.mined_memories import MinedMemories
+
+    return MinedMemories(atlas, read_manifest(atlas))
 
 
 def check_mined(atlas: Path, model: str | None, opening: ModelOptions) -> None:

@@ -29,7 +29,8 @@ def summarise(path: Path, *, json: bool) -> None:
         made = {"atlas": str(path), "model": model.spec, "corpus": corpus.spec}
         sizes = {"layers": list(atlas.layers), "memories": memories, "counts": counts}
         rest = {"overlap": manifest["corpus"].get("overlap"), "questions": manifest.get("questions") or None}
-        emit({**made, **sizes, **rest, "part": manifest.get("part"), "plan_hash": manifest.plan_hash})
+        plan = {"part": manifest.get("part"), "plan_hash": manifest.plan_hash}
+        emit({**made, **sizes, **rest, **plan, "made_by": atlas.made_by()})
         return
     print(f"{path} is {f'{part} of ' if part else ''}an atlas: {atlas.range_text()} ({memories:,} memories)")
     print(f"  model   {model.spec}")

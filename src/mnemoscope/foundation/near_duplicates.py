@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-_END = 16
+COMPARED = 16
 """Tokens of a prefix that are compared, its last included."""
 _TENTHS = 7
 """Of the trigrams of both, those that both must have."""
@@ -28,7 +28,7 @@ def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
     """For each prefix the index of the first of its fold; `prefixes` are tokens, best first. Each joins the fold of the
     first earlier one that it resembles. Prefixes without a trigram resemble equal ones only.
     """
-    trigrams = [_trigrams(prefix[-_END:]) for prefix in prefixes]
+    trigrams = [_trigrams(prefix[-COMPARED:]) for prefix in prefixes]
     firsts: list[int] = []
     for number, own in enumerate(trigrams):
         similar = (earlier for earlier in range(number) if _resemble(trigrams[earlier], own))

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import polars as pl
-
 from mnemoscope.foundation.files import write_json
 from mnemoscope.foundation.formatting import json_safe
 from mnemoscope.foundation.options.parameters import explain
@@ -55,6 +53,8 @@ class Result:
 
 
 def _plain(value: Any) -> Any:
+    import polars as pl  # here, since every command reads `package_version`
+
     if isinstance(value, pl.DataFrame):
         value.write_ipc(buffer := BytesIO())
         return {"frame": b64encode(buffer.getvalue()).decode()}
@@ -70,6 +70,8 @@ def _plain(value: Any) -> Any:
 def restore(hint: Any, value: Any) -> Any:
     """What `save` wrote, as an object of this type; raises TypeError, KeyError or ValueError for anything else."""
     if isinstance(value, dict) and value.keys() == {"frame"}:
+        import polars as pl
+
         return pl.read_ipc(BytesIO(b64decode(value["frame"])))
     kinds = get_args(hint)
     if get_origin(hint) in (Union, UnionType):

@@ -15,7 +15,7 @@ from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
 from mnemoscope.atlas.manifest import WORK, open_as_mined
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
-from mnemoscope.errors import AtlasUnfinished, ModelDiffers
+from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
@@ -46,16 +46,19 @@ def extend(
     *,
     device: str = AUTO,
     opening: ModelOptions,
+    text: str | os.PathLike[str] | None = None,
+    validation: str | os.PathLike[str] | None = None,
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
     progress: bool | Progress = True,
 ) -> ExtendedTables:
     """Makes optional tables in a finished atlas: those named, or all that it lacks and the model's head allows.
 
-    `model` None is the plan's. With `force` existing tables are made again, except those that mining made. Model
-    options are those of `load_model`; omitted ones are as in the plan. Raises OptionError for an unknown table,
-    ModelDiffers for another model, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas and
-    loading a model raise.
+    `model` None is the plan's. `text` and `validation` are for `random`, which reads the text again. With `force`
+    existing tables are made again, except those that mining made. Model options are those of `load_model`; omitted ones
+    are as in the plan. Raises OptionError for an unknown table, ModelDiffers for another model, PlanDiffers for another
+    text, AtlasUnfinished for a part, AtlasBusy, Interrupted, and what opening an atlas, loading a model and reading a
+    text raise.
     """
     atlas = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     wanted = _ordered_names(tables)
@@ -63,6 +66,9 @@ def extend(
     mined = [name for name in there if files_of(atlas, name)[0] in atlas.manifest.hashes]
     kept = mined if force else there
     made = [name for name in wanted if name not in kept]
+    texts = {name: os.fspath(path) for name, path in (("corpus", text), ("validation", validation)) if path is not None}
+    if texts and "random" not in wanted:
+        raise OptionError("only the table random reads the text again; name it, or leave out --text and --validation")
     with report_to(progress) as report:
         if made:
             plan = MiningPlan.from_document(atlas.manifest["plan"], atlas.path)
@@ -71,7 +77,7 @@ def extend(
                 made = [name for name in made if name != "importance"]
             with loaded.in_use(compare=True), hold_atlas(atlas):
                 context = RunContext(atlas.path, checkpoint_every, report)
-                run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema)
+                run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema, texts=texts)
                 for name in made:
                     if name in there:
                         for path in files_of(atlas, name):

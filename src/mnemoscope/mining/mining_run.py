@@ -32,7 +32,7 @@ class MiningRun:
     """`states` are files that together count every batch of the text once. `copy` is the tokenized text, needed for its
     tables only; a merge has the folders of its `parts` instead. Passes without layers are cut into `pieces`. States are
     `mixed` if devices of different names may have computed them. An atlas that is extended has neither states nor text,
-    and keeps its `schema`.
+    and keeps its `schema`; `texts` are those of its texts that have moved.
     """
 
     context: RunContext
@@ -44,6 +44,7 @@ class MiningRun:
     pieces: int = 1
     mixed: bool = False
     schema: int = SCHEMA_VERSION
+    texts: Mapping[str, str] = field(default_factory=dict)
     _kept: Any = field(default=None, init=False)
 
     @property

@@ -15,6 +15,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import (
     MANIFEST,
     STATE,
+    as_mined,
     begin,
     files_beside,
     mined_from,
@@ -233,11 +234,15 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     return SettledText(copy, plan, versions, work)
 
 
-def prepare_again(context: RunContext, model: LanguageModel, plan: MiningPlan) -> TokenizedCorpus:
-    """The text of a finished atlas, which lies where it was mined from, tokenized again in the work folder. Raises
-    PlanDiffers for another text, and what reading a text raises.
+def prepare_again(
+    context: RunContext, model: LanguageModel, plan: MiningPlan, texts: Mapping[str, str]
+) -> TokenizedCorpus:
+    """The text of a finished atlas, tokenized again in the work folder; `texts` are those of `corpus` and `validation`
+    that have moved. Raises PlanDiffers for another text, and what reading a text raises.
     """
-    paths = mined_from(context.directory)
+    paths = mined_from(context.directory) | {
+        name: as_mined(context.directory, name, given) for name, given in texts.items()
+    }
 
     def find(name: str) -> Source:
         return open_source(
@@ -248,7 +253,10 @@ def prepare_again(context: RunContext, model: LanguageModel, plan: MiningPlan) -
     source = find("corpus").with_sample(plan.sample, plan.seed)
     copy = _prepare(context, RunInputs(model, plan, source, find("validation") if plan.validation else None), plan)
     if copy.fingerprint != plan.corpus_fingerprint:
-        raise PlanDiffers(f"{paths['corpus']} is not the text that {context.directory} was mined from; restore it")
+        raise PlanDiffers(
+            f"{paths['corpus']} is not the text that {context.directory} was mined from; restore it, or say with --text"
+            " where it lies now"
+        )
     return copy
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import Estimate, clustered_share, mean, share
+from mnemoscope.foundation.near_duplicates import COMPARED, fold_triggers
 
 PREFIX_KINDS = ("shallow_only", "semantic_only", "both", "none")
 """Every prefix is of exactly one kind."""
@@ -24,6 +25,17 @@ SHARES: Mapping[str, tuple[str, ...]] = {
 def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
     """The top 25 positive triggers of every memory of a layer: memory, rank, group."""
     return atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group"]).rename({"prefix_group": "group"})
+
+
+def first_of_folds(atlas: Atlas, layer: int) -> pl.DataFrame:
+    """The groups of `top_prefixes` that are the first of their near-duplicates (definitions.md section 3)."""
+    rows = atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group", "sentence", "position"])
+    rows = rows.filter(pl.col("rank") == pl.col("prefix_group"))
+    tokens = atlas.sentences(rows["sentence"].unique().to_list(), columns=["sentence", "tokens"])
+    rows = rows.join(tokens, on="sentence", maintain_order="left")
+    ends = rows.select(pl.col("tokens").list.head(pl.col("position") + 1).list.tail(COMPARED)).to_series().to_list()
+    folds = fold_triggers(rows["memory"].to_list(), rows["rank"].to_list(), ends)
+    return rows.filter(pl.col("rank") == pl.Series(folds)).select("memory", group="prefix_group")
 
 
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:

@@ -71,6 +71,7 @@ def make_answer(atlas: Atlas, question: str) -> AnswerFiles:
         "paper": declared.paper.document(),
         "layers": rows.filter(pl.col("layer").is_not_null()).to_dicts(),
         "totals": rows.filter(pl.col("layer").is_null()).drop("layer").to_dicts(),
+        "made_by": table.made_by,
         **({} if judgements is None else {"judgements": judgements}),
     }
     return AnswerFiles(document, table, declared.cases(atlas) if declared.cases else None)

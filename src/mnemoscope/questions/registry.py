@@ -1,8 +1,10 @@
 """Finds the module of a question by its name, and answers it."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import polars as pl
 
@@ -27,11 +29,18 @@ def load_question(question: str) -> Question:
     return declared
 
 
-def answer(atlas: Atlas | str | Path, question: str) -> pl.DataFrame:
-    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns. Raises
-    OptionError for an unknown question, AtlasUnfinished without a table that it needs, AtlasDamaged, and what
-    `open_atlas` raises.
+class AnswerFrame(pl.DataFrame):
+    """An answer; what polars makes of it, such as a selection, is a plain frame."""
+
+    made_by: Mapping[str, Any] | None = None
+
+
+def answer(atlas: Atlas | str | Path, question: str) -> AnswerFrame:
+    """The answer to one question: layer (null for totals), name, value, count, low, high, and own key columns; the
+    frame's `made_by` says where it comes from. Raises OptionError for an unknown question, AtlasUnfinished without a
+    table that it needs, AtlasDamaged, and what `open_atlas` raises.
     """
-    module = question_module(question)
-    frame: pl.DataFrame = module.answer(atlas if isinstance(atlas, Atlas) else open_atlas(atlas))
+    module, opened = question_module(question), atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
+    frame = AnswerFrame(module.answer(opened))
+    frame.made_by = opened.made_by(question=question_named(question))
     return frame

@@ -3,13 +3,11 @@
 The index (`search/index.sqlite` in the atlas, with SQLite's FTS5) is built on first use.
 """
 
-from mnemoscope.search.fields import FIELDS, check_fields
 from mnemoscope.search.index import Hit, Index, SearchResult
 from mnemoscope.search.opening import build_index, open_index
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 
 __all__ = [
-    "FIELDS",
     "Firing",
     "Hit",
     "Index",
@@ -17,6 +15,5 @@ __all__ = [
     "SearchResult",
     "VocabularyToken",
     "build_index",
-    "check_fields",
     "open_index",
 ]

@@ -11,25 +11,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import DEMOTES, PROMOTES, TOP, MemoryNumbering, Ranges, condition, rows_by_key
 from mnemoscope.search.matches import Match, Matches, count_of
 from mnemoscope.search.text import Part, Query, find_matches, highlight
-from mnemoscope.search.trigger_words import TRIGGERS, WORDS, TriggerFields
+from mnemoscope.search.trigger_words import TriggerFields
 
-VALUES, PATTERNS, ANNOTATIONS, BOTTOM_TOKENS = "values", "patterns", "annotations", "bottom"
-FIELDS = (WORDS, TRIGGERS, VALUES, PATTERNS, ANNOTATIONS, BOTTOM_TOKENS)
-"""`words` are those at the triggers, `values` the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
-USUAL_FIELDS = FIELDS[:-1]
-
-
-def check_fields(fields: Sequence[str]) -> None:
-    if unknown := [field for field in fields if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(FIELDS)}")
-
-
+VALUES, PATTERNS, ANNOTATIONS, BOTTOM_TOKENS = SEARCH_FIELDS[2:]
 _SHOWN_TOKENS = 10
 _MATCHING_TOKENS = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32

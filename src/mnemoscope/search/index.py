@@ -14,19 +14,10 @@ from mnemoscope.annotate.judgements.reading import read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 from mnemoscope.search import tokens
 from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
-from mnemoscope.search.fields import (  # fmt: skip
-    ANNOTATIONS,
-    PATTERNS,
-    USUAL_FIELDS,
-    VALUES,
-    Annotations,
-    Field,
-    Patterns,
-    Values,
-    check_fields,
-)
+from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, VALUES, Annotations, Field, Patterns, Values
 from mnemoscope.search.matches import Match
 from mnemoscope.search.text import Part, parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
@@ -137,7 +128,7 @@ class Index:
         """
         query = parse_query(text)
         names = tuple(dict.fromkeys(fields))
-        check_fields(names)
+        check_search_fields(names)
         self._check_page(limit, offset)
         within = self._within(layers)
         judgements = self._read_judgements() if ANNOTATIONS in names else None

@@ -17,7 +17,7 @@ from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, StoreFailed
 from mnemoscope.foundation.files import file_hash, flush, storing
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.search.building import write_index
 from mnemoscope.search.database import FOLDER, NAME, VERSION, is_fresh
 from mnemoscope.search.index import Index, ReadJudgements
@@ -27,7 +27,7 @@ _RETRY_AFTER_SECONDS = 0.1
 
 
 def open_index(
-    atlas: Atlas | str | Path, *, progress: Progress | None = None, annotations: ReadJudgements | None = None
+    atlas: Atlas | str | Path, *, progress: bool | Progress = True, annotations: ReadJudgements | None = None
 ) -> Index:
     """The index of the atlas, for any number of threads; close it, or use it as a context.
 
@@ -35,20 +35,20 @@ def open_index(
     cannot be written for other reasons than permission, and what opening an atlas raises.
     """
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(atlas)
-    say = progress or ignore_progress
-    try:
-        path, temporary = build_index(opened, progress=say), None
-    except StoreFailed as refused:
-        cause = refused.__cause__
-        if not isinstance(cause, OSError) or cause.errno not in _PERMISSION_ERRORS:
-            raise
-        say("index", 0, None, f"{opened.path} cannot be written; the index is made for this time only")
-        temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
+    with report_to(progress) as say:
         try:
-            path = _write(opened, temporary / NAME, say)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            path, temporary = build_index(opened, progress=say), None
+        except StoreFailed as refused:
+            cause = refused.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _PERMISSION_ERRORS:
+                raise
+            say("index", 0, None, f"{opened.path} cannot be written; the index is made for this time only")
+            temporary = Path(tempfile.mkdtemp(prefix="mnemoscope-search-"))
+            try:
+                path = _write(opened, temporary / NAME, say)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
 
     def rebuild() -> Path:
         return build_index(opened, anew=True) if temporary is None else _write(opened, path, ignore_progress)

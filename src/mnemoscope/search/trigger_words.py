@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_arrays
 from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
 from mnemoscope.search.matches import Match, Matches, count_of
 from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
 
-WORDS, TRIGGERS = "words", "triggers"
+WORDS, TRIGGERS = SEARCH_FIELDS[:2]
 MOST_NAMES = 100
 """Memories of a sentence that are named."""
 _NUMBERS = ("field", "memory", "count", "rank", "sentence", "position")

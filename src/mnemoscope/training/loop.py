@@ -16,7 +16,7 @@ from mnemoscope.errors import TrainingError
 from mnemoscope.foundation.files import replacing
 from mnemoscope.foundation.heap import keep_freed_memory
 from mnemoscope.foundation.options.mining_options import AUTO
-from mnemoscope.foundation.progress import Checkpoints, Progress, ignore_progress
+from mnemoscope.foundation.progress import Checkpoints, Progress, report_to
 from mnemoscope.models import device_of
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export, write_model
@@ -38,7 +38,7 @@ def train(
     evaluate_every: int = 500,
     keep_checkpoints: int | None = None,
     say: Callable[[str], None] = print,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> Path:
     """Trains a model and returns its folder; continues from the last checkpoint in `out`.
 
@@ -59,14 +59,15 @@ def train(
     if run.step:
         say(f"going on from step {run.step}")
     started, first, average = time.monotonic(), run.step, None
-    with Checkpoints(lambda: run.save(checkpoint), every=checkpoint_every) as checkpoints:
+    saving = Checkpoints(lambda: run.save(checkpoint), every=checkpoint_every)
+    with saving as checkpoints, report_to(progress) as report:
         while run.step < recipe.steps:
             loss = run.advance(text)
             average = loss if average is None else 0.98 * average + 0.02 * loss
             spent = time.monotonic() - started
             rate = (run.step - first) * recipe.batch * recipe.context / spent
             note = f"loss {average:.3f} nats per token, {rate:,.0f} tokens/s"
-            progress("training", run.step, recipe.steps, note)
+            report("training", run.step, recipe.steps, note)
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
                 _log(directory, run, text, average, spent)
             if keep_checkpoints and run.step % keep_checkpoints == 0:

@@ -18,7 +18,6 @@ Only model_worker.py and model_answers.py may import tracing, models or torch; p
 their functions.
 """
 
-from mnemoscope.web.serving import serve
 from mnemoscope.web.settings import Settings
 
-__all__ = ["Settings", "serve"]
+__all__ = ["Settings"]

@@ -1,11 +1,9 @@
 """The server process: binds an address and runs the application until Ctrl-C."""
 
 import asyncio
-import errno
 import logging
 import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -13,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mnemoscope.errors import MnemoscopeError, ServeError
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.heap import give_back_freed_memory
 from mnemoscope.foundation.progress import EARLY
 from mnemoscope.show.pages.contents import PAGES
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import PageKind, environment
-from mnemoscope.web.settings import Settings
+from mnemoscope.web.settings import Settings, listen
 from mnemoscope.web.site import Site
 
 if TYPE_CHECKING:
@@ -150,27 +148,3 @@ def with_token(settings: Settings) -> Settings:
     if (settings.local and settings.public_url is None) or settings.token is not None:
         return settings
     return replace(settings, token=secrets.token_urlsafe(24))
-
-
-def listen(settings: Settings) -> socket.socket:
-    elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as problem:
-        raise ServeError(elsewhere) from problem
-    sock = socket.socket(family, kind)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(place)
-        # On some systems only listening detects another server.
-        sock.listen(1)
-    except OSError as problem:
-        sock.close()
-        where = f"port {settings.port} of {settings.host}"
-        known = {
-            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or --port 0 for any that is free",
-            errno.EADDRNOTAVAIL: elsewhere,
-        }
-        other = f"{where} cannot be used ({problem.strerror}); choose another with --port"
-        raise ServeError(known.get(problem.errno or 0, other)) from problem
-    return sock

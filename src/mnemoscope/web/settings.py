@@ -1,11 +1,13 @@
-"""The settings of a server: what it serves, and where."""
+"""The settings of a server: what it serves, and where. Imports no pages, so a wrong one is refused at once."""
 
+import errno
 import re
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import OptionError, ServeError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
@@ -74,3 +76,28 @@ class Settings:
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = f"http://{host}:{self.port}{self.root_path}" if self.public_url is None else self.public_url.rstrip("/")
         return f"{place}/" + ("" if self.token is None else f"?token={self.token}")
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket that is bound to the address of the settings. Raises ServeError."""
+    elsewhere = f"host {settings.host!r} is not an address of this machine; leave --host out"
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as problem:
+        raise ServeError(elsewhere) from problem
+    sock = socket.socket(family, kind)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(place)
+        # On some systems only listening detects another server.
+        sock.listen(1)
+    except OSError as problem:
+        sock.close()
+        where = f"port {settings.port} of {settings.host}"
+        known = {
+            errno.EADDRINUSE: f"{where} is in use; choose another with --port, or --port 0 for any that is free",
+            errno.EADDRNOTAVAIL: elsewhere,
+        }
+        other = f"{where} cannot be used ({problem.strerror}); choose another with --port"
+        raise ServeError(known.get(problem.errno or 0, other)) from problem
+    return sock

@@ -23,7 +23,6 @@ def analyze(
     ] = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="Make the patterns again before answering.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Answer the paper's questions about an atlas.
 

@@ -15,7 +15,6 @@ from mnemoscope.foundation.options.prompt_file import read_prompts
 _ORDERS = ("ablation", "attribution", "direct")
 
 
-@arg.with_model_options
 def attribute(
     model: arg.Model,
     prompt: arg.PromptOrFile = None,
@@ -47,7 +46,6 @@ def attribute(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show which memories made a model prefer a token.
 

@@ -13,7 +13,6 @@ from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 
-@arg.with_model_options
 def audit(
     model: arg.Model,
     secrets: Annotated[
@@ -38,7 +37,6 @@ def audit(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Ask a model for strings that it may have memorised.
 

@@ -25,7 +25,6 @@ def compare(
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep it in the first atlas, for its pages and report.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Compare atlases: checkpoints, fine-tunes, seeds, sizes.
 

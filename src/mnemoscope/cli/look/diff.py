@@ -16,7 +16,6 @@ from mnemoscope.foundation.options.prompt_file import check_second, read_prompts
 _PATCHES = ("contribution", "coefficient")
 
 
-@arg.with_model_options
 def diff(
     model: arg.Model,
     prompt: arg.PromptOrFile = None,
@@ -51,7 +50,6 @@ def diff(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show which memories made two runs answer differently.
 

@@ -8,7 +8,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
-from mnemoscope.errors import OptionError
+from mnemoscope.errors import AtlasExists, OptionError
 
 
 def report(
@@ -28,7 +28,6 @@ def report(
         ),
     ] = None,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Write all answers of an atlas as one offline page.
 
@@ -43,6 +42,8 @@ def report(
     """
     if memories is not None and not browse:
         raise OptionError("--memories needs --browse; a report chooses its own examples")
+    if out is not None and out.exists() and not out.is_dir():
+        raise AtlasExists(f"{out} is not a folder; choose another")
     arg.check_atlases(atlas)
     if browse:
         _browse(atlas, out, memories, json=json)

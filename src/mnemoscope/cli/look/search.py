@@ -10,6 +10,7 @@ from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 
 if TYPE_CHECKING:
     from mnemoscope.search import Hit, Index
@@ -34,7 +35,7 @@ def search(
             metavar="FIELDS",
             help="Of words (at the triggers), triggers, values, patterns, annotations, bottom (a value's last tokens).",
         ),
-    ] = "words,triggers,values,patterns,annotations",
+    ] = ",".join(USUAL_FIELDS),
     layers: arg.Layers = None,
     promotes: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Memories with the token at their value's top, such as ·Paris.")
@@ -49,7 +50,6 @@ def search(
     limit: Annotated[int, typer.Option(metavar="N", help="How many to show.")] = 20,
     offset: Annotated[int, typer.Option(metavar="N", help="How many to skip first.")] = 0,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Find memories by text, or by a token.
 
@@ -73,11 +73,13 @@ def search(
     page: dict[str, Any] = {
         "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
     }  # fmt: skip
-    arg.check_atlases(atlas)
-    from mnemoscope.search import check_fields, open_index
-
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
-    check_fields(fields)  # before an index is built
+    check_search_fields(fields)
+    known = arg.memories_of(atlas)
+    for layer in page["layers"] or ():
+        known.memories(layer)
+    from mnemoscope.search import open_index
+
     with reporting() as progress, open_index(atlas, progress=progress) as index:
         kind, sought = names[0], searches[names[0]] or ""
         if kind == "text":
@@ -95,7 +97,8 @@ def _search_text(index: "Index", text: str, fields: tuple[str, ...], page: dict[
         found = {"total": result.total, "totals": result.totals, "exact": result.exact, "lacking": lacking}
         firing = [{"memories": list(map(str, hit.memories))} for hit in result.hits]
         hits = [row | memories for row, memories in zip(_rows(result.hits), firing, strict=True)]
-        emit({"text": text, **found, "offset": page["offset"], "hits": hits})
+        origin = index.atlas.made_by(text=text, fields=fields, **page)
+        emit({"text": text, **found, "offset": page["offset"], "hits": hits, "made_by": origin})
         return
     counts = ", ".join(f"{count:,} in {field}" for field, count in result.totals.items())
     named = "hit" if result.total == 1 else "hits"
@@ -142,7 +145,8 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
     if as_json:
         named = [asdict(token) for token in tokens]
         found = {"total": total, "offset": page["offset"], "hits": listed}
-        emit({"search": kind, "tokens": named, "near": bool(why), **found})
+        origin = index.atlas.made_by(token=token, search=kind, **page)
+        emit({"search": kind, "tokens": named, "near": bool(why), **found, "made_by": origin})
         return
     rows: list[tuple[str, ...]] = []
     if fires:
@@ -163,7 +167,8 @@ def _search_token(index: "Index", token: str, kind: str, page: dict[str, Any], *
 def _search_tokens(index: "Index", text: str, limit: int, *, as_json: bool) -> None:
     tokens = index.tokens_like(text, limit=limit)
     if as_json:
-        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in tokens]})
+        origin = index.atlas.made_by(text=text, limit=limit)
+        emit({"search": "tokens like", "text": text, "tokens": [asdict(token) for token in tokens], "made_by": origin})
         return
     rows = [(str(token.id), token.shown, f"{token.count:,}") for token in tokens]
     headline = f"{len(tokens)} tokens" if tokens else f"no token reads like {text!r}"

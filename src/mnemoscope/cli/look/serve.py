@@ -14,7 +14,6 @@ from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 
 
-@arg.with_model_options
 def serve(
     atlas: arg.AtlasFolder,
     model: Annotated[
@@ -56,7 +55,6 @@ def serve(
     ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the pages in a browser, if there is one here.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Serve an atlas as web pages: browse, search, judge.
 
@@ -75,9 +73,15 @@ def serve(
         raise OptionError(f"--other{'-adapter' if other is None else ''} needs --model; name the model to compare with")
     if opening != AS_USUAL and model is None:
         raise OptionError(f"{opening.words()[0]} needs --model; name the model to use")
+    from mnemoscope.web.settings import Settings, listen
+
+    settings = Settings(
+        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
+        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
+    )  # fmt: skip
+    listen(settings).close()  # a wrong address is told before the pages are loaded
     arg.check_mined(atlas, model, opening)
-    from mnemoscope.web import Settings
-    from mnemoscope.web import serve as run
+    from mnemoscope.web.serving import serve as run
 
     def ready(settings: Settings) -> None:
         if open_:
@@ -88,10 +92,6 @@ def serve(
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
-    settings = Settings(
-        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
-        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
-    )  # fmt: skip
     run(settings, ready=ready)
 
 

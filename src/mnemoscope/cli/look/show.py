@@ -15,7 +15,6 @@ def show(
     memory: Annotated[str, typer.Argument(metavar="MEMORY", help="Such as L10.M222.", show_default=False)],
     limit: Annotated[int, typer.Option(metavar="N", help="Prefixes to show of each sign (--json gives all).")] = 20,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show one memory in the terminal.
 
@@ -30,7 +29,7 @@ def show(
     from mnemoscope.foundation.memory_names import MemoryId
 
     name = MemoryId.parse(memory)
-    arg.check_atlases(atlas)
+    arg.memories_of(atlas).number(name)
     from mnemoscope.atlas import open_atlas
 
     opened = open_atlas(atlas)
@@ -48,7 +47,8 @@ def show(
     if json:
         single = ("value", "activity")
         rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
-        emit({"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part"), **rows})
+        about = {"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part")}
+        emit({**about, **rows, "made_by": opened.made_by(memory=str(shown.id))})
         return
     from mnemoscope.cli.drawing import draw_memory
 
@@ -58,7 +58,6 @@ def show(
 def verify(
     atlas: arg.AtlasFolder,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Check completeness, hashes and schema of an atlas.
 

@@ -12,7 +12,6 @@ from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
 
-@arg.with_model_options
 def trace(
     model: arg.Model,
     prompt: Annotated[
@@ -43,7 +42,6 @@ def trace(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show how a model arrives at its prediction.
 

@@ -11,7 +11,6 @@ from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
-@arg.with_model_options
 def extend(
     atlas: arg.AtlasFolder,
     tables: Annotated[
@@ -26,10 +25,13 @@ def extend(
     device: arg.Device = AUTO,
     *,
     opening: ModelOptions,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="CORPUS", help="Where the text lies now, for random.")
+    ] = None,
+    validation: Annotated[str | None, typer.Option(metavar="CORPUS", help="The same of its validation text.")] = None,
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     force: Annotated[bool, typer.Option("--force", help="Make tables again that were added after mining.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Make optional tables in a finished atlas.
 
@@ -47,8 +49,8 @@ def extend(
 
     with reporting() as progress:
         extension = extended(
-            atlas, model, tables or (), device=device, opening=opening, checkpoint_every=checkpoint_every,
-            force=force, progress=progress,
+            atlas, model, tables or (), device=device, opening=opening, text=text, validation=validation,
+            checkpoint_every=checkpoint_every, force=force, progress=progress,
         )  # fmt: skip
     if json:
         emit({"atlas": str(atlas), "made": list(extension.made), "kept": list(extension.kept)})

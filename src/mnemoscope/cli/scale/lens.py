@@ -11,7 +11,6 @@ from mnemoscope.foundation.options.mining_options import AUTO, LENS_KINDS, LENS_
 from mnemoscope.foundation.options.model_options import ModelOptions
 
 
-@arg.with_model_options
 def lens(
     atlas: arg.AtlasFolder,
     model: Annotated[
@@ -27,7 +26,6 @@ def lens(
     checkpoint_every: arg.CheckpointEvery = MiningOptions.checkpoint_every,
     force: Annotated[bool, typer.Option("--force", help="Fit lenses again that the atlas has.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Fit lenses, through which lower layers can be read.
 

@@ -29,7 +29,6 @@ def _stopping_on_signals(requested: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@arg.with_model_options
 def worker(
     atlas: arg.AtlasFolder,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="The plan's model, if it has moved.")] = None,
@@ -42,7 +41,6 @@ def worker(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Work on a prepared run, beside other workers.
 
@@ -76,7 +74,7 @@ def worker(
         raise typer.Exit(TERMINATED)
 
 
-def status(atlas: arg.AtlasFolder, json: arg.Json = False, debug: arg.Debug = False) -> None:
+def status(atlas: arg.AtlasFolder, json: arg.Json = False) -> None:
     """Say where a run stands, and how long it will take.
 
     What is done, who works on it, and how fast.

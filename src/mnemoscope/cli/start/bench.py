@@ -28,7 +28,6 @@ def bench(
     ] = None,
     device: arg.Device = AUTO,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Measure how fast mining is.
 

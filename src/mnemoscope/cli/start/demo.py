@@ -26,7 +26,6 @@ def demo(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Mine a small built-in model, and write its report.
 

@@ -18,7 +18,6 @@ from mnemoscope.foundation.options.model_options import ModelOptions, check_name
 _INDENT, _JOINED = " " * 14, "\N{NO-BREAK SPACE}"
 
 
-@arg.with_model_options
 def inspect(
     model: arg.Model,
     corpus: Annotated[
@@ -36,7 +35,6 @@ def inspect(
     *,
     opening: ModelOptions,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Show a model's anatomy, and what mining it costs.
 
@@ -53,6 +51,7 @@ def inspect(
         return
     check_names(model, opening)
     arg.check_text(corpus, text_field=text_field, ids_field=ids_field, split=split)
+    from mnemoscope.foundation.origin import made_by
     from mnemoscope.mining.cost_estimate import describe, estimate
     from mnemoscope.models import load_for_ids, load_model
 
@@ -68,7 +67,9 @@ def inspect(
             )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
-        emit({**facts, "cost": estimated})
+        options = {"corpus": corpus, "split": split, "sample": sample, "max_tokens": max_tokens, **vars(opening)}
+        origin = made_by(model=loaded.fingerprint, atlas=None, options=options, seed=None if corpus is None else seed)
+        emit({**facts, "cost": estimated, "made_by": origin})
         return
     kind = " ".join((facts["block"], "gated" if facts["gated"] else "ungated", facts["activation"]))
     beginning = facts["beginning"]

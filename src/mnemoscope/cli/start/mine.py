@@ -24,7 +24,6 @@ from mnemoscope.foundation.options.mining_options import (
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names, display_name, full_name
 
 
-@arg.with_model_options
 def mine(
     model: arg.Model,
     corpus: Annotated[
@@ -103,7 +102,6 @@ def mine(
         bool, typer.Option("--allow-mixed-devices", help="Allow different kinds of cards: equal to tolerance.")
     ] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Mine a text for a model's memories; makes an atlas.
 
@@ -157,7 +155,6 @@ def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) 
         raise AtlasExists(f"{out} is finished already; choose another folder, or --force to mine it again")
 
 
-@arg.with_model_options
 def merge(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the new atlas.", show_default=False)],
     parts: Annotated[list[Path], typer.Argument(metavar="PART...", help="Every part of one plan.", show_default=False)],
@@ -170,7 +167,6 @@ def merge(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished atlas or one with other options.")] = False,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Join the parts of one plan into one atlas.
 

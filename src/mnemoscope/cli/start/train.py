@@ -75,7 +75,6 @@ def train(
         int | None, typer.Option(metavar="N", help="Keep every N-th step as a model folder of its own.")
     ] = None,
     json: arg.Json = False,
-    debug: arg.Debug = False,
 ) -> None:
     """Train a language model: any text, or the built-in one.
 

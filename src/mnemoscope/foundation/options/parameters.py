@@ -43,6 +43,7 @@ MEANINGS = {
     "mine.name": "The model's display name; None: its folder, file or id on the hub. Changes no byte.",
     "norm": "A norm of the model.",
     "number": "A memory's number in its layer, experts' memories counted through.",
+    "options": "Names and values.",
     "other": "The second model or atlas, opened or by name.",
     "other_adapter": "The adapter that makes the model the second one.",
     "other_prompt": "The prompt of the second run.",
@@ -72,6 +73,8 @@ MEANINGS = {
     "tensor": "A tensor of this thread's running forward.",
     "text": "A text.",
     "texts": "Texts.",
+    "extend.text": "Where the text that was mined lies now; None: where it was.",
+    "extend.validation": "Where the validation text lies now; None: where it was.",
     "top": "How many are listed.",
     "vectors": "Vectors `[n, hidden]`.",
 }

@@ -27,7 +27,7 @@ from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, MiningOptions
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
 from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.readouts import (
@@ -79,7 +79,7 @@ def fit_lenses(
     opening: ModelOptions = AS_USUAL,
     checkpoint_every: float = MiningOptions.checkpoint_every,
     force: bool = False,
-    progress: Progress = ignore_progress,
+    progress: bool | Progress = True,
 ) -> FittedLenses:
     """Fits lenses in a finished atlas, and writes what is read through them; existing ones are kept. `model` None is
     the plan's. Resumes an interrupted run. Raises OptionError for an unknown kind, ModelDiffers for another model,
@@ -100,22 +100,23 @@ def fit_lenses(
     # A tuned lens begins as the ridge one.
     wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
-    loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
-    with loaded.in_use(compare=True), hold_atlas(opened):
-        context = RunContext(opened.path, checkpoint_every, progress)
-        facts: dict[str, dict[str, Any]] = {}
-        for kind in wanted:
-            text = LensText(
-                opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
-                boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
-            )  # fmt: skip
-            if kind == "ridge":
-                found |= _fit_ridge(context, loaded, plan, text, facts)
-            else:
-                found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
-        found = {kind: found[kind] for kind in _FILES if kind in found}
-        check_unchanged(loaded)
-        return _write(opened, context, loaded, plan, found, facts)
+    with report_to(progress) as report:
+        loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=report)
+        with loaded.in_use(compare=True), hold_atlas(opened):
+            context = RunContext(opened.path, checkpoint_every, report)
+            facts: dict[str, dict[str, Any]] = {}
+            for kind in wanted:
+                text = LensText(
+                    opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
+                    boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
+                )  # fmt: skip
+                if kind == "ridge":
+                    found |= _fit_ridge(context, loaded, plan, text, facts)
+                else:
+                    found[kind], facts[kind] = _fit_tuned(context, loaded, plan, text, found["ridge"])
+            found = {kind: found[kind] for kind in _FILES if kind in found}
+            check_unchanged(loaded)
+            return _write(opened, context, loaded, plan, found, facts)
 
 
 def _write(

@@ -16,7 +16,7 @@ def make_random(run: MiningRun) -> None:
     what reading a text raises, PlanDiffers for another text, Interrupted, StoreFailed.
     """
     context, model, plan = run.context, run.model, run.plan
-    copy = prepare_again(context, model, plan)
+    copy = prepare_again(context, model, plan, run.texts)
     path = read_text(context, model, copy, plan, share=None, random_alone=True)
 
     def load(layer: int) -> MiningState:

@@ -98,12 +98,14 @@ class BatchReader:
         self._found: list[tuple[int, int, Survivors | Best]] = []
         self._drawn: list[tuple[RandomFirings, tuple[Survivors, Tensor]]] = []
         self._measured: list[PieceMeasures] = []
+        self._finite: list[Tensor] = []
+        """Whether coefficients that are drawn without other measures are finite."""
         self._unchecked: list[tuple[list[Batch], Tensor]] = []
         """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
         """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
-        self._pieces, self._found, self._drawn, self._measured = [], [], [], []
+        self._pieces, self._found, self._drawn, self._measured, self._finite = [], [], [], [], []
         return run_in_halves(self._read_piece, batch, Batch.halves)
 
     def _read_piece(self, piece: Batch) -> None:
@@ -196,6 +198,8 @@ class BatchReader:
             experts = torch.zeros_like(rows) if group.experts is None else group.experts[rows]
             weights = torch.ones(len(rows), device=rows.device) if group.weights is None else group.weights[rows]
             drawn, routed = drawn.at(places[rows]), RoutedRows(group.first, experts, weights.float())
+        if self.state.shape.alone:
+            self._finite.append(coefficients[rows].isfinite().all())
         for sign in self.state.shape.signs:
             own = self.state.random[layer, sign]
             self._drawn.append((own, own.draw(coefficients, rows, drawn, sign=sign, routed=routed)))
@@ -246,6 +250,7 @@ class BatchReader:
     def count(self) -> None:
         """Adds the measurements; raises NotFinite (nothing added), or on a card leaves that to `check`."""
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
+        finite += self._finite
         if finite:
             self._unchecked.append((self._pieces, torch.stack([one.to(self.model.device) for one in finite]).all()))
             if may_look(self.model.device):

@@ -1,6 +1,7 @@
 """Figure 2: shares of a memory's best prefixes that shallow or semantic patterns explain.
 
-From patterns.parquet and, with names that begin with `people_`, from people's judgements.
+From patterns.parquet and, with names that begin with `people_`, from people's judgements; with names that begin with
+`folded_`, of the first trigger of each fold of near-duplicates alone.
 """
 
 import polars as pl
@@ -72,6 +73,10 @@ QUESTION = Question(
             Number(f"people_{one.name}", one.form, f"{one.label} (people)", table="by layer, patterns named by people")
             for one in _KINDS
         ),
+        *(
+            Number(f"folded_{one.name}", one.form, f"{one.label}, near-duplicates once", table="near-duplicates once")
+            for one in _KINDS if one.name in coverage.SHARES
+        ),
         Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
         Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
         Number(f"{ONE_KIND}_upper", "share", "shallow, of prefixes that one kind alone explains, upper layers"),
@@ -91,13 +96,18 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     patterns = require_table(atlas, "patterns")
     builder, upper = AnswerBuilder(QUESTION), atlas.upper_layers
     rows: dict[int, pl.DataFrame] = {}
+    folded: dict[int, pl.DataFrame] = {}
     for layer in atlas.layers:
-        own = patterns.filter(pl.col("layer") == layer)
-        rows[layer] = coverage.count_per_memory(coverage.top_prefixes(atlas, layer), own)
+        own, prefixes = patterns.filter(pl.col("layer") == layer), coverage.top_prefixes(atlas, layer)
+        rows[layer] = coverage.count_per_memory(prefixes, own)
+        first = coverage.first_of_folds(atlas, layer)
+        folded[layer] = coverage.counts(coverage.kinds(prefixes, own).join(first, on=["memory", "group"], how="semi"))
+        builder.add_named(layer, coverage.shares(folded[layer]), prefix="folded_")
         builder.add_named(layer, coverage.key_estimates(rows[layer]))
         builder.add(layer, ONE_KIND, _shallow_share(rows[layer]))
     below, above = ([rows[layer] for layer in atlas.layers if (layer in upper) == half] for half in (False, True))
     builder.add_named(None, coverage.key_estimates(pl.concat(rows.values())))
+    builder.add_named(None, coverage.shares(pl.concat(folded.values())), prefix="folded_")
     for name, part in (("", list(rows.values())), ("_lower", below), ("_upper", above)):
         builder.add(None, ONE_KIND + name, _shallow_share(pl.concat([rows[atlas.layers[0]].clear(), *part])))
     leads = [[_shallow_share(own) for own in half if own.height] for half in (below, above)]

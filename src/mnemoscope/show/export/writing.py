@@ -26,7 +26,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import check_replaceable, made_files, write_beside
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.foundation.files import json_bytes
-from mnemoscope.foundation.progress import Progress, ignore_progress
+from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
 from mnemoscope.show.export.folder import is_beside, replacing_files
@@ -57,7 +57,7 @@ class Report:
 
 
 def write_report(
-    atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: Progress = ignore_progress
+    atlas: Atlas | str | Path, out: str | Path | None = None, *, progress: bool | Progress = True
 ) -> Report:
     """Writes the report of the atlas into the folder `out` (default: `report` inside the atlas).
 
@@ -70,21 +70,22 @@ def write_report(
     inside = is_beside(directory, opened.path, SIDE)
     if not inside:
         check_replaceable(directory, _is_report, "a report")
-    loaded = load_answers(opened, keep=inside, progress=progress)
-    opened = loaded.atlas
-    specifications = {
-        question: drawn_figure(opened, loaded.answers, question)
-        for question, answer in loaded.answers.items()
-        if not answer.missing
-    }
-    routed = routing(opened) if opened.has("routing") else []
-    about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
-    figures = specifications | ({ROUTING: routing_chart(routed, about=about)} if routed else {})
-    contents: dict[str, bytes] = {}
-    for done, (question, chart) in enumerate(figures.items()):
-        progress("figures", done, len(figures), "figures")
-        contents |= {f"figures/{question}.{ending}": data for ending, data in export_figure(chart).items()}
-    progress("figures", len(figures), len(figures), "figures")
+    with report_to(progress) as report:
+        loaded = load_answers(opened, keep=inside, progress=report)
+        opened = loaded.atlas
+        specifications = {
+            question: drawn_figure(opened, loaded.answers, question)
+            for question, answer in loaded.answers.items()
+            if not answer.missing
+        }
+        routed = routing(opened) if opened.has("routing") else []
+        about = f"model {opened.manifest.model.spec}, text {opened.manifest.corpus.spec}"
+        figures = specifications | ({ROUTING: routing_chart(routed, about=about)} if routed else {})
+        contents: dict[str, bytes] = {}
+        for done, (question, chart) in enumerate(figures.items()):
+            report("figures", done, len(figures), "figures")
+            contents |= {f"figures/{question}.{ending}": data for ending, data in export_figure(chart).items()}
+        report("figures", len(figures), len(figures), "figures")
     drawings = {name: contents[f"figures/{name}.svg"].decode() for name in figures}
     page = render_page(
         loaded, specifications=specifications, drawings=drawings, vega=vega_script(), inside=inside, routed=routed

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import polars as pl
 
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS, USUAL_FIELDS, check_search_fields
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import memory_token
 from mnemoscope.show.pages.page import Page, PageKind
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 PAGE = 50
 LIKE = 8
-FIELDS = ("words", "triggers", "values", "patterns", "annotations", "bottom")
-USUAL = FIELDS[:-1]
 
 LAST = 10_000 // PAGE
 
@@ -30,10 +29,9 @@ def search_page(
 ) -> Page:
     """Memories that match; no hits and no total for an empty text. Raises what Index.search raises."""
     among = read_layers(edition, layers)
-    names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
-    if unknown := [field for field in names if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(FIELDS)}")
-    data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(FIELDS), "layers": layers, "page": page}
+    names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL_FIELDS
+    check_search_fields(names)
+    data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(SEARCH_FIELDS), "layers": layers, "page": page}
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
         data |= _hits(edition, index(), text, names, among, page)

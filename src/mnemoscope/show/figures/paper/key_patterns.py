@@ -28,7 +28,8 @@ def figure(answer: Answer) -> Figure:
         " (shallow), a topic (semantic), both, or nothing that could be found. Keys with a pattern, and patterns per"
         " key, are counted over the memories that have at least one positive trigger: one that never fires has nothing"
         " to share.",
-        f"{over_all(answer, 'covered')} of triggers fall under a pattern. Shallow patterns: {ends(answer, 'shallow')};"
+        f"{over_all(answer, 'covered')} of triggers fall under a pattern, of near-duplicates counted once"
+        f" {over_all(answer, 'folded_covered')}. Shallow patterns: {ends(answer, 'shallow')};"
         f" semantic ones: {ends(answer, 'semantic')}.",
         "A key whose triggers share a pattern detects it: a word form, or a topic.",
         "People named the paper's patterns; rules find these, and see a repeated word more surely than a topic.",
