@@ -28,7 +28,6 @@ FOLDER, NAME = "search", "index.sqlite"
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
 """The most places that a search counts."""
-TOP, BOTTOM = 0, 1
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
 """The tables of memories by token."""
 _MAX_IDLE = 8
