@@ -137,7 +137,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
         for _, parameters in kind.pages(edition)
     )
     yield next(pages)
-    yield edition.read_ahead
+    yield partial(edition.sharing, ())  # reads the triggers of all layers
     yield from pages
 
 

@@ -315,8 +315,8 @@ def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coeffic
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
         mined = memory.layer in edition.atlas.layers
-        label, promotes = (edition.label(memory, sign), edition.promoted_tokens(memory, sign)) if mined else (None, [])
-        found.append({**row, "label": label, "promotes": promotes})
+        promotes = edition.atlas.token_text(edition.promoted(memory, sign)[:5]) if mined else []
+        found.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
     return found
 
 
