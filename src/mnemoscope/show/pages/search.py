@@ -2,27 +2,22 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import polars as pl
 
 from mnemoscope.errors import OptionError
+from mnemoscope.search import FIELDS, Index, check_fields
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import memory_token
 from mnemoscope.show.pages.page import Page, PageKind
 
-if TYPE_CHECKING:
-    from mnemoscope.search import Index
-
 PAGE = 50
 LIKE = 8
-FIELDS = ("words", "triggers", "values", "patterns", "annotations", "bottom")
-USUAL = FIELDS[:-1]
-
 LAST = 10_000 // PAGE
 
-OpenIndex = Callable[[], "Index"]
+OpenIndex = Callable[[], Index]
 
 
 def search_page(
@@ -30,9 +25,8 @@ def search_page(
 ) -> Page:
     """Memories that match; no hits and no total for an empty text. Raises what Index.search raises."""
     among = read_layers(edition, layers)
-    names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or USUAL
-    if unknown := [field for field in names if field not in FIELDS]:
-        raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(FIELDS)}")
+    names = tuple(dict.fromkeys(piece for field in fields for piece in field.split(",") if piece)) or FIELDS[:-1]
+    check_fields(names)
     data: dict[str, Any] = {"q": text, "in": list(names), "fields": list(FIELDS), "layers": layers, "page": page}
     data |= {"total": None, "hits": [], "pages": 0, "totals": {}, "exact": True, "tokens": [], "lacking": []}
     if text.strip():
@@ -42,7 +36,7 @@ def search_page(
 
 
 def _hits(
-    edition: Edition, opened: "Index", text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
+    edition: Edition, opened: Index, text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     result = opened.search(text, fields=fields, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
@@ -57,15 +51,14 @@ def _hits(
         }
         for hit in result.hits
     ]
-    like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
-    lacking = [field for field in opened.missing_fields if field in fields]
+    like = opened.tokens_like(text.strip()[:200], limit=LIKE)
     return {
         "total": result.total,
         "totals": result.totals,
         "exact": result.exact,
         "hits": hits,
-        "tokens": like,
-        "lacking": lacking,
+        "tokens": [edition.atlas.vocabulary.token(token.id) for token in like],
+        "lacking": [field for field in opened.missing_fields if field in fields],
         "pages": -(-result.total // PAGE),
     }
 
@@ -82,27 +75,21 @@ def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
 
 def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
     among, vocabulary = read_layers(edition, layers), edition.atlas.vocabulary
-    opened, offset = index(), PAGE * (page - 1)
-    kinds = ("promotes", "demotes", "fires")
-    totals = {kind: opened.count(token, kind=kind, layers=among) for kind in kinds}
+    opened = index()
+    totals = {kind: opened.count(token, kind=kind, layers=among) for kind in ("promotes", "demotes", "fires")}
     counts = _counts(edition).drop("token").row(token, named=True)
-    promoting = [
-        [
-            memory_token(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
-            for one in opened.promoting(token, bottom=bottom, layers=among, limit=PAGE, offset=offset)
-        ]
-        for bottom in (False, True)
-    ]
-    fires = [
-        memory_token(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
-        for one in opened.firing_on(token, layers=among, limit=PAGE, offset=offset)
-    ]
+    page_of: dict[str, Any] = {"layers": among, "limit": PAGE, "offset": PAGE * (page - 1)}
+
+    def rows(found: Sequence[Any], *names: str) -> list[dict[str, Any]]:
+        return [memory_token(edition, one.memory) | {name: getattr(one, name) for name in names} for one in found]
+
+    numbers = ("rank", "probability", "score")
     data: dict[str, Any] = {
         "token": vocabulary.token(token) | {"bytes": vocabulary.raw[token].hex(" "), **counts},
         "totals": totals,
-        "promotes": promoting[0],
-        "demotes": promoting[1],
-        "fires": fires,
+        "promotes": rows(opened.promoting(token, **page_of), *numbers),
+        "demotes": rows(opened.promoting(token, bottom=True, **page_of), *numbers),
+        "fires": rows(opened.firing_on(token, **page_of), "rank", "triggers"),
         "pages": -(-max(totals.values()) // PAGE),
         "layers": layers,
         "page": page,
