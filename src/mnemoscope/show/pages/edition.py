@@ -100,11 +100,8 @@ class Edition:
         return self.read_current("labels", make).get(layer, empty)
 
     def label(self, memory: MemoryId, sign: int = 1) -> str | None:
-        def make() -> dict[tuple[int, int], str]:
-            rows = self.labels(memory.layer).select("memory", "sign", "label").rows()
-            return {(of, own): label for of, own, label in rows}
-
-        return self.read_current(("label", memory.layer), make).get((self.atlas.number(memory), sign))
+        own = (pl.col("memory") == self.atlas.number(memory)) & (pl.col("sign") == sign)
+        return next(iter(self.labels(memory.layer).filter(own)["label"]), None)
 
     def table(self, name: str, layer: int, columns: tuple[str, ...] | None = None) -> pl.DataFrame:
         """The table of a layer, sorted by memory; fewer `columns`, memory among them, are read faster."""
@@ -142,9 +139,7 @@ class Edition:
             return of_layer.sort("memory", "pattern")
 
         rows = self.read_current(("patterns", memory.layer), make)
-        number = self.atlas.number(memory)
-        first, last = (rows["memory"].search_sorted(number, side) for side in ("left", "right"))
-        return rows.slice(first, last - first).to_dicts()
+        return rows.filter(pl.col("memory") == self.atlas.number(memory)).to_dicts()
 
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""

@@ -57,7 +57,8 @@ def triggers_view(
                 "prefix_group": row["prefix_group"],
                 "patterns": numbers,
                 "fold": fold,
-                "tokens": own and [
+                "tokens": own
+                and [
                     {"text": text, "coefficient": coefficient}
                     for text, coefficient in zip(vocabulary.split_text(tokens), own, strict=True)
                 ],
