@@ -15,6 +15,7 @@ from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_co
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.figures.layer_picture import frame, picture
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.questions import layer_numbers
@@ -243,9 +244,6 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
 
 def _picture(edition: Edition, layer: int, choice: Choice) -> str:
     """The layer's picture with the selected memories as points."""
-    # Imports the drawing library.
-    from mnemoscope.show.figures.layer_picture import frame, picture
-
     whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
     shown = set(choose(layer_rows(edition, layer), choice)["memory"].to_list())
     points, titles, links = edition.pages.get(("points", layer), lambda: _points(edition, layer))
