@@ -80,13 +80,6 @@ class MemoryNumbering:
         first, layer = self._firsts[bisect_right(self._firsts, (number, 1 << 62)) - 1]
         return self._within(layer).name(layer, number - first)
 
-    def number(self, memory: MemoryId) -> int | None:
-        """None if the atlas has no such memory."""
-        if memory.layer not in self._layers:
-            return None
-        own = self._within(memory.layer).number(memory)
-        return None if own is None else self.number_of(memory.layer, own)
-
     def number_of(self, layer: int, memory: int) -> int | None:
         """`memory` is a number within the layer; None if there is no such memory."""
         first, count = self._layers.get(layer, (0, 0))

@@ -62,7 +62,7 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self._waiting = {False: 0, True: 0}
+        self.waiting = {False: 0, True: 0}
         """Requests that wait for an answer, of those not aside and of those aside."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
@@ -101,26 +101,22 @@ class ModelWorker:
                 return cast(T, cached)
             # Jobs without a waiting reader count as well.
             queued = sum(job.aside == aside for job in self._jobs.values())
-            if max(queued, self._waiting[aside]) >= self.max_queued:
+            if max(queued, self.waiting[aside]) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
             if job is None:
                 job = self._jobs[key] = _Job(aside)
                 job.future = self._worker.submit(self._run, key, make, job, places)
             job.until = time.monotonic() + self.timeout + linger
-            self._waiting[aside] += 1
+            self.waiting[aside] += 1
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self._waiting[aside] -= 1
+                self.waiting[aside] -= 1
         return answered
-
-    @property
-    def waiting(self) -> int:
-        return sum(self._waiting.values())
 
     def _run(
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], job: "_Job", places: Callable[[T], int]

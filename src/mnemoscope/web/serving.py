@@ -133,7 +133,7 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
     pages = (
         partial(_make_whole, kind, edition, parameters)
         for kind in PAGES
-        if kind.slow
+        if kind.exported
         for _, parameters in kind.pages(edition)
     )
     yield next(pages)

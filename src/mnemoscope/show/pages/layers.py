@@ -288,10 +288,10 @@ def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Ite
 
 PAGES = (
     PageKind(
-        "layers", "/layers", layers_page, label="Layers", exported=True, slow=True,
+        "layers", "/layers", layers_page, label="Layers", exported=True,
         about="all memories of one, sorted and filtered, as a table and as a picture.",
     ),
     PageKind(
-        "layer", "/layers/{layer}", layer_page, exported=True, slow=True, instances=_layer_instances, stored=False
+        "layer", "/layers/{layer}", layer_page, exported=True, instances=_layer_instances, stored=False
     ),
 )  # fmt: skip

@@ -272,7 +272,7 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory", "/{name}", memory_page, exported=True, slow=True,
+        "memory", "/{name}", memory_page, exported=True,
         instances=_memory_instances, mark=_published_judgements,
     ),
 )  # fmt: skip

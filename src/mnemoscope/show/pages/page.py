@@ -72,8 +72,8 @@ class PageKind:
     `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
     site with a model, or a second one), with `about` also on the overview. `exported` pages are written as files,
-    `slow` ones made in advance, those of `instances` for the memories chosen for files (None: in advance). A page that
-    is not `stored` is made for each request; a stored one again when `mark` changes.
+    and made in advance: those of `instances`, for the memories chosen for files (None: in advance). A page that is not
+    `stored` is made for each request; a stored one again when `mark` changes.
     """
 
     name: str
@@ -83,7 +83,6 @@ class PageKind:
     about: str = ""
     needs: str = ""
     exported: bool = False
-    slow: bool = False
     instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
     stored: bool = True
     mark: Callable[..., object] = lambda edition, **_: None
