@@ -70,10 +70,6 @@ class BackgroundIndex:
             sentence = f"The search index is being built{opening.done}; try again in a moment."
             raise HTTPException(503, sentence, headers={"Retry-After": "5"}) from None
 
-    def close(self) -> None:
-        if self._now is not None:
-            self._now.close()
-
     def _open(self, opening: "_Opening", before: "_Opening | None") -> None:
         from mnemoscope.search import open_index
 
