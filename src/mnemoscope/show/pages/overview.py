@@ -13,6 +13,7 @@ from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
+from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
@@ -62,9 +63,6 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    # Imports the drawing library.
-    from mnemoscope.show.figures.summary import cards, describe_mining, warnings
-
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
