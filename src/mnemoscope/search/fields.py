@@ -84,7 +84,7 @@ class Values:
             detail = "no single token" if known is None else f"{column} rank {rank}"
             detail += f", probability {score:.3g}" if self.name == VALUES else ""
             own = self.numbering.id(memory)
-            hits.append(Hit(own, self.name, tuple(parts), score, count, known, detail, (own,)))
+            hits.append(Hit(own, self.name, tuple(parts), float(score), count, known, detail, (own,)))
         return hits
 
 
