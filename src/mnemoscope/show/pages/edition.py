@@ -117,7 +117,7 @@ class Edition:
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return entry
 
-    def promoted(self, memory: MemoryId, sign: int = 1) -> list[int]:
+    def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> list[int]:
         """The tokens that a feature promotes, the first one most."""
         row = self.row("values", memory, ("memory", "top_tokens", "bottom_tokens"))
         tokens: list[int] = row["top_tokens" if sign > 0 else "bottom_tokens"]

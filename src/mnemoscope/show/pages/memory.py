@@ -252,7 +252,7 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    top = edition.atlas.vocabulary.token(edition.promoted(memory)[0])
+    top = edition.atlas.vocabulary.token(edition.promoted_tokens(memory)[0])
     return {"memory": str(memory), "top": top, "label": edition.label(memory)}
 
 

@@ -312,7 +312,7 @@ def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coeffic
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
         mined = memory.layer in edition.atlas.layers
-        promotes = edition.atlas.token_text(edition.promoted(memory, sign)[:5]) if mined else []
+        promotes = edition.atlas.token_text(edition.promoted_tokens(memory, sign)[:5]) if mined else []
         found.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
     return found
 
