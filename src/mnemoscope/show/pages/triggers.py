@@ -57,8 +57,9 @@ def triggers_view(
                 "prefix_group": row["prefix_group"],
                 "patterns": numbers,
                 "fold": fold,
-                "tokens": own
-                and [
+                "tokens": None
+                if own is None
+                else [
                     {"text": text, "coefficient": coefficient}
                     for text, coefficient in zip(vocabulary.split_text(tokens), own, strict=True)
                 ],
