@@ -323,7 +323,7 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
         thread.join()
     assert opening.index() is new
     assert new.search("the", fields=("triggers",)).total >= 0
-    opening.close()
+    new.close()
 
 
 def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
