@@ -190,8 +190,8 @@ def test_without_other_text_its_column_is_empty() -> None:
         "control_log_probability": -2.0, "control_side_effect": None,
     }  # fmt: skip
     look = AuditView({"text": "a b", "log_probability": -2.0, "after": after, "memories": []}, "none")
-    assert [row["beside"] for row in look.together()] == ["", "—", "—"]
-    assert [row["change"] for row in look.together()] == ["", minus("-1.00"), "+0.00"]
+    assert [row["beside"] for row in look.together()] == [None, None, None]
+    assert [row["change"] for row in look.together()] == [0, -1, 0]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.questions import answers as answers_module
 from mnemoscope.questions.answers import make_answer, with_patterns, write
-from mnemoscope.search import opening
 from mnemoscope.show.pages import overview, questions
 from mnemoscope.show.pages.edition import PAGES, Edition
 from mnemoscope.show.pages.memory import memory_page
@@ -66,29 +65,24 @@ def mined_again(atlas: Path, *, seed: int = 8) -> str:
 
 
 @pytest.mark.full
-def test_what_is_read_ahead_is_what_a_page_reads_for_itself(tmp_path: Path) -> None:
+def test_memories_share_the_triggers_that_their_rows_say(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from web.planted_atlas import planted_atlas
 
     opened = open_atlas(planted_atlas(tmp_path))
-    ahead = Edition(opened)
-    ahead.read_ahead()
-    shared = 0
-    for layer in opened.layers:
-        for memory in range(opened.memories(layer)):
-            rows = opened.best_triggers(layer, None, memories=[memory])
-            places = list(rows.select("sentence", "position").iter_rows())
-            alone = Edition(opened)
-            found = alone.sharing(places)
-            assert found == ahead.sharing(places)
-            shared += len(found) > 1
-            sentences = rows["sentence"].to_list()
-            if sentences:
-                assert alone.tokens_of(sentences) == ahead.tokens_of(sentences)
-            one, other = (memory_page(edition, str(MemoryId(layer, memory))).data for edition in (alone, ahead))
-            assert one == other
+    own = {
+        MemoryId(layer, memory): opened.best_triggers(layer, None, memories=[memory]).select("sentence", "position")
+        for layer in opened.layers
+        for memory in range(opened.memories(layer))
+    }
+    edition, shared = Edition(opened), 0
+    for places in own.values():
+        found = edition.sharing(list(places.iter_rows()))
+        counts = {other: rows.join(places, on=["sentence", "position"]).height for other, rows in own.items()}
+        assert found == {other: count for other, count in counts.items() if count}
+        shared += len(found) > 1
     assert shared
-    assert ahead.sharing([]) == {}
+    assert edition.sharing([]) == {}
 
 
 def test_pages_are_kept_up_to_so_many_bytes(tmp_path: Path) -> None:
@@ -329,7 +323,7 @@ def test_an_old_index_never_takes_the_place_of_a_new_one(tmp_path: Path, monkeyp
         thread.join()
     assert opening.index() is new
     assert new.search("the", fields=("triggers",)).total >= 0
-    opening.close()
+    new.close()
 
 
 def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +353,7 @@ def test_an_index_that_is_no_longer_wanted_is_not_finished(tmp_path: Path, monke
     with site.reading(old), pytest.raises(AtlasBusy, match="changed while it was being read"):
         background.index()
     assert background.begin() is second
-    background.close()
+    second.close()
 
 
 def folder(atlas: Path) -> dict[str, bytes]:
@@ -418,36 +412,6 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "is not the model that" in refused.text
         assert "is not the model that was mined." in forced.get(path).text
-
-
-def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables go first and the manifest last; what cannot be written meanwhile is nothing for a reader to mend."""
-    atlas = reported(tmp_path).path
-    shutil.rmtree(atlas / "search", ignore_errors=True)
-    write_index, clearing = opening.write_index, True
-
-    def write(*arguments: Any, **named: Any) -> None:
-        write_index(*arguments, **named)
-        if clearing:
-            (atlas / "tokens.parquet").replace(atlas / "taken away")
-        shutil.rmtree(atlas / "search")
-
-    monkeypatch.setattr(opening, "write_index", write)
-    reader = client(atlas)
-
-    def ask() -> Any:
-        while "is being built" in (answer := reader.get("/search.json?q=the")).json()["message"]:
-            pass
-        return answer
-
-    answer = ask()
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert answer.json()["message"].endswith("; the atlas may be being mined again; try again in a moment.")
-    # With all tables there it is told what went wrong.
-    (atlas / "taken away").rename(atlas / "tokens.parquet")
-    clearing = False
-    answer = ask()
-    assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
 
 
 @pytest.mark.full

@@ -13,14 +13,11 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_table
-from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages import edition as edition_module
-from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import bars
 from mnemoscope.show.pages.triggers import group_triggers
 from reports.reported_atlas import reported
-from support.handbuilt_atlas import PROVENANCE, SENTENCES, build_atlas, manifest
+from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
 from web.served import client
 
 
@@ -49,19 +46,6 @@ def test_every_trigger_is_the_table_s(atlas: Path, data: Any) -> None:
         assert (shown["next"] or {"text": None})["text"] == row["next_text"]
         following = (shown["next"] or {"text": ""})["text"] + shown["after"]
         assert row["prefix"] + following == row["text"]
-
-
-def test_sentences_that_are_too_many_to_keep_are_read(atlas: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edition_module, "SENTENCES", 3)
-    assert client(atlas).get("/L0.M0.json").json() == data
-
-
-def test_a_sentence_that_is_not_stored_is_refused(atlas: Path) -> None:
-    edition = Edition(open_atlas(atlas))
-    assert edition.tokens_of([3, 0, 3]) == {3: SENTENCES[3], 0: SENTENCES[0]}
-    for missing in (4, -1):
-        with pytest.raises(AtlasDamaged, match=f"sentence {missing} is named by a table but not stored"):
-            edition.tokens_of([0, missing])
 
 
 def test_the_value_says_what_the_table_says(data: Any) -> None:

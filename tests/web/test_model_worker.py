@@ -163,7 +163,7 @@ def test_many_readers_of_one_slow_answer_are_bounded_too(model: LanguageModel) -
         first = readers.submit(worker.answer, "same", slow)
         assert begun.wait(30)
         second = readers.submit(worker.answer, "same", slow)
-        while worker.waiting < 2:
+        while worker.waiting[False] < 2:
             pass
         with pytest.raises(HTTPException, match="others wait"):
             worker.answer("same", slow)

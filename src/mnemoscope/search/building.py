@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
-from mnemoscope.search.database import BOTTOM, DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, TOP, token_type
+from mnemoscope.search.database import DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, token_type
 from mnemoscope.search.text import prepare
 from mnemoscope.search.tokens import sort_keys
 from mnemoscope.search.windows import Windows
@@ -31,8 +30,7 @@ _PRAGMAS = (
     "temp_store=FILE",
 )
 _BATCH_SIZE = 20_000
-_SIDES = ("top", "bottom")
-"""Column prefixes, in the order of TOP and BOTTOM."""
+_SIDES = {"top": PROMOTES, "bottom": DEMOTES}
 
 
 def write_index(atlas: Atlas, path: Path, *, about: dict[str, str], progress: Progress) -> None:
@@ -142,11 +140,12 @@ def _write_fires(database: sqlite3.Connection, atlas: Atlas, first: dict[int, in
         triggers = atlas.best_triggers(layer, None, columns=columns).group_by("token", "memory")
         counted = triggers.agg(pl.len().alias("triggers"), pl.col("rank").min())
         pieces.append(counted.with_columns(_number_memories(atlas, layer, counted["memory"], first[layer])))
+    _write_sorted(database, FIRES, pieces)
+
+
+def _write_sorted(database: sqlite3.Connection, kind: str, pieces: list[pl.DataFrame]) -> None:
     rows = pl.concat(pieces)
-    _write_sorted(database, FIRES, {name: rows[name].to_numpy() for name in rows.columns})
-
-
-def _write_sorted(database: sqlite3.Connection, kind: str, columns: dict[str, NDArray[Any]]) -> None:
+    columns = {name: rows[name].to_numpy() for name in rows.columns}
     order = np.lexsort((*sort_keys(kind, columns), columns["token"]))
     write_rows(database, kind, columns["token"][order], {n: c[order] for n, c in columns.items() if n != "token"})
 
@@ -160,28 +159,27 @@ def _write_values(database: sqlite3.Connection, atlas: Atlas, first: dict[int, i
     for layer in atlas.layers:
         values = atlas.table("values", layer=layer)
         memories = _number_memories(atlas, layer, values["memory"], first[layer])
-        tokens = [_matrix(values[f"{side}_tokens"], np.int64) for side in _SIDES]
-        scores = [_matrix(values[f"{side}_scores"], np.float32) for side in _SIDES]
-        blobs = ([row.tobytes() for row in ids.astype("<i4")] for ids in tokens)
+        tokens = {side: _matrix(values[f"{side}_tokens"], np.int64) for side in _SIDES}
+        scores = {side: _matrix(values[f"{side}_scores"], np.float32) for side in _SIDES}
+        blobs = ([row.tobytes() for row in ids.astype("<i4")] for ids in tokens.values())
         database.executemany("INSERT INTO value_tokens VALUES (?, ?, ?)", zip(memories.to_list(), *blobs, strict=True))
-        lists = (["\n".join([texts[token] for token in row]) for row in ids.tolist()] for ids in tokens)
+        lists = (["\n".join([texts[token] for token in row]) for row in ids.tolist()] for ids in tokens.values())
         database.executemany(
             "INSERT INTO value_text (rowid, top, bottom) VALUES (?, ?, ?)", zip(memories.to_list(), *lists, strict=True)
         )
         largest = values["max_probability"].to_numpy().astype(np.float64)[:, None]
-        top = scores[TOP].astype(np.float64)
-        likely = {TOP: _round_mantissa(largest * np.exp(top - top[:, :1]))}
-        for side, kind in ((TOP, PROMOTES), (BOTTOM, DEMOTES)):
+        top = scores["top"].astype(np.float64)
+        likely = _round_mantissa(largest * np.exp(top - top[:, :1]))
+        for side, kind in _SIDES.items():
             every = {
                 "token": tokens[side].reshape(-1),
                 "memory": np.repeat(memories.to_numpy(), tokens[side].shape[1]),
                 "rank": np.tile(np.arange(tokens[side].shape[1]), len(memories)),
                 "score": scores[side].reshape(-1),
-            } | ({"probability": likely[side].reshape(-1)} if side in likely else {})
+            } | ({"probability": likely.reshape(-1)} if side == "top" else {})
             rows_of[kind].append(pl.DataFrame(every).unique(["token", "memory"], keep="first", maintain_order=True))
     for kind, pieces in rows_of.items():
-        rows = pl.concat(pieces)
-        _write_sorted(database, kind, {name: rows[name].to_numpy() for name in rows.columns})
+        _write_sorted(database, kind, pieces)
     return True
 
 

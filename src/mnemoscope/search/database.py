@@ -28,7 +28,6 @@ FOLDER, NAME = "search", "index.sqlite"
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000
 """The most places that a search counts."""
-TOP, BOTTOM = 0, 1
 FIRES, PROMOTES, DEMOTES = "fires", "promotes", "demotes"
 """The tables of memories by token."""
 _MAX_IDLE = 8
@@ -80,13 +79,6 @@ class MemoryNumbering:
     def id(self, number: int) -> MemoryId:
         first, layer = self._firsts[bisect_right(self._firsts, (number, 1 << 62)) - 1]
         return self._within(layer).name(layer, number - first)
-
-    def number(self, memory: MemoryId) -> int | None:
-        """None if the atlas has no such memory."""
-        if memory.layer not in self._layers:
-            return None
-        own = self._within(memory.layer).number(memory)
-        return None if own is None else self.number_of(memory.layer, own)
 
     def number_of(self, layer: int, memory: int) -> int | None:
         """`memory` is a number within the layer; None if there is no such memory."""

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mnemoscope.foundation.formatting import show_token
+from mnemoscope.foundation.formatting import pluralise, show_token
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_rows
-from mnemoscope.search.database import DEMOTES, PROMOTES, TOP, MemoryNumbering, Ranges, condition, rows_by_key
-from mnemoscope.search.matches import Match, Matches, count_of
+from mnemoscope.search.database import DEMOTES, PROMOTES, MemoryNumbering, Ranges, condition, rows_by_key
+from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Part, Query, find_matches, highlight
-from mnemoscope.search.trigger_words import TriggerFields
 
 VALUES, PATTERNS, ANNOTATIONS, BOTTOM_TOKENS = SEARCH_FIELDS[2:]
 _SHOWN_TOKENS = 10
@@ -28,16 +27,16 @@ _NO_RANK = 1 << 32
 
 @dataclass(frozen=True)
 class Values:
-    database: sqlite3.Connection
-    side: int
+    """The first tokens of values, or under the name BOTTOM_TOKENS the last ones."""
 
-    @property
-    def name(self) -> str:
-        return VALUES if self.side == TOP else BOTTOM_TOKENS
+    name: str
+    database: sqlite3.Connection
+    numbering: MemoryNumbering
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         where, parameters = condition("rowid", within)
-        column, table, weight = ("top", PROMOTES, "probability") if self.side == TOP else ("bottom", DEMOTES, "score")
+        top = self.name == VALUES
+        column, table, weight = ("top", PROMOTES, "probability") if top else ("bottom", DEMOTES, "score")
         matched = self.database.execute(
             f"SELECT rowid FROM value_text WHERE value_text MATCH ? AND {where}",
             [f"{{{column}}} : ({query.every})", *parameters],
@@ -53,18 +52,16 @@ class Values:
         np.minimum.at(rank, token_rows["memory"], token_rows["rank"].astype(np.int64))
         rank = rank[memories]
         order = np.lexsort((memories, rank, -score))[page]
-        columns = zip(*(numbers[order].tolist() for numbers in (memories, score, tokens, rank)), strict=True)
-        rows = [(memory, value, count, None if best == _NO_RANK else best) for memory, value, count, best in columns]
-        return Matches(self._show(rows, query), len(memories), {self.name: len(memories)})
+        rows = list(zip(*(numbers[order].tolist() for numbers in (memories, score, tokens, rank)), strict=True))
+        return Matches(self._show(rows, query, column), len(memories), {self.name: len(memories)})
 
-    def _show(self, rows: Sequence[tuple[int, float, int, int | None]], query: Query) -> list[Match]:
-        column = "top" if self.side == TOP else "bottom"
+    def _show(self, rows: Sequence[tuple[int, float, int, int]], query: Query, column: str) -> list[Hit]:
         lists = rows_by_key(self.database, "value_tokens", "memory", column, [memory for memory, *_ in rows])
         tokens = {memory: np.frombuffer(shown[0], "<i4").tolist() for memory, shown in lists.items()}
         every = sorted({token for ids in tokens.values() for token in ids})
         texts = rows_by_key(self.database, "vocabulary", "token", "text", every)
         hit = {token for (token,) in self.database.execute(_MATCHING_TOKENS, [query.any])}
-        shown: list[Match] = []
+        hits: list[Hit] = []
         for memory, score, count, rank in rows:
             kept = [(i, t) for i, t in enumerate(tokens[memory]) if i < _SHOWN_TOKENS or t in hit]
             parts: list[Part] = []
@@ -72,15 +69,18 @@ class Values:
                 if at:
                     parts.append((" " if kept[at - 1][0] == place - 1 else " ... ", False))
                 parts.append((show_token(texts[token][0]), token in hit))
-            detail = "no single token" if rank is None else f"{column} rank {rank}"
-            detail += f", probability {score:.3g}" if self.side == TOP else ""
-            shown.append(Match([memory], self.name, tuple(parts), score, count, rank, detail))
-        return shown
+            known = None if rank == _NO_RANK else rank
+            detail = "no single token" if known is None else f"{column} rank {rank}"
+            detail += f", probability {score:.3g}" if self.name == VALUES else ""
+            own = self.numbering.id(memory)
+            hits.append(Hit(own, self.name, tuple(parts), float(score), count, known, detail, (own,)))
+        return hits
 
 
 @dataclass(frozen=True)
 class Patterns:
     database: sqlite3.Connection
+    numbering: MemoryNumbering
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
         where, parameters = condition("memory", within)
@@ -97,13 +97,14 @@ class Patterns:
         columns = "kind, description, explained"
         patterns = rows_by_key(self.database, "patterns", "pattern", columns, [best for *_, best, _ in some])
         ranked = [(memory, explained, count, patterns[best]) for memory, explained, count, best, _ in some]
-        return Matches(_show_descriptions(PATTERNS, ranked, query), total, {PATTERNS: total})
+        return Matches(_show_descriptions(PATTERNS, ranked, query, self.numbering), total, {PATTERNS: total})
 
 
 class Annotations:
     """The patterns that people described, without controls and kind `none`."""
 
     def __init__(self, judgements: pl.DataFrame | None, numbering: MemoryNumbering) -> None:
+        self._numbering = numbering
         self._memories: list[int | None] = []
         self._described: list[tuple[str, str, int]] = []
         if judgements is not None:
@@ -119,18 +120,17 @@ class Annotations:
                 by_memory.setdefault(memory, []).append(number)
         every = sorted(by_memory.items(), key=lambda found: (-len(found[1]), found[0]))
         ranked = [(memory, len(found), len(found), self._described[found[0]]) for memory, found in every[page]]
-        return Matches(_show_descriptions(ANNOTATIONS, ranked, query), len(every), {ANNOTATIONS: len(every)})
-
-
-Field = TriggerFields | Values | Patterns | Annotations
+        hits = _show_descriptions(ANNOTATIONS, ranked, query, self._numbering)
+        return Matches(hits, len(every), {ANNOTATIONS: len(every)})
 
 
 def _show_descriptions(
-    field: str, ranked: Sequence[tuple[int, int, int, tuple[Any, ...]]], query: Query
-) -> list[Match]:
+    field: str, ranked: Sequence[tuple[int, int, int, tuple[Any, ...]]], query: Query, numbering: MemoryNumbering
+) -> list[Hit]:
     """`ranked` are memory, score, count, and the kind, description and triggers of the one to show."""
     texts = highlight([shown[1] for *_, shown in ranked], query)
     return [
-        Match([memory], field, parts, score, count, None, f"{kind}, {count_of(explained, 'trigger', 'triggers')}")
+        Hit(own := numbering.id(memory), field, parts, float(score), count, None,
+            f"{kind}, {pluralise(explained, 'trigger')}", (own,))
         for (memory, score, count, (kind, _, explained)), parts in zip(ranked, texts, strict=True)
-    ]
+    ]  # fmt: skip

@@ -13,13 +13,12 @@ import polars as pl
 from mnemoscope.annotate.judgements.reading import read_judgements
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
-from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.options.search_fields import USUAL_FIELDS, check_search_fields
 from mnemoscope.search import tokens
-from mnemoscope.search.database import BOTTOM, TOP, Connections, MemoryNumbering, Ranges
-from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, VALUES, Annotations, Field, Patterns, Values
-from mnemoscope.search.matches import Match
-from mnemoscope.search.text import Part, parse_query
+from mnemoscope.search.database import Connections, MemoryNumbering, Ranges
+from mnemoscope.search.fields import ANNOTATIONS, PATTERNS, Annotations, Patterns, Values
+from mnemoscope.search.matches import Hit
+from mnemoscope.search.text import parse_query
 from mnemoscope.search.tokens import Firing, Promotion, VocabularyToken
 from mnemoscope.search.trigger_words import TRIGGERS, WORDS, IndexedTriggers, TriggerFields
 
@@ -27,31 +26,6 @@ MOST_HITS = 10_000
 Answer = TypeVar("Answer")
 ReadJudgements = Callable[[], pl.DataFrame | None]
 """As `read_judgements`."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A sentence with triggers that match (fields words and triggers), or a memory that matches in another field.
-
-    `firing` memories have a matching trigger in the sentence; `memories` are the first 100 of them, first the one that
-    its place in the answer is due to, `memory`. `count` is the number of its matching prefixes (distinct ones), tokens,
-    patterns or judgements, `rank` that of the best trigger or token. `score` orders the hits of a field: the number of
-    matching prefixes (in words, one with k > 1 tokens of the word to come counts 1 / k), the summed probability of the
-    matching tokens (values), their summed scores under the negated value (bottom), the number of triggers that the
-    matching patterns explain (patterns), the number of matching judgements (annotations).
-    """
-
-    memory: MemoryId
-    field: str
-    parts: tuple[Part, ...]
-    score: float
-    count: int
-    rank: int | None
-    detail: str
-    """A short description of the match, such as `12 prefixes, best rank 0`."""
-    memories: tuple[MemoryId, ...]
-    sentence: int | None
-    firing: int
 
 
 @dataclass(frozen=True)
@@ -139,7 +113,7 @@ class Index:
             for field in self._fields(names, database, judgements):
                 skipped = max(0, offset - total)
                 found = field.find(query, within, slice(skipped, skipped + limit - len(hits)))
-                hits += map(self._hit, found.page)
+                hits += found.page
                 total += found.total
                 totals |= found.memories
                 exact &= found.exact
@@ -147,24 +121,19 @@ class Index:
 
         return self._ask(ask)
 
-    def _hit(self, match: Match) -> Hit:
-        memories = tuple(map(self._numbering.id, match.memories))
-        shown = (match.parts, float(match.score), match.count, match.rank, match.detail)
-        return Hit(memories[0], match.field, *shown, memories, match.sentence, match.firing)
-
     def _fields(
         self, names: Sequence[str], database: sqlite3.Connection, judgements: pl.DataFrame | None
-    ) -> Iterator[Field]:
+    ) -> Iterator[TriggerFields | Values | Patterns | Annotations]:
         for name in dict.fromkeys(TRIGGERS if name == WORDS else name for name in names):
             if name == TRIGGERS:
                 both = [name for name in (WORDS, TRIGGERS) if name in names]
-                yield TriggerFields(both, database, self._indexed_triggers(database))
+                yield TriggerFields(both, database, self._numbering, self._indexed_triggers(database))
             elif name == PATTERNS:
-                yield Patterns(database)
+                yield Patterns(database, self._numbering)
             elif name == ANNOTATIONS:
                 yield Annotations(judgements, self._numbering)
             else:
-                yield Values(database, TOP if name == VALUES else BOTTOM)
+                yield Values(name, database, self._numbering)
 
     def _indexed_triggers(self, database: sqlite3.Connection) -> IndexedTriggers:
         with self._lock:

@@ -64,20 +64,23 @@ def build_index(atlas: Atlas, *, progress: Progress | None = None, anew: bool = 
     about = expected_facts(atlas)
     before = _identity(path) if anew else None
     reported = False
-    while True:
+
+    def is_there() -> bool:
         # A fresh index is used even while another process builds; with `anew`, only one that was replaced meanwhile.
-        if (not anew or _identity(path) != before) and is_fresh(path, about):
-            return path
+        return (not anew or _identity(path) != before) and is_fresh(path, about)
+
+    while not is_there():
         try:
             with lock_folder(path.parent):
-                if (anew and _identity(path) == before) or not is_fresh(path, about):
+                if not is_there():
                     _write(atlas, path, say)
-                return path
+                break
         except AtlasBusy:
             if not reported:
                 say("index", 0, None, "another process is building it; waiting")
             reported = True
             time.sleep(_RETRY_AFTER_SECONDS)
+    return path
 
 
 def expected_facts(atlas: Atlas) -> dict[str, str]:

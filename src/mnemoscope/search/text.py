@@ -65,8 +65,7 @@ class Query:
     """FTS5 expression of quoted strings: all words and phrases."""
     any: str
     """The same for at least one of them."""
-    terms: tuple[tuple[str, bool], ...]
-    """The prepared words and phrases, and whether each one's last word is a prefix."""
+    several: bool
 
 
 def parse_query(text: str) -> Query:
@@ -100,7 +99,7 @@ def parse_query(text: str) -> Query:
     if beginnings > MOST_BEGINNINGS:
         raise SearchError(f"the search text has {beginnings} beginnings of words (*); at most {MOST_BEGINNINGS}")
     quoted = ['"' + term.replace('"', '""') + '"' + (" *" if beginning else "") for term, beginning in terms]
-    return Query(every=" AND ".join(quoted), any=" OR ".join(quoted), terms=tuple(terms))
+    return Query(every=" AND ".join(quoted), any=" OR ".join(quoted), several=len(terms) > 1)
 
 
 def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
@@ -113,18 +112,6 @@ def highlight(texts: Sequence[str], query: Query) -> list[tuple[Part, ...]]:
 def find_matches(texts: Sequence[str], query: Query) -> list[int]:
     sql = "SELECT rowid FROM shown WHERE shown MATCH ? ORDER BY rowid"
     return [number for (number,) in _query_texts(texts, sql, query.every)]
-
-
-def split_words(texts: Sequence[str]) -> list[list[str]]:
-    words: list[list[str]] = [[] for _ in texts]
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.execute(f"CREATE VIRTUAL TABLE given USING fts5(text, content='', tokenize=\"{TOKENIZER}\")")
-        database.execute("CREATE VIRTUAL TABLE words USING fts5vocab(given, instance)")
-        database.execute("BEGIN")
-        database.executemany("INSERT INTO given (rowid, text) VALUES (?, ?)", enumerate(texts))
-        for place, word in sorted(database.execute("SELECT doc << 32 | offset, term FROM words")):
-            words[place >> 32].append(word)
-    return words
 
 
 def _query_texts(texts: Sequence[str], sql: str, *parameters: str) -> list[Any]:

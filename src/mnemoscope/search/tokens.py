@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mnemoscope.errors import OptionError, SearchError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.search.arrays import read_rows
-from mnemoscope.search.database import DEMOTES, EVERYWHERE, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
+from mnemoscope.search.database import DEMOTES, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
 from mnemoscope.search.text import MOST_CHARACTERS
 
 TOKEN_ROLES = (PROMOTES, DEMOTES, FIRES)
@@ -61,8 +61,7 @@ class Firing:
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
     text = _check_text(text)
-    rows = database.execute(_LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
-    return tuple(VocabularyToken(*row) for row in rows)
+    return _read(database, _LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
@@ -71,15 +70,12 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
     """
     if isinstance(token, int):
         own = f"SELECT {_COLUMNS} FROM vocabulary WHERE token = ?"
-        if not 0 <= token < 1 << 31 or not (rows := database.execute(own, (token,)).fetchall()):
+        if not 0 <= token < 1 << 31 or not (found := _read(database, own, (token,))):
             last = database.execute("SELECT max(token) FROM vocabulary").fetchone()[0]
             raise SearchError(f"token {token} is not in the vocabulary; it has tokens 0-{last}")
-        return (VocabularyToken(*rows[0]),)
+        return found
     text = _check_text(token)
-    for column in ("text", "shown"):
-        if found := _reading(database, column, text):
-            return found
-    if found := near(database, text):
+    if found := _find(database, "text", text) or _find(database, "shown", text) or near(database, text):
         return found
     others = ", ".join(repr(other.shown) for other in like(database, text, limit=5))
     raise SearchError(f"no token reads {token!r}" + (f"; there are {others}" if others else " or holds it"))
@@ -89,16 +85,18 @@ def near(database: sqlite3.Connection, text: str) -> tuple[VocabularyToken, ...]
     """The only other token that differs from this text in outer spaces, or else in case; usually none."""
     bare = text.strip()
     for column, value in (("trim(text)", bare), ("folded", bare.casefold())) if bare else ():
-        if len(others := [token for token in _reading(database, column, value) if token.text != text]) == 1:
+        if len(others := [token for token in _find(database, column, value) if token.text != text]) == 1:
             return tuple(others)
     return ()
 
 
-def _reading(database: sqlite3.Connection, column: str, value: str) -> tuple[VocabularyToken, ...]:
-    rows = database.execute(
-        f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token", (value,)
-    )
-    return tuple(VocabularyToken(*row) for row in rows)
+def _find(database: sqlite3.Connection, column: str, value: str) -> tuple[VocabularyToken, ...]:
+    sql = f"SELECT {_COLUMNS} FROM vocabulary WHERE text != '' AND {column} = ? ORDER BY count DESC, token"
+    return _read(database, sql, (value,))
+
+
+def _read(database: sqlite3.Connection, sql: str, parameters: Any) -> tuple[VocabularyToken, ...]:
+    return tuple(VocabularyToken(*row) for row in database.execute(sql, parameters))
 
 
 def _check_text(text: str) -> str:
@@ -118,14 +116,13 @@ def find_memories(
     page: tuple[int, int],
 ) -> tuple[Any, ...]:
     """Promotions or Firings; `page` is (limit, offset)."""
-    tokens, found, token_of = _rows(database, token, kind, within)
+    found, token_of = _rows(database, token, kind, within)
     limit, offset = page
-    part, several = slice(offset, offset + limit), len(tokens) > 1
+    part = slice(offset, offset + limit)
     if kind == FIRES:
-        fires = (_join(found) if several else found)[part][["memory", "triggers", "rank"]].tolist()
+        fires = _join(found)[part].tolist()
         return tuple(Firing(numbering.id(memory), triggers, rank) for memory, triggers, rank in fires)
-    order = np.lexsort((token_of, *sort_keys(kind, found))) if several else np.arange(len(found))
-    order = order[part]
+    order = np.lexsort((token_of, *sort_keys(kind, found)))[part]
     columns = ["memory", "rank", "probability", "score"] if kind == PROMOTES else ["memory", "rank", "score"]
     return tuple(
         Promotion(numbering.id(memory), token, rank, None if not rest[:-1] or isnan(rest[0]) else rest[0], rest[-1])
@@ -136,19 +133,18 @@ def find_memories(
 def count(database: sqlite3.Connection, token: str | int, kind: str, within: Ranges) -> int:
     if kind not in TOKEN_ROLES:
         raise OptionError(f"{kind!r} cannot be counted; choose from {', '.join(TOKEN_ROLES)}")
-    _, found, _ = _rows(database, token, kind, within)
-    return len(np.unique(found["memory"]))
+    return len(np.unique(_rows(database, token, kind, within)[0]["memory"]))
 
 
 def _rows(
     database: sqlite3.Connection, token: str | int, kind: str, within: Ranges
-) -> tuple[list[int], NDArray[Any], NDArray[Any]]:
-    """The ids of the token, its rows, and the id of each row."""
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The rows of the token, and the id of each row."""
     tokens = sorted(found.id for found in exactly(database, token))
     pieces = [read_rows(database, kind, "?", [own]) for own in tokens]
     found, token_of = np.concatenate(pieces), np.repeat(tokens, list(map(len, pieces)))
-    kept = slice(None) if within == EVERYWHERE else lie_within(found["memory"], within)
-    return tokens, found[kept], token_of[kept]
+    kept = lie_within(found["memory"], within)
+    return found[kept], token_of[kept]
 
 
 def _join(rows: NDArray[Any]) -> NDArray[Any]:

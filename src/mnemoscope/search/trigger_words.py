@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnemoscope.foundation.formatting import pluralise
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS
 from mnemoscope.search.arrays import read_arrays
-from mnemoscope.search.database import EVERYWHERE, MOST_ROWS, Ranges, lie_within
-from mnemoscope.search.matches import Match, Matches, count_of
+from mnemoscope.search.database import MOST_ROWS, MemoryNumbering, Ranges, lie_within
+from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
 
@@ -54,7 +55,7 @@ class IndexedTriggers:
         marked = np.zeros(len(self.sentence), np.bool_)
         marked[places] = True
         triggers = np.flatnonzero(marked[self.place])
-        return triggers if within == EVERYWHERE else triggers[lie_within(self.memory[triggers], within)]
+        return triggers[lie_within(self.memory[triggers], within)]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class TriggerFields:
 
     names: Sequence[str]
     database: sqlite3.Connection
+    numbering: MemoryNumbering
     triggers: IndexedTriggers
 
     def find(self, query: Query, within: Ranges, page: slice) -> Matches:
@@ -78,21 +80,21 @@ class TriggerFields:
         names = [self.names[at] for at in shown["field"].tolist()]
         texts = [w.completed if name == WORDS else w.prefix for w, name in zip(windows, names, strict=True)]
         rows = shown[["memory", "score", "count", "rank", "sentence"]].tolist()
-        matches = []
+        hits = []
         for name, parts, (memory, score, count, rank, sentence) in zip(
             names, highlight(texts, query), rows, strict=True
         ):
             number, memories = firing[sentence]
-            named = list(dict.fromkeys([memory, *memories]))[:MOST_NAMES]
-            detail = f"{count_of(count, 'prefix', 'prefixes')}, best rank {rank}"
-            matches.append(Match(named, name, parts, score, count, rank, detail, sentence, number))
+            named = tuple(map(self.numbering.id, dict.fromkeys([memory, *memories])))[:MOST_NAMES]
+            detail = f"{pluralise(count, 'prefix', 'prefixes')}, best rank {rank}"
+            hits.append(Hit(named[0], name, parts, score, count, rank, detail, named, sentence, number))
         totals = {name: len(ranking) for name, ranking in zip(self.names, rankings, strict=True)}
-        return Matches(matches, len(sentences), totals, exact=all(len(own) < MOST_ROWS for own in places))
+        return Matches(hits, len(sentences), totals, exact=all(len(own) < MOST_ROWS for own in places))
 
     def _find_places(self, name: str, query: Query) -> NDArray[Any]:
         expression = f"{{context}} : ({query.every})"
         if name == WORDS:
-            others = f" AND ({query.every})" if len(query.terms) > 1 else ""
+            others = f" AND ({query.every})" if query.several else ""
             expression = f"{{word}} : ({query.any}){others}"
         ((found,),) = self.database.execute(_PLACES, (expression, MOST_ROWS))
         return np.fromstring(found, np.int64, sep=",") if found else np.empty(0, np.int64)

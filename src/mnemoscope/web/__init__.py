@@ -1,7 +1,7 @@
 """The web server: browses an atlas, collects judgements, traces prompts and intervenes. See app.py.
 
 How to add a page. `show/pages/NAME.py` makes its `Page` from an edition of the atlas, without web, and declares it in
-`PAGES`: address, place in the contents, whether it is written as a file, whether it is slow (`PageKind` in page.py).
+`PAGES`: address, place in the contents, whether it is written as a file and made in advance (`PageKind` in page.py).
 `show/pages/templates/NAME.html` extends `page.html` (blocks `main`, `head`, `keys`) and has the filters `token`,
 `running`, `percent`, `number`, `count`, `part`; links are written `<a {{ link(address) }}>`. The module's name goes
 into the list of `show/pages/contents.py`; routes, contents, files and prewarming follow. Errors of errors.py become

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast, final
 
@@ -61,8 +62,8 @@ class ModelWorker:
         self._lock = threading.Lock()
         self._answers = Cache(CACHE_SIZE)
         self._jobs: dict[Hashable, _Job] = {}
-        self.waiting, self._waiting_aside = 0, 0
-        """Requests that wait for an answer."""
+        self.waiting = {False: 0, True: 0}
+        """Requests that wait for an answer, of those not aside and of those aside."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
     @cached_property
@@ -100,28 +101,22 @@ class ModelWorker:
                 return cast(T, cached)
             # Jobs without a waiting reader count as well.
             queued = sum(job.aside == aside for job in self._jobs.values())
-            if max(queued, self._waiting_aside if aside else self.waiting) >= self.max_queued:
+            if max(queued, self.waiting[aside]) >= self.max_queued:
                 raise HTTPException(503, "The model is busy and others wait already; try again in a moment.")
             job = self._jobs.get(key)
             if job is None:
                 job = self._jobs[key] = _Job(aside)
                 job.future = self._worker.submit(self._run, key, make, job, places)
             job.until = time.monotonic() + self.timeout + linger
-            self._count(aside, 1)
+            self.waiting[aside] += 1
         try:
             answered: T = job.future.result(self.timeout)
         except TimeoutError:
             raise HTTPException(503, "The model is still busy; try again in a moment, or with less text.") from None
         finally:
             with self._lock:
-                self._count(aside, -1)
+                self.waiting[aside] -= 1
         return answered
-
-    def _count(self, aside: bool, more: int) -> None:
-        if aside:
-            self._waiting_aside += more
-        else:
-            self.waiting += more
 
     def _run(
         self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], job: "_Job", places: Callable[[T], int]
@@ -153,12 +148,11 @@ def stop_if(cancelled: Cancelled) -> Progress:
     return stop
 
 
+@dataclass
 class _Job:
-    future: "Future[Any]"
+    aside: bool
+    future: "Future[Any]" = field(init=False)
     until: float = math.inf
-
-    def __init__(self, aside: bool) -> None:
-        self.aside = aside
 
     def is_cancelled(self) -> bool:
         return time.monotonic() > self.until

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.web.middleware.security import csrf_token, give_csrf
@@ -131,15 +131,12 @@ def _revalidate(
     return Response(body, status, media_type=media, headers=headers)
 
 
-def _to_twin(answer: Response) -> Response:
-    path, mark, query = answer.headers["location"].partition("?")
-    return RedirectResponse(f"{twin_of(path)}{mark}{query}", answer.status_code)
-
-
 def _response(request: Request, page: Page | Response, *, as_json: bool, kept: bool) -> Response:
     if isinstance(page, Response):
-        # A twin redirects to a twin.
-        return _to_twin(page) if as_json and "location" in page.headers else page
+        if as_json and "location" in page.headers:  # a twin redirects to a twin
+            to, mark, query = page.headers["location"].partition("?")
+            page.headers["location"] = f"{twin_of(to)}{mark}{query}"
+        return page
     if as_json:
         return json_response(page.data, status=page.status)
     query = urlencode(parse_qsl(query_of(request), keep_blank_values=True))

@@ -131,11 +131,11 @@ def _slow_things(edition: Edition) -> Iterator[Callable[[], object]]:
     pages = (
         partial(_make_whole, kind, edition, parameters)
         for kind in PAGES
-        if kind.slow
+        if kind.exported
         for _, parameters in kind.pages(edition)
     )
     yield next(pages)
-    yield edition.read_ahead
+    yield partial(edition.sharing, ())  # reads the triggers of all layers
     yield from pages
 
 

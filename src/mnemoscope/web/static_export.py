@@ -102,7 +102,6 @@ def _of_one_edition(
         edition = site.edition()
         try:
             with site.reading(edition):
-                edition.read_ahead()
                 chosen = selection(edition, memories)
                 files = _Writer(edition, chosen).files(progress)
         except MnemoscopeError:

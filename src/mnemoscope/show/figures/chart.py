@@ -1,19 +1,18 @@
 """The common parts of figures: style, series, axes, tooltips (Vega-Lite), and sentences about lines.
 
 Text and axes take the colour of the surrounding text. Every series also differs in its dashes or its place, never in
-colour alone. The drawing library takes half a second to load and is loaded only when a chart is made.
+colour alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from mnemoscope.foundation.formatting import DASH
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.figures.colours import SOLID
-
-if TYPE_CHECKING:
-    import altair as alt
 
 WIDTH, HEIGHT = 600, 260
 LAYER_AXIS = "layer (counted from 0)"
@@ -119,25 +118,19 @@ def round_significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def chart(name: str) -> "alt.Chart":
-    import altair as alt
-
+def chart(name: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name))
 
 
-def layer_axis(*, padding: float = 0.0, band: float = 0.5) -> "alt.X":
+def layer_axis(*, padding: float = 0.0, band: float = 0.5) -> alt.X:
     """A band for each layer; marks stand at the part `band` of it, 0 is its left end."""
-    import altair as alt
-
     scale = {"type": "band", "paddingInner": padding, "paddingOuter": padding / 2}
     # Every other label goes until there is room: many layers stay readable in a small picture, too.
     axis = {"labelAngle": 0, "labelOverlap": "parity", "labelSeparation": 9}
     return alt.X("layer:O", title=LAYER_AXIS, axis=axis, scale=scale, bandPosition=band)
 
 
-def tooltip(titles: Mapping[str, str] = TOOLTIP) -> "list[alt.Tooltip]":
-    import altair as alt
-
+def tooltip(titles: Mapping[str, str] = TOOLTIP) -> list[alt.Tooltip]:
     return [alt.Tooltip(field, title=title) for field, title in titles.items()]
 
 

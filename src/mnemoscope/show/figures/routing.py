@@ -52,7 +52,7 @@ def _layer(atlas: Atlas, layer: int, rows: pl.DataFrame) -> LayerRouting:
     numbering = atlas.numbering(layer)
     routed = numbering.routed or 0
     triggers = atlas.best_triggers(layer, columns=["memory", "token"])
-    total = _prefixes(atlas, layer)
+    total = int(atlas.table("activity", layer=layer, columns=["all_prefixes"])["all_prefixes"][0])
     fires_on = _fires_on(numbering, triggers)
     experts = [
         {
@@ -69,10 +69,6 @@ def _layer(atlas: Atlas, layer: int, rows: pl.DataFrame) -> LayerRouting:
     tokens = rows.filter(pl.col("expert") < routed)["tokens"].to_numpy().astype(float)
     same, different = _overlaps(numbering, triggers, seed=int(atlas.manifest.plan.get("seed", 0)), layer=layer)
     return LayerRouting(layer, experts, _evenness(tokens), same, different)
-
-
-def _prefixes(atlas: Atlas, layer: int) -> int:
-    return int(atlas.table("activity", layer=layer, columns=["all_prefixes"])["all_prefixes"][0])
 
 
 def _evenness(tokens: np.ndarray) -> float | None:

@@ -40,16 +40,9 @@ class ComparisonLine:
 
 
 def draw_figure(question: str, answers: Mapping[str, Answer]) -> Figure:
-    figure: Figure = _drawing_module(question).figure(*(answers[one] for one in drawn_questions(question)))
+    drawing: Any = import_module(f"mnemoscope.show.figures.{room_of(question)}.{question}")
+    figure: Figure = drawing.figure(*(answers[one] for one in (question, *getattr(drawing, "BESIDES", ()))))
     return figure
-
-
-def drawn_questions(question: str) -> tuple[str, ...]:
-    return (question, *getattr(_drawing_module(question), "BESIDES", ()))
-
-
-def _drawing_module(question: str) -> Any:
-    return import_module(f"mnemoscope.show.figures.{room_of(question)}.{question}")
 
 
 def drawn_figure(atlas: Atlas, answers: Mapping[str, Answer], question: str) -> dict[str, Any]:

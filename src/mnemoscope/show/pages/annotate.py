@@ -137,11 +137,12 @@ def after(places: "tuple[Place, ...]", code: str | None) -> str | None:
 
 
 def campaign_view(store: "Store | None") -> dict[str, Any]:
-    campaign = None if store is None else store.campaign()
-    people = [] if store is None else list(store.annotators())
+    if store is None:
+        return {"campaign": None, "people": []}
+    campaign, people = store.campaign(), store.annotators()
     return {
-        "campaign": None if campaign is None else asdict(campaign),
-        "people": [asdict(one) | {"progress": progress_view(store, one) if store else {}} for one in people],
+        "campaign": campaign and asdict(campaign),
+        "people": [asdict(one) | {"progress": progress_view(store, one)} for one in people],
     }
 
 

@@ -24,8 +24,6 @@ from mnemoscope.foundation.memory_names import MemoryId
 
 PAGES = 64 << 20
 """Bytes of recent pages and views cached per edition: about a thousand pages of memories."""
-SENTENCES = 1_500_000
-"""Most sentences whose tokens are kept in memory; decoding those of one memory's triggers takes 40 ms."""
 _SPAN = 1 << 24
 """More than the memories of any layer, and than the positions of any sentence."""
 
@@ -102,58 +100,35 @@ class Edition:
         return self.read_current("labels", make).get(layer, empty)
 
     def label(self, memory: MemoryId, sign: int = 1) -> str | None:
-        def make() -> dict[tuple[int, int], str]:
-            rows = self.labels(memory.layer).select("memory", "sign", "label").rows()
-            return {(of, own): label for of, own, label in rows}
+        own = (pl.col("memory") == self.atlas.number(memory)) & (pl.col("sign") == sign)
+        return next(iter(self.labels(memory.layer).filter(own)["label"]), None)
 
-        return self.read_current(("label", memory.layer), make).get((self.atlas.number(memory), sign))
+    def table(self, name: str, layer: int, columns: tuple[str, ...] | None = None) -> pl.DataFrame:
+        """The table of a layer, sorted by memory; fewer `columns`, memory among them, are read faster."""
+        return self.mined.get(
+            (name, layer, columns), lambda: self.atlas.table(name, layer=layer, columns=columns).sort("memory")
+        )
 
-    def table(self, name: str, layer: int) -> pl.DataFrame:
-        return self.mined.get((name, layer), lambda: self.atlas.table(name, layer=layer).sort("memory"))
-
-    def row(self, name: str, memory: MemoryId) -> dict[str, Any]:
-        rows, number = self.table(name, memory.layer), self.atlas.number(memory)
+    def row(self, name: str, memory: MemoryId, columns: tuple[str, ...] | None = None) -> dict[str, Any]:
+        rows, number = self.table(name, memory.layer, columns), self.atlas.number(memory)
         entry = rows.row(number, named=True) if number < rows.height else None
         if entry is None or entry["memory"] != number:
             where = f"each memory of layer {memory.layer}"
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return entry
 
-    def top_token(self, memory: MemoryId) -> int:
-        tops = self.mined.get(("tops", memory.layer), lambda: self._top_tokens(memory.layer))
-        number = self.atlas.number(memory)
-        if number >= len(tops):
-            self.row("values", memory)  # raises with the missing row
-        return int(tops[number])
-
-    def _top_tokens(self, layer: int) -> np.ndarray:
-        """The top token of each value of a layer; reads one column, which is faster than the table."""
-        rows = self.mined.find(("values", layer), None)
-        if rows is None:
-            rows = self.atlas.table("values", layer=layer, columns=["memory", "top_tokens"]).sort("memory")
-        return rows["top_tokens"].list.first().to_numpy()
-
-    def promoted_tokens(self, memory: MemoryId, sign: int) -> list[str | None]:
-        """The five tokens that a feature promotes most."""
-
-        def make() -> pl.DataFrame:
-            columns = ["memory", "top_tokens", "bottom_tokens"]
-            table = self.atlas.table("values", layer=memory.layer, columns=columns).sort("memory")
-            return table.select(pl.col("top_tokens", "bottom_tokens").list.head(5))
-
-        table = self.mined.get(("promoted", memory.layer), make)
-        return self.atlas.token_text(table["top_tokens" if sign > 0 else "bottom_tokens"][self.atlas.number(memory)])
+    def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> list[int]:
+        """The tokens that a feature promotes, the first one most."""
+        row = self.row("values", memory, ("memory", "top_tokens", "bottom_tokens"))
+        tokens: list[int] = row["top_tokens" if sign > 0 else "bottom_tokens"]
+        return tokens
 
     def peaks(self, layer: int) -> Peaks | None:
         """None for a layer that was not mined."""
         if layer not in self.atlas.layers:
             return None
-
-        def make() -> Peaks:
-            table = self.atlas.table("activity", layer=layer, columns=["memory", "max", "min"]).sort("memory")
-            return table["max"].cast(pl.Float64).to_numpy(), table["min"].cast(pl.Float64).to_numpy()
-
-        return self.mined.get(("peaks", layer), make)
+        table = self.table("activity", layer, ("memory", "max", "min"))
+        return table["max"].cast(pl.Float64).to_numpy(), table["min"].cast(pl.Float64).to_numpy()
 
     def patterns(self, memory: MemoryId) -> list[dict[str, Any]] | None:
         if not self.has_patterns:
@@ -164,14 +139,7 @@ class Edition:
             return of_layer.sort("memory", "pattern")
 
         rows = self.read_current(("patterns", memory.layer), make)
-        number = self.atlas.number(memory)
-        first, last = (rows["memory"].search_sorted(number, side) for side in ("left", "right"))
-        return rows.slice(first, last - first).to_dicts()
-
-    def read_ahead(self) -> None:
-        """Reads the triggers of all layers and the sentences, which many pages need."""
-        self.mined.get("sentences", self._sentences)
-        self.mined.get("places", self._places)
+        return rows.filter(pl.col("memory") == self.atlas.number(memory)).to_dicts()
 
     def sharing(self, prefixes: Sequence[tuple[int, int]]) -> dict[MemoryId, int]:
         """How many of these prefixes (sentence, position) are positive triggers of each memory."""
@@ -184,39 +152,16 @@ class Edition:
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """The positive triggers of all layers, sorted: sentence and position as one number, the memory as another."""
-
-        def read(layer: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = self.atlas.best_triggers(layer, None, columns=["sentence", "position", "memory"])
-            sentence, position, memory = (rows[name].to_numpy().astype(np.int64) for name in rows.columns)
-            return sentence * _SPAN + position, layer * _SPAN + memory
-
-        prefixes, memories = zip(*map(read, self.atlas.layers), strict=True)
-        whole = np.concatenate(prefixes)
-        order = np.argsort(whole, kind="stable")
-        return whole[order], _narrow(np.concatenate(memories)[order])
-
-    def tokens_of(self, sentences: Sequence[int]) -> dict[int, list[int]]:
-        """The tokens of each of these sentences. Raises AtlasDamaged for a sentence that is not stored."""
-        kept = self.mined.find("sentences", None)
-        if kept is None:
-            stored = self.atlas.sentences(sentences, columns=["sentence", "tokens"])
-            return dict(zip(stored["sentence"].to_list(), stored["tokens"].to_list(), strict=True))
-        ids, starts, tokens = kept
-        tokens_by_id = {}
-        for sentence, place in zip(sentences, np.searchsorted(ids, np.asarray(sentences, dtype=np.int64)), strict=True):
-            if place == len(ids) or ids[place] != sentence:
-                raise AtlasDamaged(f"{self.atlas.path}: sentence {sentence} is named by a table but not stored")
-            tokens_by_id[sentence] = tokens[starts[place] : starts[place + 1]].tolist()
-        return tokens_by_id
-
-    def _sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """All sentences: their sorted ids, the start of each one's tokens, the tokens of all; None for too many."""
-        ids = self.atlas.table("sentences", columns=["sentence"])["sentence"]
-        if len(ids) > SENTENCES or not ids.is_sorted():
-            return None
-        tokens = self.atlas.table("sentences", columns=["tokens"])["tokens"]
-        starts = np.concatenate([[0], np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)])
-        return ids.to_numpy(), starts, _narrow(tokens.explode().drop_nulls().to_numpy())
+        columns = ["sentence", "position", "memory"]
+        pieces = [
+            self.atlas.best_triggers(layer, None, columns=columns).select(
+                place=pl.col("sentence").cast(pl.Int64) * _SPAN + pl.col("position"),
+                memory=layer * _SPAN + pl.col("memory").cast(pl.Int64),
+            )
+            for layer in self.atlas.layers
+        ]
+        rows = pl.concat(pieces).sort("place")
+        return rows["place"].to_numpy(), rows["memory"].to_numpy()
 
 
 def footprint_of(directory: Path) -> Footprint:
@@ -229,12 +174,6 @@ def footprint_of(directory: Path) -> Footprint:
         except OSError:
             files.append(None)
     return tuple(files)
-
-
-def _narrow(numbers: np.ndarray) -> np.ndarray:
-    """The numbers in the narrowest integer type that holds them."""
-    ends = (np.min_scalar_type(int(end)) for end in (numbers.min(initial=0), numbers.max(initial=0)))
-    return numbers.astype(np.promote_types(*ends))
 
 
 def _bytes_of(kept: object) -> int:

@@ -15,6 +15,7 @@ from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_co
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.show.figures.layer_picture import frame, picture
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
 from mnemoscope.show.pages.questions import layer_numbers
@@ -23,20 +24,16 @@ ROWS = 100
 NAMED = 1_000
 """Most memories of a layer whose written page lists exactly these; with more, it lists all."""
 COLUMNS = {
-    "clear": "clear",
-    "memory": "memory",
     "strong": "most_active",
-    "rate": "rate",
     "confidence": "max_probability",
     "work": "most_at_work",
     "norm": "value_norm",
     "rank": "target_rank",
     "agreement": "agrees",
     "importance": "attribution",
-    "kind": "kind",
     "token": "top_text",
 }
-"""The column of each sort order."""
+"""The columns of the sort orders that have another name."""
 Sort = Literal[
     "clear", "memory", "strong", "rate", "confidence", "work", "norm", "rank", "agreement", "importance", "kind",
     "token",
@@ -122,9 +119,7 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
             bounds = (0 if low is None else low), (math.inf if high is None else high)
             tests.append(pl.any_horizontal(pl.col(column).is_between(*bounds) for column in columns))
     kept = rows.filter(*tests) if tests else rows
-    column = COLUMNS[choice.sort]
-    if column == "memory":
-        return kept.sort("memory", descending=choice.order == "down")
+    column = COLUMNS.get(choice.sort, choice.sort)
     return kept.sort([column, "memory"], descending=[choice.order == "down", False], nulls_last=True)
 
 
@@ -185,10 +180,9 @@ def _labels(edition: Edition, layer: int) -> pl.DataFrame:
 
 def _importance(edition: Edition, layer: int) -> pl.DataFrame:
     """The mean |attribution| of each memory; none in an atlas without the table."""
-    columns = ["memory", "attribution"]
     if not edition.atlas.has("importance", layer=layer):
         return pl.DataFrame(schema={"memory": pl.Int32, "attribution": pl.Float32})
-    return edition.atlas.table("importance", layer=layer, columns=columns)
+    return edition.atlas.table("importance", layer=layer, columns=["memory", "attribution"])
 
 
 def layers_page(edition: Edition) -> Page:
@@ -249,21 +243,12 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
 
 
 def _picture(edition: Edition, layer: int, choice: Choice) -> str:
-    """The layer's picture with the selected memories as points; the unfiltered one is cached."""
-
-    def draw() -> str:
-        # Imports the drawing library.
-        from mnemoscope.show.figures.layer_picture import frame, picture
-
-        whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
-        rows = layer_rows(edition, layer)
-        shown = set(choose(rows, choice)["memory"].to_list())
-        points, titles, links = edition.pages.get(("points", layer), lambda: _points(edition, layer))
-        chosen = [place for place, memory in enumerate(points["memory"].to_list()) if memory in shown]
-        return picture(whole, points, shown=chosen, titles=titles, links=links)
-
-    narrowed = choice.model_copy(update={"sort": "clear", "order": "down", "page": 1}) != Choice()
-    return draw() if narrowed else edition.pages.get(("picture", layer), draw)
+    """The layer's picture with the selected memories as points."""
+    whole = edition.tables.get("layers frame", lambda: frame(edition.atlas, patterns=edition.has_patterns))
+    shown = set(choose(layer_rows(edition, layer), choice)["memory"].to_list())
+    points, titles, links = edition.pages.get(("points", layer), lambda: _points(edition, layer))
+    chosen = [place for place, memory in enumerate(points["memory"].to_list()) if memory in shown]
+    return picture(whole, points, shown=chosen, titles=titles, links=links)
 
 
 def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list[str]]:
@@ -303,10 +288,10 @@ def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Ite
 
 PAGES = (
     PageKind(
-        "layers", "/layers", layers_page, label="Layers", exported=True, slow=True,
+        "layers", "/layers", layers_page, label="Layers", exported=True,
         about="all memories of one, sorted and filtered, as a table and as a picture.",
     ),
     PageKind(
-        "layer", "/layers/{layer}", layer_page, exported=True, slow=True, instances=_layer_instances, stored=False
+        "layer", "/layers/{layer}", layer_page, exported=True, instances=_layer_instances, stored=False
     ),
 )  # fmt: skip

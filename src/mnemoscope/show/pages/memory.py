@@ -252,7 +252,7 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    top = edition.atlas.vocabulary.token(edition.top_token(memory))
+    top = edition.atlas.vocabulary.token(edition.promoted_tokens(memory)[0])
     return {"memory": str(memory), "top": top, "label": edition.label(memory)}
 
 
@@ -272,7 +272,7 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory", "/{name}", memory_page, exported=True, slow=True,
+        "memory", "/{name}", memory_page, exported=True,
         instances=_memory_instances, mark=_published_judgements,
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from mnemoscope.foundation.files import read_object
 from mnemoscope.foundation.formatting import format_blocks
 from mnemoscope.questions.answers import lacks_tables
 from mnemoscope.show.figures.examples import best_examples
+from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind
 from mnemoscope.show.pages.questions import answers_of, draw_small
@@ -62,27 +63,19 @@ def overview_view(edition: Edition) -> dict[str, Any]:
 
 
 def overview_words(edition: Edition, data: dict[str, Any]) -> dict[str, Any]:
-    # Imports the drawing library.
-    from mnemoscope.show.figures.summary import cards, describe_mining, warnings
-
-    manifest = edition.atlas.manifest
-    mined = edition.mined.get("mined", lambda: describe_mining(edition.atlas))
     # Questions beyond the paper need tables that most atlases lack.
     unanswered = [question for question in data["unanswered"] if question in THE_PAPERS]
     not_mined = [question for question in unanswered if lacks_tables(edition.atlas, question)]
-    waiting = [question for question in unanswered if question not in not_mined]
-    answers = answers_of(edition)
-    shown = cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else []
-    left_out = {question: answers[question].question.title for question in not_mined}
+    manifest, answers, mined = edition.atlas.manifest, answers_of(edition), describe_mining(edition.atlas)
     return {
         "warnings": warnings(edition.atlas),
         "glance": draw_small(edition, *GLANCE),
         "some": str(edition.atlas.name(edition.atlas.layers[-1], 0)),
         "opened_by": model_words(manifest, otherwise=manifest.model.spec or "MODEL"),
         "mined": mined,
-        "cards": shown,
-        "waiting": waiting,
-        "left_out": left_out,
+        "cards": cards(mined, answers)[1:] if len(unanswered) < len(THE_PAPERS) else [],
+        "waiting": [question for question in unanswered if question not in not_mined],
+        "left_out": {question: answers[question].question.title for question in not_mined},
         "asked": len(THE_PAPERS),
     }
 
@@ -105,4 +98,4 @@ def striking_memories(edition: Edition) -> list[dict[str, Any]]:
     return memories
 
 
-PAGES = (PageKind("overview", "/", overview_page, label="Overview", exported=True, slow=True),)
+PAGES = (PageKind("overview", "/", overview_page, label="Overview", exported=True),)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -47,6 +47,8 @@ class PageNotFound(MnemoscopeError):
 class Address(BaseModel, frozen=True):
     """The parameters of a page's address, which are its whole state; empty form fields are left out."""
 
+    path: ClassVar[str] = ""
+
     def query(self, **changes: Any) -> str:
         changed, usual = self.model_copy(update=changes), type(self)()
         pairs = {
@@ -55,6 +57,9 @@ class Address(BaseModel, frozen=True):
             if (value := getattr(changed, name)) != getattr(usual, name)
         }
         return urlencode(pairs, doseq=True)
+
+    def address(self, **changes: Any) -> str:
+        return f"{self.path}?{self.query(**changes)}"
 
 
 Instances = Iterable[tuple[str, Mapping[str, Any]]]
@@ -67,8 +72,8 @@ class PageKind:
     `address`; its docstring is the route's. A page without `make` has a route of its own. `name` is the operation id in
     the OpenAPI document. With a `label` the page is in the contents (of an atlas that has the table `needs`, or of a
     site with a model, or a second one), with `about` also on the overview. `exported` pages are written as files,
-    `slow` ones made in advance, those of `instances` for the memories chosen for files (None: in advance). A page that
-    is not `stored` is made for each request; a stored one again when `mark` changes.
+    and made in advance: those of `instances`, for the memories chosen for files (None: in advance). A page that is not
+    `stored` is made for each request; a stored one again when `mark` changes.
     """
 
     name: str
@@ -78,7 +83,6 @@ class PageKind:
     about: str = ""
     needs: str = ""
     exported: bool = False
-    slow: bool = False
     instances: Callable[[Edition, Sequence[MemoryId] | None], Instances] | None = None
     stored: bool = True
     mark: Callable[..., object] = lambda edition, **_: None
@@ -128,6 +132,11 @@ class Frame:
         return environment().get_template(template).render(usual | values)
 
 
+def _sign(value: float | None, digits: int = 2) -> str:
+    """A number with its sign, and a true minus; -0 becomes +0."""
+    return DASH if value is None else f"{value + 0.0:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
 @cache
 def environment() -> Environment:
     engine = Environment(
@@ -144,7 +153,7 @@ def environment() -> Environment:
         "percent": lambda share: format_value(share, "share"),
         "chance": times_chance,
         "number": lambda value: format_value(value, "number"),
-        "signed": lambda value: DASH if value is None else f"{value + 0.0:+.2f}".replace("-", "\N{MINUS SIGN}"),
+        "signed": _sign,
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }

@@ -5,20 +5,16 @@ The same sections as in the report. Only stored answers are shown; a page never 
 
 import threading
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mnemoscope.foundation.cache import Cache
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import stored_answers
 from mnemoscope.questions.question import Answer, Row
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
-DRAWINGS = 40
-"""Cached drawings of all editions of the same mined tables."""
 QuestionName = Annotated[str, Field(max_length=100, description="A question, such as value_agreement")]
 Size = Literal["", "small", "narrow"]
 """Of a drawing: for a page, a card, a phone."""
@@ -102,14 +98,10 @@ def draw_answer(answers: Mapping[str, Answer], question: str, *, name: str, labe
 
 
 def _keep_drawing(edition: Edition, question: str, *, size: Size) -> str:
-    from mnemoscope.show.figures.sections import drawn_questions
-
-    answers = answers_of(edition)
-    drawn = (answers[one] for one in drawn_questions(question))
     name = f"{size}-{question}" if size else question
-    key = (name, *((one.interval, one.missing, one.table.write_json()) for one in drawn))
-    drawings = edition.mined.get("drawings", lambda: Cache(DRAWINGS))
-    return drawings.get(key, partial(draw_answer, answers, question, name=name, size=size))
+    return edition.tables.get(
+        ("drawing", name), lambda: draw_answer(answers_of(edition), question, name=name, size=size)
+    )
 
 
 def draw_small(edition: Edition, *questions: str) -> list[dict[str, str]]:
@@ -141,11 +133,11 @@ def question_view(edition: Edition, question: str) -> dict[str, Any]:
 
 PAGES = (
     PageKind(
-        "questions", "/questions", questions_page, label="Questions", exported=True, slow=True,
+        "questions", "/questions", questions_page, label="Questions", exported=True,
         about="the paper's figures for this atlas.",
     ),
     PageKind(
-        "question", "/questions/{question}", question_page, exported=True, slow=True,
+        "question", "/questions/{question}", question_page, exported=True,
         instances=lambda *_: [(f"/questions/{question}", {"question": question}) for question in QUESTIONS],
     ),
 )  # fmt: skip

@@ -1,10 +1,14 @@
 """The report's page: the overview's cards, every question's section, and striking memories with their triggers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mnemoscope.show.figures.examples import judged_sentence
+from mnemoscope.show.figures.methods import methods
+from mnemoscope.show.figures.routing import LayerRouting
+from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
+from mnemoscope.show.figures.summary import cards, describe_mining, warnings
 from mnemoscope.show.pages.changes import comparison_views
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.examples import composition_cases, read_memories
@@ -12,18 +16,9 @@ from mnemoscope.show.pages.page import Page
 from mnemoscope.show.pages.questions import answers_of, question_view
 from mnemoscope.show.pages.routing import routing_views
 
-if TYPE_CHECKING:
-    from mnemoscope.show.figures.routing import LayerRouting
 
-
-def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence["LayerRouting"] = ()) -> Page:
+def report_page(edition: Edition, compositions: pl.DataFrame | None, routing: Sequence[LayerRouting] = ()) -> Page:
     """The page; `compositions` are the listed cases of the last layer, None without a list."""
-    # Imports the drawing library, which served pages without a figure do not need.
-    from mnemoscope.show.figures.examples import judged_sentence
-    from mnemoscope.show.figures.methods import methods
-    from mnemoscope.show.figures.sections import compare_with_paper, csv_link, describe_upper_layers
-    from mnemoscope.show.figures.summary import cards, describe_mining, warnings
-
     atlas, answers = edition.atlas, answers_of(edition)
     data = {
         "model": atlas.manifest.model.spec,

@@ -1,9 +1,9 @@
 """The page of routing in a mixture of experts: which expert gets which tokens, and what its memories share."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mnemoscope.foundation.intervals import Estimate
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Page, PageKind, PageNotFound
 
@@ -15,10 +15,18 @@ def routing_page(edition: Edition) -> Page:
     """Which experts get which tokens, of a model of experts."""
     if not edition.atlas.has("routing"):
         raise PageNotFound("The model has no experts, so nothing is routed.")
-    layers = edition.mined.get("routing", lambda: _read(edition))
-    return Page("routing.html", "Routing", {"layers": routing_views(edition, layers)}, lambda: {
-        "drawing": _drawing(edition, layers)
-    })  # fmt: skip
+    # Import the drawing library.
+    from mnemoscope.show.figures.page_svg import page_svg
+    from mnemoscope.show.figures.routing import routing, routing_chart
+
+    layers = edition.mined.get("routing", lambda: routing(edition.atlas))
+
+    def draw() -> str:
+        label = "Tokens of every routed expert by layer, times an even share"
+        return page_svg(routing_chart(layers), name="routing", label=label, silent=True)
+
+    data = {"layers": routing_views(edition, layers)}
+    return Page("routing.html", "Routing", data, lambda: {"drawing": edition.pages.get("routing drawing", draw)})
 
 
 def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[dict[str, Any]]:
@@ -29,13 +37,13 @@ def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[di
             "evenness": one.evenness,
             "most": max(routed, key=lambda row: row["tokens"]),
             "fewest": min(routed, key=lambda row: row["tokens"]),
-            "same": _estimate(one.same),
-            "different": _estimate(one.different),
+            "same": asdict(one.same),
+            "different": asdict(one.different),
             "experts": [
                 row
                 | {
                     "fires_on": [vocabulary.token(token) for token in row["fires_on"]],
-                    "first": _first(edition, one, row),
+                    "first": str(edition.atlas.numbering(one.layer).name_in(one.layer, row["expert"], 0)),
                 }
                 for row in one.experts
             ],
@@ -43,32 +51,6 @@ def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[di
         for one in layers
         if (routed := [row for row in one.experts if row["first_share"] is not None])
     ]
-
-
-def _read(edition: Edition) -> list["LayerRouting"]:
-    # Imports the drawing library.
-    from mnemoscope.show.figures.routing import routing
-
-    return routing(edition.atlas)
-
-
-def _drawing(edition: Edition, layers: list["LayerRouting"]) -> str:
-    def draw() -> str:
-        from mnemoscope.show.figures.page_svg import page_svg
-        from mnemoscope.show.figures.routing import routing_chart
-
-        label = "Tokens of every routed expert by layer, times an even share"
-        return page_svg(routing_chart(layers), name="routing", label=label, silent=True)
-
-    return edition.pages.get("routing drawing", draw)
-
-
-def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return {"value": estimate.value, "count": estimate.count, "low": estimate.low, "high": estimate.high}
-
-
-def _first(edition: Edition, layer: "LayerRouting", row: dict[str, Any]) -> str:
-    return str(edition.atlas.numbering(layer.layer).name_in(layer.layer, row["expert"], 0))
 
 
 PAGES = (

@@ -2,26 +2,23 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import polars as pl
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS, USUAL_FIELDS, check_search_fields
+from mnemoscope.search import Index
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.memory import memory_token
 from mnemoscope.show.pages.page import Page, PageKind
 
-if TYPE_CHECKING:
-    from mnemoscope.search import Index
-
 PAGE = 50
 LIKE = 8
-
 LAST = 10_000 // PAGE
 
-OpenIndex = Callable[[], "Index"]
+OpenIndex = Callable[[], Index]
 
 
 def search_page(
@@ -40,7 +37,7 @@ def search_page(
 
 
 def _hits(
-    edition: Edition, opened: "Index", text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
+    edition: Edition, opened: Index, text: str, fields: tuple[str, ...], layers: Sequence[int] | None, page: int
 ) -> dict[str, Any]:
     result = opened.search(text, fields=fields, layers=layers, limit=PAGE, offset=PAGE * (page - 1))
     hits = [
@@ -55,15 +52,14 @@ def _hits(
         }
         for hit in result.hits
     ]
-    like = [edition.atlas.vocabulary.token(token.id) for token in opened.tokens_like(text.strip()[:200], limit=LIKE)]
-    lacking = [field for field in opened.missing_fields if field in fields]
+    like = opened.tokens_like(text.strip()[:200], limit=LIKE)
     return {
         "total": result.total,
         "totals": result.totals,
         "exact": result.exact,
         "hits": hits,
-        "tokens": like,
-        "lacking": lacking,
+        "tokens": [edition.atlas.vocabulary.token(token.id) for token in like],
+        "lacking": [field for field in opened.missing_fields if field in fields],
         "pages": -(-result.total // PAGE),
     }
 
@@ -80,27 +76,21 @@ def tokens_page(edition: Edition, index: OpenIndex, *, text: str) -> Page:
 
 def token_page(edition: Edition, index: OpenIndex, *, token: int, layers: str, page: int) -> Page:
     among, vocabulary = read_layers(edition, layers), edition.atlas.vocabulary
-    opened, offset = index(), PAGE * (page - 1)
-    kinds = ("promotes", "demotes", "fires")
-    totals = {kind: opened.count(token, kind=kind, layers=among) for kind in kinds}
+    opened = index()
+    totals = {kind: opened.count(token, kind=kind, layers=among) for kind in ("promotes", "demotes", "fires")}
     counts = _counts(edition).drop("token").row(token, named=True)
-    promoting = [
-        [
-            memory_token(edition, one.memory) | {"rank": one.rank, "probability": one.probability, "score": one.score}
-            for one in opened.promoting(token, bottom=bottom, layers=among, limit=PAGE, offset=offset)
-        ]
-        for bottom in (False, True)
-    ]
-    fires = [
-        memory_token(edition, one.memory) | {"rank": one.rank, "triggers": one.triggers}
-        for one in opened.firing_on(token, layers=among, limit=PAGE, offset=offset)
-    ]
+    page_of: dict[str, Any] = {"layers": among, "limit": PAGE, "offset": PAGE * (page - 1)}
+
+    def rows(found: Sequence[Any], *names: str) -> list[dict[str, Any]]:
+        return [memory_token(edition, one.memory) | {name: getattr(one, name) for name in names} for one in found]
+
+    numbers = ("rank", "probability", "score")
     data: dict[str, Any] = {
         "token": vocabulary.token(token) | {"bytes": vocabulary.raw[token].hex(" "), **counts},
         "totals": totals,
-        "promotes": promoting[0],
-        "demotes": promoting[1],
-        "fires": fires,
+        "promotes": rows(opened.promoting(token, **page_of), *numbers),
+        "demotes": rows(opened.promoting(token, bottom=True, **page_of), *numbers),
+        "fires": rows(opened.firing_on(token, **page_of), "rank", "triggers"),
         "pages": -(-max(totals.values()) // PAGE),
         "layers": layers,
         "page": page,

@@ -39,8 +39,9 @@ def triggers_view(
     explained = _pattern_numbers(rows, patterns)
     if not rows:
         return []
-    sentences = edition.tokens_of([row["sentence"] for row in rows])
-    vocabulary = edition.atlas.vocabulary
+    named = [row["sentence"] for row in rows]
+    sentences = dict(atlas.sentences(named, columns=["sentence", "tokens"]).iter_rows())
+    vocabulary = atlas.vocabulary
     prefixes = [sentences[row["sentence"]][: row["position"] + 1] for row in rows]
     folds = fold_triggers([row["sign"] for row in rows], [row["rank"] for row in rows], prefixes)
     coefficients = token_coefficients(edition, wanted) if foretold is None else {}
@@ -56,7 +57,12 @@ def triggers_view(
                 "prefix_group": row["prefix_group"],
                 "patterns": numbers,
                 "fold": fold,
-                "tokens": own and _join_coefficients(vocabulary.split_text(tokens), own),
+                "tokens": None
+                if own is None
+                else [
+                    {"text": text, "coefficient": coefficient}
+                    for text, coefficient in zip(vocabulary.split_text(tokens), own, strict=True)
+                ],
             }
         )
     return views
@@ -106,10 +112,6 @@ def random_view(edition: Edition, wanted: MemoryId) -> list[dict[str, Any]] | No
 def random_groups(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Examples of a `random_view` in the form of triggers' groups, to be drawn like them."""
     return [_group([{**one, "patterns": [], "tokens": None}], None, 0.0) for one in examples]
-
-
-def _join_coefficients(texts: Sequence[str], coefficients: Sequence[float]) -> Any:
-    return [{"text": text, "coefficient": own} for text, own in zip(texts, coefficients, strict=True)]
 
 
 def _pattern_numbers(rows: Sequence[dict[str, Any]], patterns: Sequence[dict[str, Any]]) -> dict[int, list[int]]:

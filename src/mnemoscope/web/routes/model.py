@@ -285,34 +285,26 @@ def _audit_limits(worker: "ModelWorker") -> dict[str, int]:
     return {name: limits(worker.model.longest)[name] for name in ("characters", "tokens")} | {"alternatives": MOST}
 
 
-@both(lacking, "/trace", name="trace")
-def lack_trace(site: OneSite) -> Page:
-    """How to have what needs a model: there is none here."""
-    purpose = "follow a prompt through the layers, and to switch memories off"
-    return _explain(site, "Trace a prompt", purpose, 'mnemoscope trace MODEL "a prompt" --set L0.M0=0')
-
-
-@both(lacking, "/diff", name="diff")
-def lack_diff(site: OneSite) -> Page:
-    """How to have what needs a model: there is none here."""
-    command = 'mnemoscope diff MODEL "a prompt" --other-prompt "another prompt"'
-    return _explain(site, "Compare two answers", "see what two models, or one on two prompts, do differently", command)
-
-
-@both(lacking, "/audit", name="audit")
-def lack_audit(site: OneSite) -> Page:
-    """How to have what needs a model: there is none here."""
-    return _explain(
-        site, "Audit a string", "ask which memories carry a string", "mnemoscope audit MODEL --secrets FILE"
-    )
-
-
-def _explain(site: Site, heading: str, purpose: str, command: str) -> Page:
-    """Status 404 and two ways to get a model. `purpose` is the reason to load one; `command` works without a server,
-    with MODEL replaced by the words that open the mined model.
+def _lack(name: str, heading: str, purpose: str, command: str) -> None:
+    """Adds the page that is in the place of this one where there is no model. `purpose` is the reason to load one;
+    `command` works without a server, with MODEL replaced by the words that open the mined model.
     """
-    data = {"status": 404, "message": f"There is no model here to {heading[0].lower()}{heading[1:]} with; {HOW}."}
-    manifest = site.atlas.manifest
-    spec = model_words(manifest, otherwise=manifest.model.spec or "MODEL")
-    shown = {"heading": heading, "purpose": purpose, "spec": spec, "command": command.replace("MODEL", spec)}
-    return Page("without_model.html", heading, data, lambda: shown, 404)
+
+    @both(lacking, f"/{name}", name=name)
+    def explain(site: OneSite) -> Page:
+        """How to have what needs a model: there is none here."""
+        data = {"status": 404, "message": f"There is no model here to {heading[0].lower()}{heading[1:]} with; {HOW}."}
+        spec = model_words(site.atlas.manifest, otherwise=site.atlas.manifest.model.spec or "MODEL")
+        shown = {"heading": heading, "purpose": purpose, "spec": spec, "command": command.replace("MODEL", spec)}
+        return Page("without_model.html", heading, data, lambda: shown, 404)
+
+
+_lack(
+    "trace", "Trace a prompt", "follow a prompt through the layers, and to switch memories off",
+    'mnemoscope trace MODEL "a prompt" --set L0.M0=0',
+)  # fmt: skip
+_lack(
+    "diff", "Compare two answers", "see what two models, or one on two prompts, do differently",
+    'mnemoscope diff MODEL "a prompt" --other-prompt "another prompt"',
+)  # fmt: skip
+_lack("audit", "Audit a string", "ask which memories carry a string", "mnemoscope audit MODEL --secrets FILE")

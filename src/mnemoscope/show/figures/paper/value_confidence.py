@@ -40,23 +40,16 @@ def figure(answer: Answer) -> Figure:
         *lines(answer, CONFIDENT, name=f"{name}_share", title="confident values at work", y="of all values"),
     )
     reading = "There are no deciles: too few memories have a target."
-    first, last = answer.total(DECILES[0].name), answer.total(DECILES[-1].name)
-    if first is not None and last is not None:
+    if len(deciles) == len(DECILES):
         reading = (
-            f"Agreement is {first.text_and_interval} in the least confident tenth of the memories and"
-            f" {last.text_and_interval} in the most confident."
+            f"Agreement is {deciles[0].text_and_interval} in the least confident tenth of the memories and"
+            f" {deciles[-1].text_and_interval} in the most confident."
         )
-    first, last = answer.total(WORKING_DECILES[0].name), answer.total(WORKING_DECILES[-1].name)
-    if first is not None and last is not None:
-        reading += f" By the probability at work: {first.text_and_interval} and {last.text_and_interval}."
-    bars = [
-        _bars(rows, name, what)
-        for rows, name, what in (
-            (deciles, "value_confidence", "largest bare probability (the paper's)"),
-            (at_work, "value_confidence_at_work", "largest probability at work"),
-        )
-        if rows or name == "value_confidence"
-    ]
+    if len(at_work) == len(WORKING_DECILES):
+        reading += f" By the probability at work: {at_work[0].text_and_interval} and {at_work[-1].text_and_interval}."
+    bars = [_bars(deciles, name, "largest bare probability (the paper's)")]
+    if at_work:
+        bars.append(_bars(at_work, f"{name}_at_work", "largest probability at work"))
     return Figure(
         (*bars, *layers),
         "All memories with a target, sorted by the largest probability of their value and cut into ten equal parts:"

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from mnemoscope.foundation.formatting import DASH
 from mnemoscope.show.pages.model.trace import TraceAddress, WrittenText
 from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
@@ -22,11 +21,11 @@ FEWEST, USUAL, MOST = 19, 99, 999
 """Random strings drawn for the given one: with fewer, none can rank among the best 5 %."""
 NEIGHBOURS = 40
 """Most texts on which side effects are measured: fewer than in `mnemoscope audit`, since a reader waits."""
-MINUS = "\N{MINUS SIGN}"
 Data = dict[str, Any]
 
 
 class AuditAddress(Address, frozen=True):
+    path = "/audit"
     text: Annotated[WrittenText, Field(description="The string to audit")] = None
     vary: Annotated[
         Literal["all", "digits"],
@@ -36,9 +35,6 @@ class AuditAddress(Address, frozen=True):
         Annotated[int, Field(ge=FEWEST, le=MOST)] | Literal[""], AfterValidator(lambda count: count or USUAL)
     ] = USUAL
 
-    def address(self) -> str:
-        return f"/audit?{self.query()}"
-
 
 class AuditView:
     def __init__(self, found: Data, neighbours: str) -> None:
@@ -46,46 +42,31 @@ class AuditView:
         self._trace = TraceAddress(prompt=found["text"])
 
     @property
-    def candidates(self) -> int:
-        return int(self.found["alternatives"]) + 1
-
-    @property
     def highest(self) -> float:
-        return math.log2(self.candidates)
-
-    @property
-    def log_probability(self) -> str:
-        return with_sign(self.found["log_probability"], 2)
+        return math.log2(self.found["alternatives"] + 1)
 
     def carriers(self) -> list[Data]:
         own = self.found["memories"]
         longest = {name: max((abs(one[name]) for one in own), default=0.0) or 1.0 for name in ("direct", "lost")}
         return [
-            {
-                "name": one["memory"],
-                "page": self._trace.memory(one["memory"]),
-                "direct": with_sign(one["direct"], 2),
+            one
+            | {
                 "direct_share": abs(one["direct"]) / longest["direct"],
-                "change": with_sign(-one["lost"], 2),
                 "lost_share": max(0.0, one["lost"]) / longest["lost"],
-                "off": self.trace([one["memory"]]),
             }
             for one in own
         ]
 
     def together(self) -> list[Data]:
+        """With nothing, the best, and others off: log probability, its change, and the loss on other text."""
         before, after = self.found["log_probability"], self.after
-        untouched = {"kind": "", "log_probability": self.log_probability, "change": "", "beside": ""}
-        rows = [("memory", after["log_probability"], after["side_effect"])]
-        rows.append(("control", after["control_log_probability"], after["control_side_effect"]))
-        return [untouched] + [
-            {
-                "kind": kind,
-                "log_probability": with_sign(own, 2),
-                "change": with_sign(own - before, 2),
-                "beside": DASH if beside is None else with_sign(beside, 4),
-            }
-            for kind, own, beside in rows
+        rows = (
+            ("nothing", before, None),
+            (f"its best {len(after['memories'])}", after["log_probability"], after["side_effect"]),
+            ("others as strong there", after["control_log_probability"], after["control_side_effect"]),
+        )
+        return [
+            {"off": off, "log_probability": own, "change": own - before, "beside": beside} for off, own, beside in rows
         ]
 
     def trace(self, memories: list[str] | None = None) -> str:
@@ -93,8 +74,3 @@ class AuditView:
 
     def memory(self, name: str) -> str:
         return self._trace.memory(name)
-
-
-def with_sign(value: float, digits: int) -> str:
-    """A number with its sign, and a true minus; -0 becomes +0."""
-    return f"{value + 0.0:+.{digits}f}".replace("-", MINUS)

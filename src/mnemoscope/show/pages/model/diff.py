@@ -5,16 +5,16 @@ Torch-free, and pure functions of the answer and its address: numbers are select
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from mnemoscope.show.pages.model.trace import (
     PUSHING,
-    WRITTEN,
     Answer,
     Data,
     TraceAddress,
+    Written,
     WrittenText,
     draw_waterfall,
 )
@@ -31,6 +31,7 @@ PAGES = (
 class DiffAddress(Address, frozen=True, populate_by_name=True):
     """With an `other` prompt the first model is compared on the two. `until` is the last step of the answer."""
 
+    path = "/diff"
     prompt: Annotated[WrittenText, Field(description="The prompt that both answer")] = None
     other: Annotated[
         WrittenText,
@@ -41,13 +42,8 @@ class DiffAddress(Address, frozen=True, populate_by_name=True):
         Answer, Field(validation_alias="for", description="The second's answer, with its space; else what it says")
     ] = None
     against: Annotated[Answer, Field(description="The first's answer, with its space; else what it says")] = None
-    generate: Annotated[
-        Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)
-    ] = 0
+    generate: Written = 0
     until: Literal["parts", "patched"] = "parts"
-
-    def address(self, **other: Any) -> str:
-        return f"/diff?{self.query(**other)}"
 
 
 class DiffView:

@@ -77,6 +77,7 @@ WrittenText = Annotated[
 
 
 Answer = Annotated[str | None, Field(max_length=ANSWER), AfterValidator(lambda text: text or None)]
+Written = Annotated[Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)]
 
 
 class TraceAddress(Address, frozen=True, populate_by_name=True):
@@ -84,6 +85,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
     `target` and `against` are the next tokens whose logits are compared.
     """
 
+    path = "/trace"
     prompt: Annotated[WrittenText, Field(description="The text to trace")] = None
     changes: Annotated[
         list[Change],
@@ -104,9 +106,7 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
     against: Annotated[
         Answer, Field(description="The token that it is compared with, or mean; else the best other one")
     ] = None
-    generate: Annotated[
-        Annotated[int, Field(ge=0, le=WRITTEN)] | Literal[""], AfterValidator(lambda count: count or 0)
-    ] = 0
+    generate: Written = 0
     layer: Place = None
     position: Place = None
     stream: Stream = "residual"
@@ -118,9 +118,6 @@ class TraceAddress(Address, frozen=True, populate_by_name=True):
         if self.at == "all":
             return tuple(self.changes)
         return tuple(change if "@" in change else f"{change}@{self.at}" for change in self.changes)
-
-    def address(self, **other: Any) -> str:
-        return f"/trace?{self.query(**other)}"
 
     def with_change(self, change: str) -> str:
         """The page with this change, which replaces others of the same memory."""
@@ -315,8 +312,8 @@ def describe_memories(edition: Edition, rows: Sequence[Data], by: str = "coeffic
     for row in rows:
         memory, sign = MemoryId.parse(row["memory"]), 1 if row[by] > 0 else -1
         mined = memory.layer in edition.atlas.layers
-        label, promotes = (edition.label(memory, sign), edition.promoted_tokens(memory, sign)) if mined else (None, [])
-        found.append({**row, "label": label, "promotes": promotes})
+        promotes = edition.atlas.token_text(edition.promoted_tokens(memory, sign)[:5]) if mined else []
+        found.append({**row, "label": edition.label(memory, sign) if mined else None, "promotes": promotes})
     return found
 
 
