@@ -14,11 +14,11 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, 
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
-from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, interval, logits, memory_table
-from mnemoscope.attribution.listed import with_labels
+from mnemoscope.attribution.explanation import (  # fmt: skip
+    Explanation, Refused, Table, ask_each, interval, logits, memory_table, origin_of, with_labels,
+)
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
-from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -112,12 +112,10 @@ def attribute_prompts(
         "memory": pl.Series(Grid(model.sizes.memories, 1).names(model, best)["memory"], dtype=pl.String),
         "attribution": mean[best], "low": low, "high": high, "share": listed[best] / len(asked),
     })  # fmt: skip
-    origin = made_by(
-        model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash,
-        options={"prompts": len(prompts), "top": top}, seed=seed,
+    return PromptsAttribution(
+        model.spec, len(asked), refused, with_labels(frame, atlas), curve, (len(found), len(held)),
+        origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
     )  # fmt: skip
-    halves = len(found), len(held)
-    return PromptsAttribution(model.spec, len(asked), refused, with_labels(frame, atlas), curve, halves, origin)
 
 
 def _held_out_curve(

@@ -7,6 +7,8 @@ rendering.py draws them.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import polars as pl
+
 from mnemoscope.foundation.memory_names import MemoryId
 
 
@@ -16,15 +18,16 @@ class Record:
     """The first field, if JSON holds its own fields in its place."""
 
     def to_dict(self) -> dict[str, Any]:
-        names: tuple[str, ...] = self.__slots__
-        fields = {name: plain(getattr(self, name)) for name in names}
+        fields = {name: plain(getattr(self, name)) for name in self.__slots__}
         return {**fields.pop(self.spread, {}), **fields}
 
 
 def plain(value: Any) -> Any:
-    """The value for JSON: records as dictionaries, tuples as lists, memories by name."""
+    """The value for JSON: records as dictionaries, frames and tuples as lists, memories by name."""
     if isinstance(value, Record):
         return value.to_dict()
+    if isinstance(value, pl.DataFrame):
+        return value.to_dicts()
     if isinstance(value, tuple):
         return [plain(one) for one in value]
     return str(value) if isinstance(value, MemoryId) else value
