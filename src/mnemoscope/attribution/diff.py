@@ -5,11 +5,10 @@ is taken at one shared scale of the final norm, so that the changes add up. Then
 to what they contributed in the first, beside controls.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -20,8 +19,8 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.explanation import about_memories
 from mnemoscope.attribution.gradients import prompt_gradients
-from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
@@ -117,7 +116,7 @@ def diff(
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    origin = origin_of(
+    origin = RunDifference.origin_of(
         [model.fingerprint, second.fingerprint], atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target,
         against=against, both=both, patch=patch, top=top,
     )  # fmt: skip

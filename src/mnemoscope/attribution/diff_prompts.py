@@ -11,9 +11,7 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.diff import LISTED, Differ, Patch, second_model
-from mnemoscope.attribution.explanation import (  # fmt: skip
-    Explanation, Refused, Table, ask_each, interval, logits, memory_table, origin_of, with_labels,
-)
+from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, bounds, memory_table, with_labels
 from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
@@ -56,7 +54,7 @@ class PromptsDifference(Explanation):
             f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories"
         )
         columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
-        rows = memory_table(self.memories, columns, lambda row: [logits(row["change"]), interval(row)], about=False)
+        rows = memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False)
         back: list[Column] = [
             ("set back", "right", 10), ("F", "right", 8), ("recovered", "right", 9), ("controls", "right", 8),
         ]  # fmt: skip
@@ -102,7 +100,7 @@ def diff_prompts(
         differ.names, len(found), len(every) - len(found), refused, parts.sort("part", "layer", nulls_last=True),
         memories if atlas is None else with_labels(memories, atlas), _medians(found),
         sum(one.turns_at is not None for one in found) / max(1, len(found)),
-        origin_of(
+        PromptsDifference.origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
     )  # fmt: skip

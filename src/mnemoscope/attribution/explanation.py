@@ -59,18 +59,18 @@ def ask_each(
     return found, tuple(refused)
 
 
-def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
-    """`made_by` of an answer about models with these fingerprints."""
-    hashed = None if atlas is None else atlas.manifest_hash
-    return made_by(model=model, atlas=hashed, options=options, seed=seed)
-
-
 class Explanation(Result, ABC):
     """A dataclass whose fields are the entries of its document, unless it makes others of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The document of contract.md."""
         return {name: plain(value) for name, value in vars(self).items()}
+
+    @staticmethod
+    def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
+        """`made_by` of an answer about models with these fingerprints."""
+        hashed = None if atlas is None else atlas.manifest_hash
+        return made_by(model=model, atlas=hashed, options=options, seed=seed)
 
     @abstractmethod
     def title(self) -> str:
@@ -101,8 +101,9 @@ def logits(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-def interval(row: Row) -> str:
-    return f"{logits(row['low'])} to {logits(row['high'])}"
+def bounds(row: Row, name: str) -> list[str]:
+    """The cells of a number and its interval."""
+    return [logits(row[name]), f"{logits(row['low'])} to {logits(row['high'])}"]
 
 
 def spread_text(spread: Spread) -> str:

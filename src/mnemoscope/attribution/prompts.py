@@ -14,9 +14,7 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, 
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
-from mnemoscope.attribution.explanation import (  # fmt: skip
-    Explanation, Refused, Table, ask_each, interval, logits, memory_table, origin_of, with_labels,
-)
+from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, bounds, memory_table, with_labels
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.progress import Progress, ignore_progress
@@ -52,7 +50,7 @@ class PromptsAttribution(Explanation):
         columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
 
         def cells(row: dict[str, Any]) -> list[str]:
-            return [logits(row["attribution"]), interval(row), f"{row['share']:.0%}"]
+            return [*bounds(row, "attribution"), f"{row['share']:.0%}"]
 
         found, held = self.halves
         said = f"Median F of {held} prompts without the memories found on the other {found}:"
@@ -114,7 +112,7 @@ def attribute_prompts(
     })  # fmt: skip
     return PromptsAttribution(
         model.spec, len(asked), refused, with_labels(frame, atlas), curve, (len(found), len(held)),
-        origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
+        PromptsAttribution.origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
     )  # fmt: skip
 
 
