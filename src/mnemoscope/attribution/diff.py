@@ -26,7 +26,7 @@ from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.tracing.predictions import CachedRun, ids_of, prompt_tokens
+from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
@@ -186,7 +186,7 @@ class Differ(ExitStack):
             both = tokens, tokens
         else:
             both, pair = self._two_prompts(prompt, other_prompt, target, against)
-        return Parting(both, len(both[0]) - len(prompt_tokens(self._models[0], prompt)), pair)
+        return Parting(both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
@@ -200,7 +200,7 @@ class Differ(ExitStack):
             if asked.against is None:
                 raise OptionError("against the mean there is no answer of the first run; give a word")
             return asked.tokens, (asked.target, asked.against)
-        tokens, runs = prompt_tokens(model, prompt), (CachedRun(model), CachedRun(second))
+        tokens, runs = model.prompt_tokens(prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
             self._progress("continuing", step, STEPS, "tokens")
             b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
@@ -215,7 +215,7 @@ class Differ(ExitStack):
         self, prompt: str, other: str, target: str | None, against: str | None
     ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]]:
         model = self._models[0]
-        tokens = [prompt_tokens(model, text) for text in (prompt, other)]
+        tokens = [model.prompt_tokens(text) for text in (prompt, other)]
         if tokens[0] == tokens[1]:
             raise PromptError("the other prompt is the prompt itself; give another one")
         if target is not None and against is not None:
