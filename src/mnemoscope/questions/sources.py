@@ -154,6 +154,8 @@ class Predictions:
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
         """Index in `layers`, per row."""
+        self.memories = self.get("routed_memories", np.array([atlas.memories(one) for one in self.layers])[self.place])
+        """Of the row's layer; in a mixture of experts those that the prefix was routed to (definitions.md 7.1)."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
