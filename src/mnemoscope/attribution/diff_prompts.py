@@ -49,12 +49,7 @@ class PromptsDifference(Explanation):
         return f"{self.prompts} prompts"
 
     def blocks(self) -> Sequence[str | Table]:
-        head = (
-            f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
-            f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories"
-        )
         columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
-        rows = memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False)
         back: list[Column] = [
             ("set back", "right", 10), ("F", "right", 8), ("recovered", "right", 9), ("controls", "right", 8),
         ]  # fmt: skip
@@ -63,7 +58,13 @@ class PromptsDifference(Explanation):
              share_text(one["control_recovered"])]
             for one in self.patched
         ]  # fmt: skip
-        return [head, *map(str, self.refused), "", rows, "", "Medians over prompts:", (back, steps)]
+        return [
+            f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
+            f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories",
+            *map(str, self.refused), "",
+            memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False), "",
+            "Medians over prompts:", (back, steps),
+        ]  # fmt: skip
 
 
 def diff_prompts(

@@ -48,23 +48,13 @@ class PromptsAttribution(Explanation):
 
     def blocks(self) -> Sequence[str | Table]:
         columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
-
-        def cells(row: dict[str, Any]) -> list[str]:
-            return [*bounds(row, "attribution"), f"{row['share']:.0%}"]
-
         found, held = self.halves
-        said = f"Median F of {held} prompts without the memories found on the other {found}:"
-        head = f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused"
-        refused = map(str, self.refused)
         return [
-            head,
-            *refused,
-            "",
-            memory_table(self.memories, columns, cells),
-            "",
-            said,
+            f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused", *map(str, self.refused), "",
+            memory_table(self.memories, columns, lambda row: [*bounds(row, "attribution"), f"{row['share']:.0%}"]), "",
+            f"Median F of {held} prompts without the memories found on the other {found}:",
             curve_table(self.curve, "with controls"),
-        ]
+        ]  # fmt: skip
 
 
 @whole_use

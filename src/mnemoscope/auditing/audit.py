@@ -5,7 +5,7 @@ of its form is as high as for at most 5 % of unseen strings.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -108,8 +108,8 @@ def as_python(
 ) -> str:
     """A Python script that audits the string; `model` is the model's name, `opening` its options."""
     usual = AuditOptions()
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
+    values = vars(options).items()
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
     return f"""\
 import mnemoscope as ms
