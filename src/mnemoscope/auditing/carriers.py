@@ -41,7 +41,7 @@ def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> li
 
 
 def without(
-    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick
+    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = lambda: None
 ) -> list[Likelihood]:
     with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
         return likelihoods(model, texts, tick=tick)
