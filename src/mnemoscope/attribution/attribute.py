@@ -18,7 +18,7 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, dra
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.explanation import about_memories
+from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
@@ -268,7 +268,7 @@ def attribute(
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
         asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
-        origin = Attribution.origin_of(
+        origin = origin_of(
             model.fingerprint, atlas, seed, prompt=prompt, target=target, against=against, position=position, by=by,
             singles=singles, top=top,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
-from mnemoscope.attribution.explanation import about_memories
+from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
@@ -116,7 +116,7 @@ def diff(
     if patch not in PATCHES or top < 0 or seed < 0:
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
-    origin = RunDifference.origin_of(
+    origin = origin_of(
         [model.fingerprint, second.fingerprint], atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target,
         against=against, both=both, patch=patch, top=top,
     )  # fmt: skip

@@ -11,7 +11,8 @@ import polars as pl
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.diff import LISTED, Differ, Patch, second_model
-from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, bounds, memory_table, with_labels
+from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
+from mnemoscope.attribution.prompts import Refused, ask_each, bounds
 from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
@@ -101,7 +102,7 @@ def diff_prompts(
         differ.names, len(found), len(every) - len(found), refused, parts.sort("part", "layer", nulls_last=True),
         memories if atlas is None else with_labels(memories, atlas), _medians(found),
         sum(one.turns_at is not None for one in found) / max(1, len(found)),
-        PromptsDifference.origin_of(
+        origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
     )  # fmt: skip

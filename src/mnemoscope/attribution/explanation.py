@@ -1,26 +1,22 @@
-"""What answers of attribute and diff share: a document to save, one form of text and HTML, prompts asked in turn, and
-what an atlas knows of the memories in a list.
+"""What answers of attribute and diff share: a document to save, one form of text and HTML, and what an atlas knows of
+the memories in a list.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.errors import PromptError
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.origin import Result, made_by
-from mnemoscope.foundation.progress import Progress
-from mnemoscope.tracing.records import Record, plain
+from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.rendering import Column, table
 
-T = TypeVar("T")
 SHOWN = 20
 """Memories that text and HTML show."""
 _PROMOTED = 5
@@ -31,32 +27,10 @@ Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused(Record):
-    """A prompt of a file that cannot be asked about, and why."""
-
-    prompt: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"  {show_token(self.prompt)}: {self.reason}"
-
-
-def ask_each(
-    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
-) -> tuple[list[T], tuple[Refused, ...]]:
-    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
-    found: list[T] = []
-    refused: list[Refused] = []
-    for number, row in enumerate(prompts, 1):
-        try:
-            found.append(ask(row))
-        except PromptError as error:
-            refused.append(Refused(row["prompt"], str(error)))
-        progress(stage, number, len(prompts), "prompts")
-    if not found:
-        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
-    return found, tuple(refused)
+def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
+    """`made_by` of an answer about models with these fingerprints."""
+    hashed = None if atlas is None else atlas.manifest_hash
+    return made_by(model=model, atlas=hashed, options=options, seed=seed)
 
 
 class Explanation(Result, ABC):
@@ -65,12 +39,6 @@ class Explanation(Result, ABC):
     def to_dict(self) -> dict[str, Any]:
         """The document of contract.md."""
         return {name: plain(value) for name, value in vars(self).items()}
-
-    @staticmethod
-    def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
-        """`made_by` of an answer about models with these fingerprints."""
-        hashed = None if atlas is None else atlas.manifest_hash
-        return made_by(model=model, atlas=hashed, options=options, seed=seed)
 
     @abstractmethod
     def title(self) -> str:
@@ -99,11 +67,6 @@ def _html(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
 
 def logits(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
-
-
-def bounds(row: Row, name: str) -> list[str]:
-    """The cells of a number and its interval."""
-    return [logits(row[name]), f"{logits(row['low'])} to {logits(row['high'])}"]
 
 
 def spread_text(spread: Spread) -> str:

@@ -2,9 +2,9 @@
 they were not found (definitions.md section 9, attribute).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,17 +14,49 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, 
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
-from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, bounds, memory_table, with_labels
+from mnemoscope.attribution.explanation import Explanation, Table, logits, memory_table, origin_of, with_labels
+from mnemoscope.errors import PromptError
+from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.records import Record
 from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import require_model_of
 
+T = TypeVar("T")
 _TOGETHER = 256
 """The most memories that are switched off together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Record):
+    """A prompt of a file that cannot be asked about, and why."""
+
+    prompt: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"  {show_token(self.prompt)}: {self.reason}"
+
+
+def ask_each(
+    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
+) -> tuple[list[T], tuple[Refused, ...]]:
+    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
+    found: list[T] = []
+    refused: list[Refused] = []
+    for number, row in enumerate(prompts, 1):
+        try:
+            found.append(ask(row))
+        except PromptError as error:
+            refused.append(Refused(row["prompt"], str(error)))
+        progress(stage, number, len(prompts), "prompts")
+    if not found:
+        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
+    return found, tuple(refused)
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +87,11 @@ class PromptsAttribution(Explanation):
             f"Median F of {held} prompts without the memories found on the other {found}:",
             curve_table(self.curve, "with controls"),
         ]  # fmt: skip
+
+
+def bounds(row: dict[str, Any], name: str) -> list[str]:
+    """The cells of a number and its interval."""
+    return [logits(row[name]), f"{logits(row['low'])} to {logits(row['high'])}"]
 
 
 @whole_use
@@ -102,7 +139,7 @@ def attribute_prompts(
     })  # fmt: skip
     return PromptsAttribution(
         model.spec, len(asked), refused, with_labels(frame, atlas), curve, (len(found), len(held)),
-        PromptsAttribution.origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
+        origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
     )  # fmt: skip
 
 
