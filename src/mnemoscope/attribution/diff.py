@@ -355,10 +355,7 @@ def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -
     )
     kept: dict[int, Tensor] = {}
     ids = ids_of(model, list(tokens))
-
-    def keep(layer: int, own: Tensor) -> None:
-        kept[layer] = own[0].double().cpu()
-
+    keep = lambda layer, own: kept.update({layer: own[0].double().cpu()})  # noqa: E731
     with torch.inference_mode(), read_coefficients(model, keep, own_thread=True):
         model.backbone(ids)
     return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)], ids)
