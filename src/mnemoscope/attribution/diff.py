@@ -124,7 +124,7 @@ def diff(
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
-        found = differ.compare(prompt, other_prompt, target, against, both=both, top=top)
+        found = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
     return replace(found, made_by=origin)
 
 
@@ -173,12 +173,6 @@ class Differ(ExitStack):
             self.enter_context(one.in_use(compare=True))
             self.enter_context(one.lock)
         return self
-
-    def compare(
-        self, prompt: str, other_prompt: str | None, target: str | None, against: str | None, *, both: bool, top: int
-    ) -> RunDifference:
-        parting = self.find_parting(prompt, other_prompt, target, against)
-        return self.explain(parting, both=both, top=top)
 
     def find_parting(self, prompt: str, other_prompt: str | None, target: str | None, against: str | None) -> Parting:
         if other_prompt is None:

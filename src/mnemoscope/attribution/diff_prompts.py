@@ -89,7 +89,7 @@ def diff_prompts(
 
         def ask(row: PromptRow) -> RunDifference:
             asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
-            return differ.compare(*asked, both=True, top=_ALL)
+            return differ.explain(differ.find_parting(*asked), both=True, top=_ALL)
 
         every, refused = ask_each(prompts, ask, progress, "comparing")
     found = [one for one in every if one.said is not None]

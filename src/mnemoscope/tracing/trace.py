@@ -122,16 +122,12 @@ def trace(
     with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
-        if torch.equal(last, blocks[-1].output):
-            finals = [read.predicted["output", len(blocks) - 1, j] for j in range(len(tokens))]
-        else:  # the last block has no feed-forward layer
-            finals = list(best_predictions(model, last, top, changed=bool(changes)))
+        finals = list(best_predictions(model, last, top, changed=bool(changes)))
         places = _layer_states(model, blocks, read, memories)
         sums = logit_sums(model, tokens, [final[0].token.id for final in finals])
     texts = model.vocabulary()[0]
     positions = []
-    for j, token in enumerate(tokens):
-        final = finals[j]
+    for j, (token, final) in enumerate(zip(tokens, finals, strict=True)):
         residual, output = (
             decision([getattr(states[j], name)[0].token.id for states in places], final[0].token.id)
             for name in ("residual", "output")
