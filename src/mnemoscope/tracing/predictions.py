@@ -51,10 +51,13 @@ def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
 def read_predictions(
     scores: Tensor, count: int, texts: Sequence[str], *, changed: bool
 ) -> Iterator[tuple[Prediction, ...]]:
-    """The `count` best tokens of each row of scores `[row, vocab]`; InterventionError (if `changed`) or NotFinite."""
-    tokens, best = top(scores, count)
-    highest = best[:, :1]
-    totals = (scores - highest).exp_().sum(1, keepdim=True)  # NaN if any score is NaN, or if none is finite
+    """The `count` best tokens of each row of scores `[row, vocab]`, which it overwrites; InterventionError (if
+    `changed`) or NotFinite.
+    """
+    with torch.inference_mode():
+        tokens, best = top(scores, count)
+        highest = best[:, :1]
+        totals = scores.sub_(highest).exp_().sum(1, keepdim=True)  # NaN if any score is NaN, or if none is finite
     if not bool(totals.isfinite().all()):
         if changed:
             raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
