@@ -18,7 +18,8 @@ class Record:
     """The first field, if JSON holds its own fields in its place."""
 
     def to_dict(self) -> dict[str, Any]:
-        fields = {name: plain(getattr(self, name)) for name in self.__slots__}
+        names: tuple[str, ...] = self.__slots__
+        fields = {name: plain(getattr(self, name)) for name in names}
         return {**fields.pop(self.spread, {}), **fields}
 
 
