@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.attribution.listed import about_memories, with_labels
+from mnemoscope.attribution.explanation import about_memories, with_labels
 from mnemoscope.cli.app import run_verb
 from support.handbuilt_atlas import build_atlas
 

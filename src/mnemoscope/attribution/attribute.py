@@ -18,11 +18,10 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, dra
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
-from mnemoscope.attribution.listed import about_memories
 from mnemoscope.errors import NotFinite, OptionError
 from mnemoscope.foundation.intervals import Floats
-from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
@@ -269,11 +268,8 @@ def attribute(
     with model.lock, report_to(progress) as report:
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
         asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
-        options = {
-            "prompt": prompt, "target": target, "against": against, "position": position, "by": by, "singles": singles,
-            "top": top,
-        }  # fmt: skip
-        origin = made_by(
-            model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash, options=options, seed=seed
-        )
+        origin = origin_of(
+            model.fingerprint, atlas, seed, prompt=prompt, target=target, against=against, position=position, by=by,
+            singles=singles, top=top,
+        )  # fmt: skip
         return asked.summary(prompt, by=by, top=top, atlas=atlas, origin=origin)

@@ -8,10 +8,16 @@ import polars as pl
 
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
-from mnemoscope.tracing.records import Record, Token, plain
+from mnemoscope.tracing.records import Record, Token
 from mnemoscope.tracing.rendering import WIDTH, Column, fit
 
 PARTS = ("attention", "memories", "other")
+_ENTRIES = (
+    *("model", "prompt", "position", "target", "against", "target_text", "against_text", "shared", "longer"),
+    *("difference", "difference_after_cap", "direct", "residual_error", "limit", "memories", "spearman", "curve"),
+    *("kept", "frame", "heads", "made_by"),
+)
+"""The entries of the document, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +80,15 @@ class Attribution(Explanation):
     made_by: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
+        own, target, against = super().to_dict(), self.target, self.against
         layers = {name: self.layers[name].to_list() for name in PARTS}
-        return {
-            "model": self.model,
-            "prompt": self.prompt,
-            "position": self.position,
-            "target": self.target.id,
-            "against": None if self.against is None else self.against.id,
-            "target_text": self.target.text,
-            "against_text": None if self.against is None else self.against.text,
-            "shared": self.shared,
-            "longer": list(self.longer),
-            "difference": self.difference,
-            "difference_after_cap": self.difference_after_cap,
+        own |= {
+            "target": target.id, "against": against and against.id, "target_text": target.text,
+            "against_text": against and against.text,
             "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": 0.0},
-            "residual_error": self.residual_error,
-            "limit": self.limit,
-            "memories": self.memories.to_dicts(),
             "spearman": {"list": self.spearman_list, "random": self.spearman_random},
-            "curve": plain(self.curve),
-            "kept": plain(self.kept),
-            "frame": self.frame,
-            "heads": self.heads.to_dicts(),
-            "made_by": self.made_by,
-        }
+        }  # fmt: skip
+        return {name: own[name] for name in _ENTRIES}
 
     def parts(self) -> pl.DataFrame:
         """`part`, `layer` (null for embedding and biases) and `direct`: what adds up to F, in stream order."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from mnemoscope.errors import PromptError
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.readout.token_logits import LogitDirections, TokenLogits, known_rows
-from mnemoscope.tracing.predictions import ids_of, last_streams, prompt_tokens
+from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.rendering import choose_position
 from mnemoscope.tracing.scoring.ranking import top
 
@@ -42,7 +42,7 @@ def choose_contrast(
     model: LanguageModel, prompt: str, *, target: str | None, against: str | None, position: int | None = None
 ) -> Contrast:
     """The model's own best tokens stand in for answers that are not given. Raises PromptError."""
-    tokens = prompt_tokens(model, prompt)
+    tokens = model.prompt_tokens(prompt)
     place = choose_position(len(tokens), position)
     ends = place == len(tokens) - 1
     tokens = tokens[: place + 1]
@@ -85,7 +85,7 @@ def _answer_tokens(model: LanguageModel, prompt: str | None, tokens: list[int], 
         both = model.encode([prompt + answer])[0]
         if both[: len(tokens)] == tokens and len(both) > len(tokens):
             return _check_rows(model, answer, both[len(tokens) :])
-    return _check_rows(model, answer, prompt_tokens(model, answer))
+    return _check_rows(model, answer, model.prompt_tokens(answer))
 
 
 def _check_rows(model: LanguageModel, answer: str, tokens: list[int]) -> list[int]:

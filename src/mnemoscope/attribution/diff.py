@@ -5,12 +5,10 @@ is taken at one shared scale of the final norm, so that the changes add up. Then
 to what they contributed in the first, beside controls.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -21,15 +19,14 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
-from mnemoscope.attribution.listed import about_memories
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
-from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.tracing.predictions import CachedRun, ids_of, last_streams, prompt_tokens
+from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
@@ -54,10 +51,7 @@ class Side:
     effects: DirectEffects
     coefficients: list[Tensor]
     """`[column, memory]` by layer, float64."""
-
-    @cached_property
-    def ids(self) -> Tensor:
-        return ids_of(self.model, list(self.tokens))
+    ids: Tensor
 
     @property
     def value(self) -> float:
@@ -123,23 +117,15 @@ def diff(
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
-        model, second, atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target, against=against, both=both,
-        patch=patch, top=top,
+        [model.fingerprint, second.fingerprint], atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target,
+        against=against, both=both, patch=patch, top=top,
     )  # fmt: skip
     with (
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
     ):
-        found = differ.compare(prompt, other_prompt, target, against, both=both, top=top)
+        found = differ.explain(differ.find_parting(prompt, other_prompt, target, against), both=both, top=top)
     return replace(found, made_by=origin)
-
-
-def origin_of(
-    first: LanguageModel, second: LanguageModel, atlas: Atlas | None, seed: int, **options: Any
-) -> dict[str, Any]:
-    fingerprints = [first.fingerprint, second.fingerprint]
-    hashed = None if atlas is None else atlas.manifest_hash
-    return made_by(model=fingerprints, atlas=hashed, options=options, seed=seed)
 
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
@@ -188,19 +174,13 @@ class Differ(ExitStack):
             self.enter_context(one.lock)
         return self
 
-    def compare(
-        self, prompt: str, other_prompt: str | None, target: str | None, against: str | None, *, both: bool, top: int
-    ) -> RunDifference:
-        parting = self.find_parting(prompt, other_prompt, target, against)
-        return self.explain(parting, both=both, top=top)
-
     def find_parting(self, prompt: str, other_prompt: str | None, target: str | None, against: str | None) -> Parting:
         if other_prompt is None:
             tokens, pair = self._one_prompt(prompt, target, against)
             both = tokens, tokens
         else:
             both, pair = self._two_prompts(prompt, other_prompt, target, against)
-        return Parting(both, len(both[0]) - len(prompt_tokens(self._models[0], prompt)), pair)
+        return Parting(both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
@@ -214,7 +194,7 @@ class Differ(ExitStack):
             if asked.against is None:
                 raise OptionError("against the mean there is no answer of the first run; give a word")
             return asked.tokens, (asked.target, asked.against)
-        tokens, runs = prompt_tokens(model, prompt), (CachedRun(model), CachedRun(second))
+        tokens, runs = model.prompt_tokens(prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
             self._progress("continuing", step, STEPS, "tokens")
             b, a = (run.predict(tokens, 1)[1][0].token.id for run in runs)
@@ -229,7 +209,7 @@ class Differ(ExitStack):
         self, prompt: str, other: str, target: str | None, against: str | None
     ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]]:
         model = self._models[0]
-        tokens = [prompt_tokens(model, text) for text in (prompt, other)]
+        tokens = [model.prompt_tokens(text) for text in (prompt, other)]
         if tokens[0] == tokens[1]:
             raise PromptError("the other prompt is the prompt itself; give another one")
         if target is not None and against is not None:
@@ -237,11 +217,8 @@ class Differ(ExitStack):
             if (one.target, one.against) != (its.target, its.against) or one.against is None:
                 raise PromptError("the answers are other tokens after the other prompt; give them with their space")
             return (one.tokens, its.tokens), (one.target, one.against)
-        b, a = (_predict(model, own) for own in tokens)
-        if target is not None:
-            a = choose_contrast(model, other, target=target, against=None).target
-        if against is not None:
-            b = choose_contrast(model, prompt, target=against, against=None).target
+        asked = (prompt, against), (other, target)
+        b, a = (choose_contrast(model, text, target=said, against=None).target for text, said in asked)
         if a == b:
             said = model.vocabulary()[0][a]
             raise PromptError(f"both prompts are answered by {said!r}; give other answers, for and against")
@@ -249,29 +226,16 @@ class Differ(ExitStack):
 
     def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
         """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
-        texts, known = self._models[0].vocabulary()
-        one, its = (b"".join(known[token] for token in own).decode("utf-8", "replace") for own in parting.tokens)
-        names, prompts, pair = self.names, (one, its), parting.pair
+        model, names, pair = self._models[1], self.names, parting.pair
+        texts, known = model.vocabulary()
+        before, after = (b"".join(known[token] for token in own).decode("utf-8", "replace") for own in parting.tokens)
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
-            return RunDifference(names, prompts, None, parting.generated, notes=(never,))
-        first, second = (_run(model, own, pair) for model, own in zip(self._models, parting.tokens, strict=True))
-        found = RunDifference(
-            names, prompts, (Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])), parting.generated,
-            first.value, second.value, limit=first.limit + second.limit,
-        )  # fmt: skip
-        return self._explain(first, second, found, pair, both=both, top=top, patched=patched)
-
-    def _explain(
-        self, one: Side, its: Side, found: RunDifference, pair: tuple[int, int], *, both: bool, top: int, patched: bool
-    ) -> RunDifference:
-        model = its.model
+            return RunDifference(names, (before, after), None, parting.generated, notes=(never,))
+        said = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
+        one, its = (_run(asked, own, pair) for asked, own in zip(self._models, parting.tokens, strict=True))
         shared = (1 / one.scale + 1 / its.scale) / 2
-        before, after = one.parts(), its.parts()
-        changes = {key: (after[key] - before[key]) * shared for key in before}
-        changes["biases", None] += float(its.effects.behind[0] - one.effects.behind[0])
-        whole = (sum(before.values()) + sum(after.values())) / 2
-        changes["norm_scale", None] = whole * (1 / its.scale - 1 / one.scale)
+        changes = _part_changes(one, its, shared)
         rows = [(part, layer, change) for (part, layer), change in changes.items() if change]
         parts = pl.DataFrame(rows, schema={"part": pl.String, "layer": pl.Int64, "change": pl.Float64}, orient="row")
         grid = Grid.of(model, len(its.tokens))
@@ -279,7 +243,7 @@ class Differ(ExitStack):
         change = (direct[1] - direct[0]) * shared
         aligned = len(one.tokens) == len(its.tokens)
         by_position = aligned and one.model is model
-        score = self._effects(one, its, grid) if by_position else change
+        score = _effects(one, its, grid) if by_position else change
         order = rank(np.flatnonzero(score > 0), score)
         listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
         listed = rank(listed, score)
@@ -290,36 +254,21 @@ class Differ(ExitStack):
             "direct_first": direct[0][listed] / one.scale, "direct_second": direct[1][listed] / its.scale,
             "change": change[listed], **({"effect": score[listed]} if by_position else {}),
         }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
-        texts = model.vocabulary()[0]
-        said_at = [texts[token] for token in its.tokens]
-        frame = about_memories(frame, self._atlas, said_at, coefficient="coefficient_second")
+        read = [texts[token] for token in its.tokens]
+        frame = about_memories(frame, self._atlas, read, coefficient="coefficient_second")
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
-        return replace(
-            found, parts=parts, residual_error=float(sum(changes.values())) - (its.value - one.value), memories=frame,
-            patched=back, turns_at=next(turned, None), notes=self._notes(one, its, aligned, by_position),
+        notes = {
+            f"A {model.block} block divides by its own norm: all memories of a changed layer change.":
+                model.block in ("post-norm", "sandwich"),
+            "The prompts differ in length: only the last position is compared.": not aligned,
+            "What memories of earlier positions changed arrives as attention's change.": not by_position,
+        }  # fmt: skip
+        return RunDifference(
+            names, (before, after), said, parting.generated, one.value, its.value, parts,
+            float(sum(changes.values())) - (its.value - one.value), one.limit + its.limit, frame, back,
+            next(turned, None), tuple(note for note, holds in notes.items() if holds),
         )  # fmt: skip
-
-    @staticmethod
-    def _notes(one: Side, its: Side, aligned: bool, by_position: bool) -> tuple[str, ...]:
-        notes = []
-        if its.model.block in ("post-norm", "sandwich"):
-            notes.append(f"A {its.model.block} block divides by its own norm: all memories of a changed layer change.")
-        if not aligned:
-            notes.append("The prompts differ in length: only the last position is compared.")
-        if not by_position:
-            notes.append("What memories of earlier positions changed arrives as attention's change.")
-        return tuple(notes)
-
-    @staticmethod
-    def _effects(one: Side, its: Side, grid: Grid) -> Floats:
-        """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
-        found = prompt_gradients(its.model, its.ids, its.difference)
-        products = (
-            (after - before) * gradient.double()
-            for before, after, (_, gradient) in zip(one.coefficients, its.coefficients, found, strict=True)
-        )
-        return np.where(grid.outside, grid.flat(products), 0)
 
     def _patch_back(
         self, one: Side, its: Side, grid: Grid, order: Places, pair: tuple[int, int], *, everywhere: bool
@@ -354,6 +303,25 @@ class Differ(ExitStack):
         )  # fmt: skip
 
 
+def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | None], float]:
+    """By part and layer, at the `shared` inverse scale; what is left is the change of the scale itself."""
+    before, after = one.parts(), its.parts()
+    changes = {key: (after[key] - before[key]) * shared for key in before}
+    changes["biases", None] += float(its.effects.behind[0] - one.effects.behind[0])
+    whole = (sum(before.values()) + sum(after.values())) / 2
+    return changes | {("norm_scale", None): whole * (1 / its.scale - 1 / one.scale)}
+
+
+def _effects(one: Side, its: Side, grid: Grid) -> Floats:
+    """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
+    found = prompt_gradients(its.model, its.ids, its.difference)
+    products = (
+        (after - before) * gradient.double()
+        for before, after, (_, gradient) in zip(one.coefficients, its.coefficients, found, strict=True)
+    )
+    return np.where(grid.outside, grid.flat(products), 0)
+
+
 def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, *, by_value: bool) -> Change:
     """The change that puts the first run's coefficients `before` at places of the second; with `by_value` what they
     contributed there: m1_i v1_i, by its `model`.
@@ -373,12 +341,6 @@ def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, 
     return Change(places, added=added)
 
 
-def _predict(model: LanguageModel, tokens: Sequence[int]) -> int:
-    with torch.inference_mode():
-        scores = model.scores(last_streams(model, ids_of(model, list(tokens))), projection="lens")
-        return int(best_of(scores, 1)[0][0, 0])
-
-
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
     last = model.reading.offset + len(tokens) - 1
@@ -386,10 +348,8 @@ def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -
         model, tokens, slice(last, last + 1), lambda streams: difference.directions(streams, divided=False)
     )
     kept: dict[int, Tensor] = {}
-
-    def keep(layer: int, own: Tensor) -> None:
-        kept[layer] = own[0].double().cpu()
-
+    ids = ids_of(model, list(tokens))
+    keep = lambda layer, own: kept.update({layer: own[0].double().cpu()})  # noqa: E731
     with torch.inference_mode(), read_coefficients(model, keep, own_thread=True):
-        model.backbone(ids_of(model, list(tokens)))
-    return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)])
+        model.backbone(ids)
+    return Side(model, tokens, difference, effects, [kept[layer] for layer in sorted(kept)], ids)

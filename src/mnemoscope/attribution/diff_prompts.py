@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
-from mnemoscope.attribution.diff import LISTED, Differ, Patch, origin_of, second_model
-from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, interval, logits, memory_table
-from mnemoscope.attribution.listed import with_labels
+from mnemoscope.attribution.diff import LISTED, Differ, Patch, second_model
+from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
+from mnemoscope.attribution.prompts import Refused, ask_each, bounds
 from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
@@ -50,12 +50,7 @@ class PromptsDifference(Explanation):
         return f"{self.prompts} prompts"
 
     def blocks(self) -> Sequence[str | Table]:
-        head = (
-            f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
-            f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories"
-        )
         columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
-        rows = memory_table(self.memories, columns, lambda row: [logits(row["change"]), interval(row)], about=False)
         back: list[Column] = [
             ("set back", "right", 10), ("F", "right", 8), ("recovered", "right", 9), ("controls", "right", 8),
         ]  # fmt: skip
@@ -64,7 +59,13 @@ class PromptsDifference(Explanation):
              share_text(one["control_recovered"])]
             for one in self.patched
         ]  # fmt: skip
-        return [head, *map(str, self.refused), "", rows, "", "Medians over prompts:", (back, steps)]
+        return [
+            f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
+            f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories",
+            *map(str, self.refused), "",
+            memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False), "",
+            "Medians over prompts:", (back, steps),
+        ]  # fmt: skip
 
 
 def diff_prompts(
@@ -88,26 +89,28 @@ def diff_prompts(
 
         def ask(row: PromptRow) -> RunDifference:
             asked = row["prompt"], row.get("other_prompt"), row.get("for"), row.get("against")
-            return differ.compare(*asked, both=True, top=_ALL)
+            return differ.explain(differ.find_parting(*asked), both=True, top=_ALL)
 
         every, refused = ask_each(prompts, ask, report, "comparing")
     found = [one for one in every if one.said is not None]
-    sums = [dict(one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()).rows()) for one in found]
-    memories = _means(sums, ["memory"])
+    memories = _means([one.memories.group_by("memory").agg(pl.col(one.sorted_by).sum()) for one in found], ["memory"])
     memories = memories if both else memories.filter(pl.col("change") > 0)
     memories = memories.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(top)
     memories = memories.sort("change", descending=True, maintain_order=True)
-    parts = _means([{row[:2]: row[2] for row in one.parts.rows()} for one in found], ["part", "layer"])
+    parts = _means([one.parts for one in found], ["part", "layer"])
     return PromptsDifference(
         differ.names, len(found), len(every) - len(found), refused, parts.sort("part", "layer", nulls_last=True),
         memories if atlas is None else with_labels(memories, atlas), _medians(found),
         sum(one.turns_at is not None for one in found) / max(1, len(found)),
-        origin_of(model, second, atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top),
+        origin_of(
+            [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
+        ),
     )  # fmt: skip
 
 
-def _means(rows: Sequence[dict[Any, float]], keys: list[str]) -> pl.DataFrame:
-    """The mean over prompts of every key's number (0 where it is missing), with a bootstrap interval."""
+def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
+    """The mean over prompts of the last column by every key (0 where it is missing), with a bootstrap interval."""
+    rows: list[dict[Any, float]] = [{row[:-1]: row[-1] for row in one.rows()} for one in frames]
     count, every = max(1, len(rows)), sorted({key for row in rows for key in row}, key=str)
     values = np.array([[row.get(key, 0.0) for key in every] for row in rows]).reshape(len(rows), len(every))
     draws = np.random.default_rng(8).integers(0, count, (DRAWS, len(rows)))
@@ -117,7 +120,7 @@ def _means(rows: Sequence[dict[Any, float]], keys: list[str]) -> pl.DataFrame:
         for begin in range(0, len(every), _TOGETHER)
     ]
     low, high = np.concatenate([np.empty((2, 0)), *spread], axis=1)
-    names = {name: [key if len(keys) == 1 else key[at] for key in every] for at, name in enumerate(keys)}
+    names = {name: [key[at] for key in every] for at, name in enumerate(keys)}
     return pl.DataFrame({**names, "change": values.sum(0) / count, "low": low, "high": high})
 
 

@@ -1,23 +1,25 @@
-"""What answers of attribute and diff share: a document to save, one form of text and HTML, prompts asked in turn."""
+"""What answers of attribute and diff share: a document to save, one form of text and HTML, and what an atlas knows of
+the memories in a list.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from functools import cache
 from html import escape
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
-from mnemoscope.errors import PromptError
+from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
-from mnemoscope.foundation.origin import Result
-from mnemoscope.foundation.progress import Progress
-from mnemoscope.tracing.records import Record, plain
+from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.foundation.origin import Result, made_by
+from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.rendering import Column, table
 
-T = TypeVar("T")
 SHOWN = 20
 """Memories that text and HTML show."""
+_PROMOTED = 5
 Spread = tuple[float, float, float]
 """Lowest, median and highest."""
 Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
@@ -25,32 +27,10 @@ Table = tuple[Sequence[Column], Sequence[Sequence[str]]]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused(Record):
-    """A prompt of a file that cannot be asked about, and why."""
-
-    prompt: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"  {show_token(self.prompt)}: {self.reason}"
-
-
-def ask_each(
-    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
-) -> tuple[list[T], tuple[Refused, ...]]:
-    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
-    found: list[T] = []
-    refused: list[Refused] = []
-    for number, row in enumerate(prompts, 1):
-        try:
-            found.append(ask(row))
-        except PromptError as error:
-            refused.append(Refused(row["prompt"], str(error)))
-        progress(stage, number, len(prompts), "prompts")
-    if not found:
-        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
-    return found, tuple(refused)
+def origin_of(model: str | list[str], atlas: Atlas | None, seed: int, **options: Any) -> dict[str, Any]:
+    """`made_by` of an answer about models with these fingerprints."""
+    hashed = None if atlas is None else atlas.manifest_hash
+    return made_by(model=model, atlas=hashed, options=options, seed=seed)
 
 
 class Explanation(Result, ABC):
@@ -58,11 +38,7 @@ class Explanation(Result, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The document of contract.md."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        return {
-            name: value.to_dicts() if isinstance(value, pl.DataFrame) else plain(value)
-            for name, value in values.items()
-        }
+        return {name: plain(value) for name, value in vars(self).items()}
 
     @abstractmethod
     def title(self) -> str:
@@ -93,10 +69,6 @@ def logits(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-def interval(row: Row) -> str:
-    return f"{logits(row['low'])} to {logits(row['high'])}"
-
-
 def spread_text(spread: Spread) -> str:
     return "{1:+.2f} ({0:+.2f} to {2:+.2f})".format(*spread)
 
@@ -110,3 +82,45 @@ def memory_table(
         known = row.get("label") or " ".join(map(show_token, row.get("promotes") or ()))
         rows.append([row["memory"], *cells(row), *([known] if about else [])])
     return [("memory", "left", 16), *columns, *([("about", "left", 60)] if about else [])], rows
+
+
+def with_labels(memories: pl.DataFrame, atlas: Atlas | None, sign: pl.Expr | None = None) -> pl.DataFrame:
+    """The list with the `label` of each memory's feature of a sign, if not +1; null without one."""
+    if atlas is None or not atlas.has("labels"):
+        return memories.with_columns(label=pl.lit(None, pl.String))
+    known = atlas.table("labels", columns=["layer", "memory", "sign", "label"])
+    names = [str(atlas.name(layer, memory)) for layer, memory in known.select("layer", "memory").iter_rows()]
+    labels = known.select("label", memory=pl.Series(names, dtype=pl.String), sign=pl.col("sign").cast(pl.Int32))
+    signed = memories.with_columns(sign=(pl.lit(1) if sign is None else sign).cast(pl.Int32))
+    return signed.join(labels, on=["memory", "sign"], how="left", maintain_order="left").drop("sign")
+
+
+def about_memories(
+    memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence[str], *, coefficient: str = "coefficient"
+) -> pl.DataFrame:
+    """The list with the `token` at each position, and, from an atlas, what is known of each memory and the sign of its
+    coefficient: `label`, `promotes` (five tokens) and `trigger` (the best one's text).
+    """
+    positive = pl.col(coefficient) > 0
+    memories = memories.with_columns(
+        pl.Series("token", [tokens[position] for position in memories["position"]], dtype=pl.String)
+    )
+    memories = with_labels(memories, atlas, pl.when(positive).then(1).otherwise(-1))
+    if atlas is None:
+        return memories
+
+    @cache
+    def about(name: str, positive: bool) -> tuple[list[str], str | None]:
+        memory = MemoryId.parse(name)
+        if memory.layer not in atlas.layers:
+            return [], None
+        known = atlas[memory]
+        best = known.triggers(sign=1 if positive else -1).head(1)
+        promotes = known.value()["top_texts" if positive else "bottom_texts"][0].to_list()[:_PROMOTED]
+        return promotes, best["text"][0] if best.height else None
+
+    found = [about(*row) for row in memories.select("memory", positive).iter_rows()]
+    return memories.with_columns(
+        pl.Series("promotes", [promotes for promotes, _ in found], dtype=pl.List(pl.String)),
+        pl.Series("trigger", [trigger for _, trigger in found], dtype=pl.String),
+    )

@@ -2,9 +2,9 @@
 they were not found (definitions.md section 9, attribute).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,19 +14,49 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, draw_sets, 
 from mnemoscope.attribution.attribute import SINGLES, Attributor
 from mnemoscope.attribution.attribution import Curve, CurvePoint, curve_table
 from mnemoscope.attribution.contrast import choose_contrast
-from mnemoscope.attribution.explanation import Explanation, Refused, Table, ask_each, interval, logits, memory_table
-from mnemoscope.attribution.listed import with_labels
+from mnemoscope.attribution.explanation import Explanation, Table, logits, memory_table, origin_of, with_labels
+from mnemoscope.errors import PromptError
+from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.intervals import DRAWS as RESAMPLES
 from mnemoscope.foundation.intervals import LEVELS, Floats
-from mnemoscope.foundation.origin import made_by
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.records import Record
 from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import require_model_of
 
+T = TypeVar("T")
 _TOGETHER = 256
 """The most memories that are switched off together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Record):
+    """A prompt of a file that cannot be asked about, and why."""
+
+    prompt: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"  {show_token(self.prompt)}: {self.reason}"
+
+
+def ask_each(
+    prompts: Sequence[dict[str, str]], ask: Callable[[dict[str, str]], T], progress: Progress, stage: str
+) -> tuple[list[T], tuple[Refused, ...]]:
+    """What is found of each prompt, and those that are refused. Raises PromptError if all are."""
+    found: list[T] = []
+    refused: list[Refused] = []
+    for number, row in enumerate(prompts, 1):
+        try:
+            found.append(ask(row))
+        except PromptError as error:
+            refused.append(Refused(row["prompt"], str(error)))
+        progress(stage, number, len(prompts), "prompts")
+    if not found:
+        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
+    return found, tuple(refused)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,23 +80,18 @@ class PromptsAttribution(Explanation):
 
     def blocks(self) -> Sequence[str | Table]:
         columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
-
-        def cells(row: dict[str, Any]) -> list[str]:
-            return [logits(row["attribution"]), interval(row), f"{row['share']:.0%}"]
-
         found, held = self.halves
-        said = f"Median F of {held} prompts without the memories found on the other {found}:"
-        head = f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused"
-        refused = map(str, self.refused)
         return [
-            head,
-            *refused,
-            "",
-            memory_table(self.memories, columns, cells),
-            "",
-            said,
+            f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused", *map(str, self.refused), "",
+            memory_table(self.memories, columns, lambda row: [*bounds(row, "attribution"), f"{row['share']:.0%}"]), "",
+            f"Median F of {held} prompts without the memories found on the other {found}:",
             curve_table(self.curve, "with controls"),
-        ]
+        ]  # fmt: skip
+
+
+def bounds(row: dict[str, Any], name: str) -> list[str]:
+    """The cells of a number and its interval."""
+    return [logits(row[name]), f"{logits(row['low'])} to {logits(row['high'])}"]
 
 
 @whole_use
@@ -112,12 +137,10 @@ def attribute_prompts(
         "memory": pl.Series(Grid(model.sizes.memories, 1).names(model, best)["memory"], dtype=pl.String),
         "attribution": mean[best], "low": low, "high": high, "share": listed[best] / len(asked),
     })  # fmt: skip
-    origin = made_by(
-        model=model.fingerprint, atlas=None if atlas is None else atlas.manifest_hash,
-        options={"prompts": len(prompts), "top": top}, seed=seed,
+    return PromptsAttribution(
+        model.spec, len(asked), refused, with_labels(frame, atlas), curve, (len(found), len(held)),
+        origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
     )  # fmt: skip
-    halves = len(found), len(held)
-    return PromptsAttribution(model.spec, len(asked), refused, with_labels(frame, atlas), curve, halves, origin)
 
 
 def _held_out_curve(

@@ -104,12 +104,11 @@ class RunDifference(Explanation):
 
     def _change_table(self) -> Table:
         columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
-
-        def cells(row: dict[str, Any]) -> list[str]:
-            coefficients = f"{row['coefficient_first']:+.2f} to {row['coefficient_second']:+.2f}"
-            return [str(row["position"]), coefficients, logits(row[self.sorted_by])]
-
-        return memory_table(self.memories, columns, cells)
+        between = "{coefficient_first:+.2f} to {coefficient_second:+.2f}"
+        return memory_table(
+            self.memories, columns,
+            lambda row: [str(row["position"]), between.format_map(row), logits(row[self.sorted_by])],
+        )  # fmt: skip
 
     def _patch_table(self) -> Table:
         columns: list[Column] = [

@@ -7,10 +7,9 @@ test.
 
 import math
 import string
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 _SETS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 
@@ -31,23 +30,11 @@ def draw_alternatives(text: str, *, count: int, seed: int, vary: str = "all") ->
     return list(alternatives)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The rank (from 1) of a string among `candidates`, which include it; in a tie it is last."""
-
-    rank: int
-    candidates: int
-
-    @property
-    def exposure(self) -> float:
-        """log2(candidates) - log2(rank), in bits."""
-        return math.log2(self.candidates) - math.log2(self.rank)
-
-    @property
-    def p_value(self) -> float:
-        """The probability that an unseen string of this form ranks as high or higher."""
-        return self.rank / self.candidates
-
-
-def stand(own: float, others: NDArray[np.float64]) -> Standing | None:
-    return Standing(1 + int((others >= own).sum()), 1 + len(others)) if len(others) else None
+def stand(own: float, others: Sequence[float]) -> tuple[int, float, float] | tuple[None, None, None]:
+    """The rank (from 1; in a tie last) of a string among others, its exposure (log2 of all less log2 of the rank, in
+    bits), and the probability that an unseen string of this form ranks as high or higher; None without others.
+    """
+    if not others:
+        return None, None, None
+    rank, candidates = 1 + sum(other >= own for other in others), 1 + len(others)
+    return rank, math.log2(candidates) - math.log2(rank), rank / candidates

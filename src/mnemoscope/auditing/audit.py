@@ -5,7 +5,7 @@ of its form is as high as for at most 5 % of unseen strings.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from torch import Tensor
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.auditing.alternatives import draw_alternatives, stand
@@ -31,7 +30,7 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
-from mnemoscope.tracing.predictions import prompt_tokens
+from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.scoring.scores import require_model_of
 
 LEVEL = 0.05
@@ -49,8 +48,7 @@ class Audit(Result):
     made_by: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        own = {"model": self.model, "fingerprint": self.fingerprint, "neighbours": self.neighbours}
-        return {**own, "secrets": [one.to_dict() for one in self.secrets], "made_by": dict(self.made_by)}
+        return {name: plain(value) for name, value in vars(self).items()}
 
     def verdicts(self) -> dict[str, tuple[bool, bool]]:
         """By string: (exposed, extractable)."""
@@ -112,8 +110,8 @@ def as_python(
 ) -> str:
     """A Python script that audits the string; `model` is the model's name, `opening` its options."""
     usual = AuditOptions()
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name))
+    values = vars(options).items()
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values if value != getattr(usual, name))
     beside = "" if atlas is None else f", atlas=ms.open_atlas({str(atlas)!r})"
     return f"""\
 import mnemoscope as ms
@@ -128,7 +126,7 @@ print(audit(model, [text], AuditOptions({arguments}){beside}))
 def string_tokens(model: LanguageModel, text: str) -> list[int]:
     """The tokens of a string. Raises PromptError for one token, or more than the context."""
     try:
-        tokens = prompt_tokens(model, text)
+        tokens = model.prompt_tokens(text)
     except PromptError as error:
         raise PromptError(f"the string {text[:40]!r} cannot be audited: {error}") from None
     if len(tokens) < 2:
@@ -170,32 +168,28 @@ def _audit_string(
     known = [one for one in model.encode(others) if one and max(one) < model.sizes.vocabulary] if others else []
     encoded = [one[: model.longest] for one in known]
     own, *drawn = likelihoods(model, [tokens, *encoded], tick=tick)
-    place = stand(own.total, np.array([one.total for one in drawn]))
+    rank, exposure, p_value = stand(own.total, [one.total for one in drawn])
     half = len(tokens) // 2
     raw = model.vocabulary()[1]
     carriers: tuple[Carrier, ...] = ()
     after = None
     if model.linear_head:
         tick()
-        effects = string_effects(model, tokens)
-        carriers = _carriers(model, effects, tokens, own, options.candidates, tick)
+        carriers = _carriers(model, tokens, own, options.candidates, tick)
         chosen = [carrier.memory for carrier in carriers if carrier.lost > 0][: options.top]
         controls = _controls(model, chosen, tokens, options.seed)
         after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
     return AuditedString(
-        text, len(tokens), own.total, None if place is None else place.rank, len(drawn),
-        None if place is None else place.exposure, None if place is None else place.p_value,
-        place is not None and place.p_value <= LEVEL, own.continues(len(tokens) - half),
+        text, len(tokens), own.total, rank, len(drawn), exposure, p_value,
+        p_value is not None and p_value <= LEVEL, own.continues(len(tokens) - half),
         b"".join(raw[token] for token in tokens[:half]).decode("utf-8", "replace"), carriers, after,
     )  # fmt: skip
 
 
-def _carriers(
-    model: LanguageModel, effects: Sequence[Tensor], tokens: list[int], own: Likelihood, count: int, tick: Tick
-) -> tuple[Carrier, ...]:
-    best = strongest(model, effects, count)
+def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: int, tick: Tick) -> tuple[Carrier, ...]:
     carriers = [
-        Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total) for name, effect in best
+        Carrier(name, effect, own.total - without(model, [name], [tokens], tick=tick)[0].total)
+        for name, effect in strongest(model, string_effects(model, tokens), count)
     ]
     return tuple(sorted(carriers, key=lambda carrier: -carrier.lost))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import direct_effects
-from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods, no_tick
+from mnemoscope.auditing.likelihoods import Likelihood, Tick, likelihoods
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
@@ -41,7 +41,7 @@ def strongest(model: LanguageModel, effects: Sequence[Tensor], count: int) -> li
 
 
 def without(
-    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = no_tick
+    model: LanguageModel, memories: Sequence[MemoryId], texts: Sequence[Sequence[int]], *, tick: Tick = lambda: None
 ) -> list[Likelihood]:
     with model.lock, intervene(model, [Intervention(memory) for memory in memories]):
         return likelihoods(model, texts, tick=tick)

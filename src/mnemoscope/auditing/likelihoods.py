@@ -23,9 +23,6 @@ Tick = Callable[[], None]
 """Called before each forward; may raise to end the run."""
 
 
-def no_tick() -> None: ...
-
-
 @dataclass(frozen=True)
 class Likelihood:
     """For each scored token of a text, `[token]`: its natural-log probability, and whether it is the best token."""
@@ -43,7 +40,7 @@ class Likelihood:
         return count <= len(self.best) and bool(self.best[len(self.best) - count :].all())
 
 
-def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = no_tick) -> list[Likelihood]:
+def likelihoods(model: LanguageModel, texts: Sequence[Tokens], *, tick: Tick = lambda: None) -> list[Likelihood]:
     """The likelihood of every text, as its own tokens; `tick` is called before each forward. Raises NotFinite."""
     results: list[Likelihood | None] = [None] * len(texts)
     for chosen in _groups(texts, model, rows=rows_within(BUDGET.prompt_scores, model.sizes.vocabulary)):

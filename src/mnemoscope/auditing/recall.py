@@ -6,9 +6,8 @@ The planted strings are listed in the training.json beside the model's weights. 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mnemoscope.errors import ModelError
 from mnemoscope.foundation.formatting import format_interval, format_value
@@ -24,9 +23,6 @@ class Recall:
     strings: int
     exposed: Estimate
     extractable: Estimate
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         head = f"planted {self.times} times" if self.times else "never planted (false alarms)"

@@ -53,22 +53,22 @@ def shallow_patterns(groups: Groups, prefixes: PrefixBatch, *, background: Backg
     longer = count_longer(background.lengths, np.arange(farthest))[least]
     eligible = np.stack([groups.count_long(prefixes.length, than) for than in range(farthest)])[least, shared.memory]
     average = shared.count * longer <= eligible * held
-    among = eligible_among = None
+    compared = [(held, longer)]
     if groups.memories.size >= COMPANY:
-        among = postings(prefixes.features).count_of(shared.key)
-        eligible_among = count_longer(np.sort(prefixes.length), np.arange(farthest))[least]
+        among = count_longer(np.sort(prefixes.length), np.arange(farthest))[least]
+        compared.append((postings(prefixes.features).count_of(shared.key), among))
     unlikely: dict[int, list[Candidate]] = {}
     for index in np.flatnonzero((shared.count >= FEWEST) & ~average).tolist():
         memory = int(shared.memory[index])
-        numbers = int(shared.count[index]), int(eligible[index]), int(held[index]), float(longer[index])
-        log10_p = log10_tail(*numbers)
-        if among is not None and eligible_among is not None:
-            log10_p = max(log10_p, log10_tail(*numbers[:2], int(among[index]), float(eligible_among[index])))
+        own = int(shared.count[index]), int(eligible[index])
+        others = [(int(showing[index]), float(size[index])) for showing, size in compared]
+        log10_p = max(log10_tail(*own, *one) for one in others)
         if log10_p > log10(LEVEL / tried[memory]):
             continue
         key = int(shared.key[index])
         shown = background.features.showing(key)
-        candidate = Candidate(key, int(shared.mask[index]), log10_p, lift(*numbers), tokens_said(key), shown)
+        lifted = lift(*own, *others[0])
+        candidate = Candidate(key, int(shared.mask[index]), log10_p, lifted, tokens_said(key), shown)
         unlikely.setdefault(memory, []).append(candidate)
     sizes = np.diff(groups.starts)
     kept = {

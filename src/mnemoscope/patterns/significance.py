@@ -73,7 +73,7 @@ class Groups:
     def count_long(self, length: Integers, least: int) -> Integers:
         """Per memory the number of groups that count and have more than `least` tokens."""
         long = self.counts & (length[self.prefix] > least)
-        return np.add.reduceat(long, self.starts[:-1], dtype=np.int64) if long.size else np.zeros(0, dtype=np.int64)
+        return np.bincount(self.memory[long], minlength=self.memories.size)
 
 
 def groups_of(triggers: pl.DataFrame, documents: Documents | None = None) -> tuple[Groups, Integers, Integers]:
@@ -111,21 +111,12 @@ class SharedKeys:
 
 def count_shared(groups: Groups, pairs: Pairs) -> SharedKeys:
     index, flat = spread_pairs(groups, pairs)
-    if not flat.size:
-        nothing = np.zeros(0, dtype=np.int64)
-        return SharedKeys(nothing, nothing.astype(np.uint64), nothing, nothing)
     kinds, which = np.unique(pairs.keys[flat], return_inverse=True)
-    code = groups.memory[index] * kinds.size + which
-    order = np.argsort(code, kind="stable")
-    ordered = code[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    index = index[order]
-    return SharedKeys(
-        ordered[starts] // kinds.size,
-        kinds[ordered[starts] % kinds.size],
-        np.add.reduceat(groups.counts[index], starts, dtype=np.int64),
-        np.bitwise_or.reduceat(np.int64(1) << groups.place[index], starts),
-    )
+    codes, at = np.unique(groups.memory[index] * kinds.size + which, return_inverse=True)
+    memory, key = np.divmod(codes, max(1, kinds.size))
+    mask = np.zeros(codes.size, dtype=np.int64)
+    np.bitwise_or.at(mask, at, np.int64(1) << groups.place[index])
+    return SharedKeys(memory, kinds[key], np.bincount(at[groups.counts[index]], minlength=codes.size), mask)
 
 
 def spread_pairs(groups: Groups, pairs: Pairs) -> tuple[Integers, Integers]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +77,6 @@ def is_content_word(word: str) -> bool:
     return len(word) > 1 or is_without_spaces(word)
 
 
-class WordFeatures(NamedTuple):
-    last: list[int]
-    before: list[int]
-
-
 class Lexicon:
     """Numbers words by first occurrence, so that numbers agree between batches; `words` have the first numbers."""
 
@@ -90,7 +84,7 @@ class Lexicon:
         self.spelling = spelling
         self.words = list(words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        self._features: dict[int, WordFeatures] = {}
+        self._features: dict[int, tuple[list[int], list[int]]] = {}
         self._contents: dict[int, list[int]] = {}
 
     def number(self, text: str) -> int:
@@ -105,7 +99,7 @@ class Lexicon:
         def look_up(name: int, end: int) -> list[int]:
             if name not in self._features:
                 self._features[name] = self._word_features(self._text(runs, end))
-            return self._features[name].before if before else self._features[name].last
+            return self._features[name][before]
 
         return _look_up_each(runs, ends, look_up)
 
@@ -128,7 +122,8 @@ class Lexicon:
     def _text(self, runs: Runs, end: int) -> str:
         return self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
 
-    def _word_features(self, text: str) -> WordFeatures:
+    def _word_features(self, text: str) -> tuple[list[int], list[int]]:
+        """The keys of a last word, and those of the word before it."""
         classes, word = classes_of(text), text.strip()
         pairs = [(Feature.CLASS, name) for name in classes]
         if any(is_word_character(character) for character in word):
@@ -140,7 +135,7 @@ class Lexicon:
             [small_key(family, self.number(value)) for family, value in own]
             for own in (pairs, [(Feature.CLASS_BEFORE, name) for name in classes])
         )
-        return WordFeatures(last, before)
+        return last, before
 
 
 def _look_up_each(

@@ -131,15 +131,6 @@ class Question:
     judgements: Callable[[Atlas], pl.DataFrame | None] | None = None
     cases: Callable[[Atlas], pl.DataFrame] | None = None
 
-    def __post_init__(self) -> None:
-        names = [number.name for number in self.numbers]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"{self.id} declares {sorted(twice)} twice")
-        claimed = [claim.by or claim.name for claim in self.paper.claims] + [claim.name for claim in self.paper.claims]
-        shown = (self.main, *self.headline, *self.layer_page, *claimed)
-        if unknown := set(shown) - set(names):
-            raise ValueError(f"{self.id} shows {sorted(unknown)}, which it does not declare")
-
     def number(self, name: str) -> Number:
         """A number of another version, which this one does not declare, has a plain declaration."""
         return next((one for one in self.numbers if one.name == name), Number(name, "number"))

@@ -26,12 +26,6 @@ NUMBER_OF_DOCUMENTS = Number("documents", "count", "documents that the prefixes 
 _DISABLING_OPTION = {"removals": "removals", "prefixes": "prefixes", "predictions": "prefixes"}
 """Tables that a plan may disable, and the plan's option for it."""
 
-_CHECKED_TABLES = (
-    *("activity", "attention", "importance", "key_readings", "memorised", "predictions", "prefixes", "readings"),
-    *("readouts", "removals", "roles", "triggers", "values", "width"),
-)
-"""Tables whose integers (signs aside) are at least 0 and whose numbers are finite, or null if undefined."""
-
 
 def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.DataFrame:
     """Raises AtlasUnfinished without the table, AtlasDamaged for impossible values."""
@@ -42,7 +36,7 @@ def require_table(atlas: Atlas, name: str, *, layer: int | None = None) -> pl.Da
             f" {rebuild_command(atlas.path, name, atlas.manifest)}"
         )
     table = atlas.table(name, layer=layer)
-    if name in _CHECKED_TABLES:
+    if name not in ("patterns", "tokens"):
         _check_values(atlas, name, table)
     return table
 
@@ -52,7 +46,9 @@ def is_switched_off(atlas: Atlas, name: str) -> bool:
 
 
 def _check_values(atlas: Atlas, name: str, table: pl.DataFrame) -> None:
-    """Raises AtlasDamaged for a negative count, token or rank, NaN, infinity, or a token beyond the vocabulary."""
+    """Raises AtlasDamaged for a negative integer (signs aside), NaN, infinity (what is undefined is null), or a token
+    beyond the vocabulary.
+    """
     tokens = cs.integer() & cs.ends_with("token")
     wrong = table.select(
         tokens.is_between(0, atlas.manifest.model.sizes.vocabulary - 1).not_().fill_null(False),
@@ -154,6 +150,8 @@ class Predictions:
         documents, self._codes = np.unique(self["document"], return_inverse=True)
         self.place: NDArray[np.int64] = np.searchsorted(np.array(self.layers), self["layer"])
         """Index in `layers`, per row."""
+        self.memories = self.get("routed_memories", np.array([atlas.memories(one) for one in self.layers])[self.place])
+        """Of the row's layer; in a mixture of experts those that the prefix was routed to (definitions.md 7.1)."""
         self._resamples = Resamples(len(documents), plan_seed(atlas))
 
     def __getitem__(self, name: str) -> NDArray[Any]:

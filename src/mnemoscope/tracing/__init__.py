@@ -5,25 +5,18 @@ from mnemoscope.tracing.causal import CausalCheck, causal_check
 from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shift, compare, continuation_lines
 from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
-from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.scoring.distributions import Distribution, distribution, max_probability, read_scores
-from mnemoscope.tracing.scoring.ranking import Ranking, rank_of, rank_tokens, top
+from mnemoscope.tracing.records import Token
+from mnemoscope.tracing.scoring.distributions import distribution, max_probability, read_scores
+from mnemoscope.tracing.scoring.ranking import rank_of, rank_tokens, top
 from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of
 from mnemoscope.tracing.trace import Trace, trace
 
 __all__ = [
     "CausalCheck",
     "Comparison",
-    "Decision",
     "Difference",
-    "Distribution",
-    "Dominant",
     "Generated",
     "Intervention",
-    "LayerState",
-    "Position",
-    "Prediction",
-    "Ranking",
     "Shift",
     "Step",
     "Token",

@@ -14,7 +14,7 @@ from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.projections import room_for_scores
 from mnemoscope.models.readout.shared_readout import SharedReadout
-from mnemoscope.tracing.predictions import PredictionReader, best_predictions
+from mnemoscope.tracing.predictions import best_predictions, read_predictions
 from mnemoscope.tracing.records import Prediction
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import folded_updates, tops_of_folded
@@ -53,10 +53,10 @@ def predict_blocks(model: LanguageModel, blocks: list[PromptStreams], count: int
         votes = tops_of_folded(model, [folded_updates(model, layer, block.ffn) for layer, block in enumerate(blocks)])
     else:
         predictions = {name: [] for name in STREAMS}
-        reader, voted = PredictionReader(model, count, changed=changed), list[Tensor]()
+        voted = list[Tensor]()
         for scores, vote in _shared_scores(model, readout, residual, update, output):
             for name, own in zip(STREAMS, scores, strict=True):
-                predictions[name] += reader.read(own)
+                predictions[name] += read_predictions(own, count, model.vocabulary()[0], changed=changed)
             voted.append(vote)
         votes = torch.cat(voted)
         # The model's own readout of its last block, as in `generate`.

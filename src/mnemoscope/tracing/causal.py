@@ -62,9 +62,9 @@ class CausalCheck:
     table: pl.DataFrame
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("memory", "sign", "at", "seed", "triggers", "controls", "controls_missing")
-        fields = {name: plain(getattr(self, name)) for name in names}
-        return fields | {"own_tokens": plain(self.own), "rows": self.table.to_dicts()}
+        own = {name: plain(value) for name, value in vars(self).items()}
+        last = {"own_tokens": own.pop("own"), "rows": own.pop("table")}
+        return own | last
 
     def __repr__(self) -> str:
         return f"<CausalCheck of {self.memory} on {self.triggers} triggers; print it to read it>"

@@ -16,7 +16,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import check, intervene
-from mnemoscope.tracing.predictions import Step, continuation, generate, prompt_tokens
+from mnemoscope.tracing.predictions import Step, continuation, generate
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
 from mnemoscope.tracing.scoring.ranking import top as best_of
@@ -169,7 +169,7 @@ def compare(
     if not changes:
         raise InterventionError("there is no change to compare; give at least one, such as L10.M222=0")
     check(model, changes)
-    own_tokens = prompt_tokens(model, prompt)
+    own_tokens = model.prompt_tokens(prompt)
     before, after = (trace(model, prompt, top=top, memories=memories, interventions=own) for own in ((), changes))
     streams = []
     for own in ((), changes):

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from mnemoscope.foundation.intervals import Floats
-from mnemoscope.models import Block, LanguageModel, read_blocks
+from mnemoscope.models import LanguageModel, read_coefficients
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scoring.scores import contributions, value_norms
 
@@ -23,11 +24,10 @@ def contributions_of(model: LanguageModel, words: list[int], layers: Iterable[in
     """By layer, |m_i| norm(v_i) `[position, memory]` in a run of the words, with the beginning token's position."""
     sizes: dict[int, Floats] = {}
 
-    def keep(layer: int, block: Block) -> None:
-        coefficients = block.coefficients[0]
-        sizes[layer] = contributions(coefficients, value_norms(model, layer).to(coefficients.device)).cpu().numpy()
+    def keep(layer: int, own: Tensor) -> None:
+        sizes[layer] = contributions(own[0], value_norms(model, layer).to(own.device)).cpu().numpy()
 
-    with model.lock, torch.inference_mode(), read_blocks(model, keep, layers=sorted(set(layers))):
+    with model.lock, torch.inference_mode(), read_coefficients(model, keep, layers=sorted(set(layers))):
         model.backbone(ids_of(model, words))
     return sizes
 

@@ -5,7 +5,7 @@ The changes are removed when the block ends, also after an exception, and act on
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import get_ident
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ def intervene(
     with model.in_use(compare=True, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
         check(model, changes)
-        with overwrite_coefficients(model, _by_layer(model, changes)):
+        with overwrite_coefficients(model, _by_layer(model, changes), own_thread=True):
             yield changes
 
 
@@ -68,23 +68,15 @@ def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int
         number = model.numbering(change.memory.layer).number(change.memory)
         assert number is not None
         by_layer.setdefault(change.memory.layer, []).append((number, change))
-    first, thread = model.reading.offset, get_ident()
-    return {layer: _overwrite(model, own, first=first, thread=thread) for layer, own in by_layer.items()}
+    return {layer: partial(_overwrite, model, own) for layer, own in by_layer.items()}
 
 
-def _overwrite(
-    model: LanguageModel, changes: list[tuple[int, Intervention]], *, first: int, thread: int
-) -> Callable[[Tensor], Tensor]:
-    def change_coefficients(coefficients: Tensor) -> Tensor:
-        if get_ident() != thread:
-            return coefficients
-        out = coefficients.clone()
-        for number, change in changes:
-            place = out[:, _columns(change.at, first=first - model.begun, length=out.shape[1]), number]
-            (place.fill_ if change.how == "set" else place.mul_)(change.value)
-        return out
-
-    return change_coefficients
+def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], coefficients: Tensor) -> Tensor:
+    out, first = coefficients.clone(), model.reading.offset - model.begun
+    for number, change in changes:
+        place = out[:, _columns(change.at, first=first, length=out.shape[1]), number]
+        (place.fill_ if change.how == "set" else place.mul_)(change.value)
+    return out
 
 
 def _columns(at: At, *, first: int, length: int) -> slice:

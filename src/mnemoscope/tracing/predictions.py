@@ -6,7 +6,7 @@ the whole text again, unless it may be cached, so that a change applies at exact
 between steps, whatever the consumer of the steps does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -43,51 +43,39 @@ class Step(Record):
     end: bool
 
 
-def prompt_tokens(model: LanguageModel, prompt: str) -> list[int]:
-    """The prompt's own token ids, at least one; raises PromptError."""
-    return model.prompt_tokens(prompt)
-
-
 def ids_of(model: LanguageModel, tokens: list[int]) -> Tensor:
     """The model's input: ids `[1, position]`, the beginning token first if there is one."""
     return torch.tensor([model.reading.frame(tokens)], device=model.device)
 
 
-@final
-class PredictionReader:
-    """Reads the `count` best tokens of each row; reuses a buffer of the size of the first call's scores."""
-
-    def __init__(self, model: LanguageModel, count: int, *, changed: bool) -> None:
-        self._texts, self._count, self._changed = model.vocabulary()[0], count, changed
-        self._known: dict[int, Token] = {}
-        self._room: Tensor | None = None
-
-    def read(self, scores: Tensor) -> Iterator[tuple[Prediction, ...]]:
-        """The predictions of each row of scores `[row, vocab]`; InterventionError (if `changed`) or NotFinite."""
-        tokens, best = top(scores, self._count)
+def read_predictions(
+    scores: Tensor, count: int, texts: Sequence[str], *, changed: bool
+) -> Iterator[tuple[Prediction, ...]]:
+    """The `count` best tokens of each row of scores `[row, vocab]`, which it overwrites; InterventionError (if
+    `changed`) or NotFinite.
+    """
+    with torch.inference_mode():
+        tokens, best = top(scores, count)
         highest = best[:, :1]
-        # NaN if any score is NaN, or if none is finite. All parts share one buffer, which the system clears once.
-        self._room = torch.empty_like(scores) if self._room is None else self._room
-        totals = torch.sub(scores, highest, out=self._room[: len(scores)]).exp_().sum(1, keepdim=True)
-        if not bool(totals.isfinite().all()):
-            if self._changed:
-                raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
-            raise NotFinite(
-                "the model gives NaN or infinite scores for this prompt; try --dtype float32, or check its weights"
-            )
-        shares = (best - highest).exp() / totals
-        for ids, probabilities in zip(tokens.tolist(), shares.tolist(), strict=True):
-            own = [self._known.get(id) or self._known.setdefault(id, Token(id, self._texts[id])) for id in ids]
-            yield tuple(map(Prediction, own, probabilities))
+        totals = scores.sub_(highest).exp_().sum(1, keepdim=True)  # NaN if any score is NaN, or if none is finite
+    if not bool(totals.isfinite().all()):
+        if changed:
+            raise InterventionError("the changes make the model's numbers NaN or infinite; choose smaller ones")
+        raise NotFinite(
+            "the model gives NaN or infinite scores for this prompt; try --dtype float32, or check its weights"
+        )
+    shares = (best - highest).exp() / totals
+    for ids, probabilities in zip(tokens.tolist(), shares.tolist(), strict=True):
+        yield tuple(Prediction(Token(id, texts[id]), share) for id, share in zip(ids, probabilities, strict=True))
 
 
 def best_predictions(
     model: LanguageModel, streams: Tensor, count: int, *, changed: bool
 ) -> Iterator[tuple[Prediction, ...]]:
-    """The best tokens of each row of `streams [row, hidden]` under the model's readout; raises like the reader."""
-    reader = PredictionReader(model, count, changed=changed)
+    """As `read_predictions`, of `streams [row, hidden]` under the model's readout."""
     for rows in split_rows(model, streams):
-        yield from reader.read(model.scores(rows, projection="lens"))
+        scores = model.scores(rows, projection="lens")
+        yield from read_predictions(scores, count, model.vocabulary()[0], changed=changed)
 
 
 def generate(
@@ -113,7 +101,7 @@ def generate(
             f"tokens={tokens}, temperature={temperature}, likely={likely} is not possible; "
             "tokens and temperature must be 0 or more, likely 1 or more"
         )
-    own = prompt_tokens(model, prompt)
+    own = model.prompt_tokens(prompt)
     changes = interventions_of(interventions)
     check(model, changes)
 

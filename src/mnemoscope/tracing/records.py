@@ -7,6 +7,8 @@ rendering.py draws them.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import polars as pl
+
 from mnemoscope.foundation.memory_names import MemoryId
 
 
@@ -22,9 +24,11 @@ class Record:
 
 
 def plain(value: Any) -> Any:
-    """The value for JSON: records as dictionaries, tuples as lists, memories by name."""
+    """The value for JSON: records as dictionaries, frames and tuples as lists, memories by name."""
     if isinstance(value, Record):
         return value.to_dict()
+    if isinstance(value, pl.DataFrame):
+        return value.to_dicts()
     if isinstance(value, tuple):
         return [plain(one) for one in value]
     return str(value) if isinstance(value, MemoryId) else value

@@ -19,7 +19,7 @@ from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
-from mnemoscope.tracing.predictions import best_predictions, ids_of, prompt_tokens
+from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
 from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scoring.ranking import top as best_of
@@ -118,20 +118,16 @@ def trace(
     if top < 1 or memories < 0:
         raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
-    tokens = prompt_tokens(model, prompt)
+    tokens = model.prompt_tokens(prompt)
     with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
-        if torch.equal(last, blocks[-1].output):
-            finals = [read.predicted["output", len(blocks) - 1, j] for j in range(len(tokens))]
-        else:  # the last block has no feed-forward layer
-            finals = list(best_predictions(model, last, top, changed=bool(changes)))
+        finals = list(best_predictions(model, last, top, changed=bool(changes)))
         places = _layer_states(model, blocks, read, memories)
         sums = logit_sums(model, tokens, [final[0].token.id for final in finals])
     texts = model.vocabulary()[0]
     positions = []
-    for j, token in enumerate(tokens):
-        final = finals[j]
+    for j, (token, final) in enumerate(zip(tokens, finals, strict=True)):
         residual, output = (
             decision([getattr(states[j], name)[0].token.id for states in places], final[0].token.id)
             for name in ("residual", "output")

@@ -20,7 +20,7 @@ from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
-from mnemoscope.tracing.predictions import continuation, ids_of, prompt_tokens
+from mnemoscope.tracing.predictions import continuation, ids_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import run_blocks
 from mnemoscope.web.model_worker import Cancelled, ModelWorker, stop_if
@@ -171,7 +171,7 @@ def _count_places(traced: dict[str, Any]) -> int:
 
 
 def read_prompt(model: LanguageModel, prompt: str) -> list[int]:
-    tokens = prompt_tokens(model, prompt)
+    tokens = model.prompt_tokens(prompt)
     _refuse_long("prompt", len(tokens))
     return tokens
 

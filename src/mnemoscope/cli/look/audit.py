@@ -1,6 +1,7 @@
 """`mnemoscope audit`: whether a model memorised strings, and which memories carry them."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,7 @@ def audit(
     plants = plants_of(model)
     rows = recall(audited.verdicts(), plants) if plants else []
     if json:
-        emit({**audited.to_dict(), "recall": [row.to_dict() for row in rows]})
+        emit({**audited.to_dict(), "recall": [asdict(row) for row in rows]})
         return
     print(audited)
     if rows:

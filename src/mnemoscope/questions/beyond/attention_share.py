@@ -122,11 +122,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     _add_events(builder, rows)
     attended = np.isfinite(rows["attended"])
     positions = atlas.reading.columns(atlas.reading.context_length(rows["position"]))
-    memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
     builder.add_layers("attended", rows.share(rows["attended"], attended))
     builder.add_layers("attended_of_positions", rows.share(rows["attended"] / positions, attended))
     builder.add_layers("effective", rows.share(rows["effective"]))
-    builder.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / memories))
+    builder.add_layers("effective_of_memories", rows.share(rows["effective"].astype(np.float64) / rows.memories))
     builder.add(None, "documents", rows.documents())
     return builder.frame()
 

@@ -49,7 +49,6 @@ Floats = NDArray[np.float64]
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Raises AtlasUnfinished if the atlas has no table `importance`."""
     activity = read_layers(atlas, "activity")
     sizes = activity.select("layer", "memory", magnitude=mean_magnitude(activity))
     values = read_layers(atlas, "values").select("layer", "memory", "value_norm")

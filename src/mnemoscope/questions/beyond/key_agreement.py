@@ -47,7 +47,6 @@ QUESTION = Question(
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Raises AtlasUnfinished if the atlas has no table `roles`."""
     rows = read_layers(atlas, "roles").filter(pl.col("trigger_rank").is_not_null())
     builder, chance = AnswerBuilder(QUESTION), 1 / atlas.manifest.model.sizes.vocabulary
     for layer, here in by_layer(atlas, rows):

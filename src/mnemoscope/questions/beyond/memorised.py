@@ -90,7 +90,6 @@ class TriggerPlaces:
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:
-    """Raises AtlasUnfinished if the atlas has no table `memorised`."""
     table = require_table(atlas, "memorised")
     builder = AnswerBuilder(QUESTION)
     mined, held_out = (table.filter(pl.col("held_out") == out) for out in (False, True))

@@ -5,6 +5,7 @@ has m' at position 0, the attention sink: such rows, which older atlases hold, a
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,37 +43,23 @@ QUESTION = Question(
     "key_removals",
     title="which token matters",
     paper=Paper(
-        figure="Figure 3",
-        section="3.2",
+        figure="Figure 3", section="3.2",
         question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
         " it?",
         claims=(
             Claim(
-                "layers where removing the last token hurts most",
-                "hurts most",
-                "last_hurts_most",
-                "share",
+                "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
                 "in at least three quarters of the layers the median without the last token is below the other two;"
-                " each layer's interval corrected for their number",
-                at_least(0.75),
+                " each layer's interval corrected for their number", at_least(0.75),
             ),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
-                "above 0",
-                "last_median_upper_minus_lower",
-                "number",
-                "above 0",
-                above(0),
+                "above 0", "last_median_upper_minus_lower", "number", "above 0", above(0),
             ),
         ),
     ),
     numbers=(
-        *(
-            _number(removed, statistic, kind)
-            for kind in TRIGGER_KINDS
-            for removed in REMOVED
-            for statistic in STATISTICS
-        ),
+        *(_number(*each, kind) for kind in TRIGGER_KINDS for each in product(REMOVED, STATISTICS)),
         Number("last_margin", "share", "least median without another token, minus that without the last"),
         Number("last_hurts_most", "share", "layers where removing the last token hurts most"),
         Number(
@@ -85,9 +72,7 @@ QUESTION = Question(
     headline=("first_median", "last_median", "random_median"),
     layer_page=("last_median", "first_median"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
-    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
-    needs_patterns=True,
-    may_lack=("removals",),
+    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})", needs_patterns=True, may_lack=("removals",),
 )
 
 FEWEST = 10
@@ -115,9 +100,9 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     upper = last["layer"].is_in(list(atlas.upper_layers))
     change = _compare_medians(last, [upper, ~upper], lambda above, below: above - below, atlas)
     builder.add(None, "last_median_upper_minus_lower", change)
-    builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, tokens=1))
+    builder.add(None, "excluded_length_one", _excluded_prefixes(atlas, 1))
     if atlas.reading.first:
-        builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, tokens=2))
+        builder.add(None, "excluded_length_two", _excluded_prefixes(atlas, 2))
     return builder.frame()
 
 
@@ -126,12 +111,10 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
     removals, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
     counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0) & (pl.col("position") > atlas.reading.first)
     rows = removals.filter(counted).select(
-        pl.col("layer").cast(pl.Int16),
-        "memory",
-        "removed",
+        pl.col("layer").cast(pl.Int16), "memory", "removed",
         group=pl.col("trigger_rank").cast(pl.Int16),
         change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
-    )
+    )  # fmt: skip
     memories = rows.select("layer", "memory").unique()
     known = []
     for layer in atlas.layers:
@@ -175,10 +158,9 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
     return enclose(value, rows.height, ends(rule(*medians)))
 
 
-def _excluded_prefixes(atlas: Atlas, *, tokens: int) -> Estimate:
+def _excluded_prefixes(atlas: Atlas, tokens: int) -> Estimate:
     """Prefixes of 1 or 2 tokens without a removal; older manifests do not count them."""
-    name = {1: "length_one", 2: "length_two"}[tokens]
-    count = atlas.manifest.questions.removals_excluded.get(name)
+    count = atlas.manifest.questions.removals_excluded.get({1: "length_one", 2: "length_two"}[tokens])
     if count is None:
         count, removals = 0, require_table(atlas, "removals")
         for layer in atlas.layers:

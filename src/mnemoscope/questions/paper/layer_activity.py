@@ -24,6 +24,7 @@ from mnemoscope.questions.sources import (  # fmt: skip
     by_layer,
     may_be_least,
     model_layers,
+    read_layers,
     require_table,
 )
 from mnemoscope.questions.verdicts import NOTHING_FOUND, between, correct_intervals, each_layer_between
@@ -112,14 +113,12 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     """
     patterns = require_table(atlas, "patterns")
     rows = Predictions(atlas)
-    # In a mixture of experts: the memories that the prefix was routed to (definitions.md section 7.1).
-    memories = rows.get("routed_memories", np.array([atlas.memories(layer) for layer in atlas.layers])[rows.place])
     builder = AnswerBuilder(QUESTION, {"at_layer": pl.Int16})
-    active = rows.share(rows["active"] / memories)
+    active = rows.share(rows["active"] / rows.memories)
     builder.add_layers("active", active)
     _add_strong(builder, atlas)
     builder.add_layers("effective", rows.share(rows["effective"]))
-    builder.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / memories))
+    builder.add_layers("effective_share", rows.share(rows["effective"].astype(np.float64) / rows.memories))
     builder.add_layers("dominated", rows.share(rows["top_share"] > 0.5))
     layer, fewest = least_layer(active)
     builder.add(None, "active_least_layer", fewest, at_layer=layer)
@@ -134,13 +133,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
 
 def _add_strong(builder: AnswerBuilder, atlas: Atlas) -> None:
     """By layer and over all memories; nothing for a sign that no memory of a layer has."""
-    found = pl.DataFrame()
-    for layer in atlas.layers:
-        activity = require_table(atlas, "activity", layer=layer)
-        shares = strongly_active(activity).with_columns(
-            layer=pl.lit(layer, pl.Int16), strong_fires=activity["max"] > 0, strong_negative_fires=activity["min"] < 0
-        )
-        found = pl.concat([found, shares])
+    activity = read_layers(atlas, "activity")
+    found = strongly_active(activity).with_columns(
+        layer=activity["layer"], strong_fires=activity["max"] > 0, strong_negative_fires=activity["min"] < 0
+    )
     for at, rows in by_layer(atlas, found):
         for name in STRONG:
             if rows[f"{name}_fires"].any():

@@ -52,11 +52,7 @@ QUESTION = Question(
     ),
     main="zero_agreement",
     headline=(
-        "zero_agreement",
-        "zero_agreement_major",
-        "zero_agreement_output",
-        "agreeing_stop_word",
-        "agreeing_short",
+        "zero_agreement", "zero_agreement_major", "zero_agreement_output", "agreeing_stop_word", "agreeing_short",
     ),
     layer_page=("zero_agreement",),
     nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("votes", "streams"),
@@ -77,8 +73,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder.add_layers("zero_agreement_major", rows.share(rows["votes_ffn_major"] == 0))
     builder.add_layers("zero_agreement_output", rows.share(rows["votes_output"] == 0))
     agreeing = rows["votes_ffn"] > 0
-    texts = atlas.table("vocabulary")["text"]
-    stop_words = np.fromiter((is_stop_word(text) for text in texts), bool, len(texts))
+    stop_words = np.array([is_stop_word(text) for text in atlas.table("vocabulary")["text"]], bool)
     cases = {"stop_word": stop_words[rows["next_token"]], "short": rows["position"] + 1 < SHORT}
     shares = {name: rows.share(hits, agreeing) for name, hits in cases.items()}
     builder.add_layers("agreeing_stop_word", shares["stop_word"])

@@ -91,14 +91,10 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     kept, taken = output == residual, output == update
     composition = ~kept & ~taken
     builder = AnswerBuilder(QUESTION)
-    for name, event in (
-        ("residual", kept & ~taken),
-        ("agreement", kept & taken),
-        ("composition", composition),
-        ("ffn", taken & ~kept),
-        ("changed", ~kept),
-        ("unchanged", kept),
-    ):
+    for name, event in {
+        "residual": kept & ~taken, "agreement": kept & taken, "composition": composition, "ffn": taken & ~kept,
+        "changed": ~kept, "unchanged": kept,
+    }.items():  # fmt: skip
         builder.add_layers(name, rows.share(event))
     builder.add_layers("composition_of_changed", rows.share(composition, ~kept))
     builder.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))

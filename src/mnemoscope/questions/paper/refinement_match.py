@@ -60,8 +60,7 @@ QUESTION = Question(
         Number("match_lower_third", "share", "match at the end of the lower third"),
         Number("match_last", "share", "match in the last layer"),
         Number(
-            "match_growth_upper_minus_lower",
-            "share",
+            "match_growth_upper_minus_lower", "share",
             "growth of matches a layer, from the first upper layer on minus up to it",
         ),
         NUMBER_OF_DOCUMENTS,

@@ -39,8 +39,7 @@ QUESTION = Question(
         Number("most_frequent_token", "share", "always the most frequent next token"),
         Number("chance", "share", "chance, 1 / vocabulary"),
         Number(
-            "log_probability_gain",
-            "nats",
+            "log_probability_gain", "nats",
             "mean log probability of its triggers' next tokens under the bare value (the paper's), minus the unigram's",
         ),
         Number("without_target", "share", "memories without a target"),

@@ -107,10 +107,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     builder = AnswerBuilder(QUESTION, own)
     for layer in atlas.layers:
         here = rows.filter(pl.col("layer") == layer)
-        probability = here["max_probability"].cast(pl.Float64)
-        builder.add(layer, "max_probability", mean_share(probability))
-        best = float(probability.to_numpy().max()) if here.height else None
-        builder.add(layer, "max_probability_best", Estimate(best, here.height))
+        _add_probability(builder, layer, "max_probability", here["max_probability"])
         builder.add(layer, "value_norm", mean(here["value_norm"]))
     _add_deciles(builder, rows, DECILES, by="max_probability")
     _add_most_confident(builder, atlas, rows, by="max_probability")
@@ -128,12 +125,15 @@ def _add_layers_at_work(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame
     for layer, here in by_layer(atlas, rows):
         probability = here["working_probability"].cast(pl.Float64)
         if layer is not None:
-            known = probability.drop_nulls()
-            builder.add(layer, "working_probability", mean_share(known))
-            best = float(known.to_numpy().max()) if len(known) else None
-            builder.add(layer, "working_probability_best", Estimate(best, len(known)))
-        confident = int((probability >= CONFIDENT).fill_null(False).sum())
-        builder.add(layer, "working_confident", share(confident, here.height))
+            _add_probability(builder, layer, "working_probability", probability)
+        builder.add(layer, "working_confident", share(int((probability >= CONFIDENT).sum()), here.height))
+
+
+def _add_probability(builder: AnswerBuilder, layer: int, name: str, probability: pl.Series) -> None:
+    """The mean of the largest probabilities that are known, and the largest of all."""
+    known = probability.cast(pl.Float64).drop_nulls()
+    builder.add(layer, name, mean_share(known))
+    builder.add(layer, f"{name}_best", Estimate(known.max(), len(known)))  # type: ignore[arg-type]
 
 
 def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Number, ...], *, by: str) -> None:
@@ -142,39 +142,29 @@ def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Numb
     place = np.arange(ordered.height) * len(numbers) // max(1, ordered.height)
     for decile, number in enumerate(numbers):
         part = ordered.filter(place == decile)
-        limits = part[by].cast(pl.Float64).to_list()
         builder.add(
-            None,
-            number.name,
-            share(int(part["agrees"].sum()), part.height),
-            decile=decile,
-            lowest=limits[0] if limits else None,
-            highest=limits[-1] if limits else None,
+            None, number.name, share(int(part["agrees"].sum()), part.height), decile=decile,
+            lowest=part[by].cast(pl.Float64).min(), highest=part[by].cast(pl.Float64).max(),
             value_norm=mean(part["value_norm"]).value,
-        )
+        )  # fmt: skip
 
 
 def _add_most_confident(
     builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
 ) -> None:
     best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
-    hits, triggers = [], []
+    found: list[float] = []  # of each the share of triggers that it is right after
     for layer in best["layer"].unique().sort().to_list():
         here = best.filter(pl.col("layer") == layer).select("memory", "top")
-        following = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
-        each = (
-            following.group_by("memory")
-            .agg(hits=(pl.col("next_token") == pl.col("top")).fill_null(False).sum(), triggers=pl.len())
-            .sort("memory")
-        )
-        hits += each["hits"].to_list()
-        triggers += each["triggers"].to_list()
+        right = next_tokens(atlas, layer, best=TRIGGERS).join(here, on="memory")
+        right = right.select("memory", right=(pl.col("next_token") == pl.col("top")).fill_null(False))
+        found += right.group_by("memory").agg(pl.col("right").mean()).sort("memory")["right"].to_list()
     agrees = best["agrees"].drop_nulls()
     upper = best["layer"].is_in(list(atlas.upper_layers))
     estimates = {
         "top100_upper_layers": share(int(upper.sum()), best.height),
-        "top100_with_trigger": share(sum(hit > 0 for hit in hits), best.height),
-        "top100_trigger_share": mean_share([hit / most for hit, most in zip(hits, triggers, strict=True)]),
+        "top100_with_trigger": share(sum(one > 0 for one in found), best.height),
+        "top100_trigger_share": mean_share(found),
         "top100_agreement": share(int(agrees.sum()), len(agrees)),
     }
     builder.add_named(None, estimates, prefix=prefix)

@@ -109,10 +109,6 @@ class LogitParts:
 See = Callable[[int, Literal["attention", "ffn"], Tensor], None]
 
 
-def ignore_directions(*_: object) -> None:
-    """Does nothing."""
-
-
 @final
 class LogitSplitter:
     """Splits logits into parts; `attention` is the result of `find_attention`."""
@@ -131,7 +127,7 @@ class LogitSplitter:
         layers: Mapping[int, LayerStreams],
         final: Tensor,
         *,
-        see: See = ignore_directions,
+        see: See = lambda *_: None,
     ) -> LogitParts:
         """The parts of the logits of `directions [..., row, hidden]`. `embedding` enters the first block, `final`
         leaves the last; changes between the given `layers` are `other`, those behind the last one its own. `see` gets
