@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from mnemoscope.foundation.budget import Budget
-from mnemoscope.tracing import distribution, read_scores, top
+from mnemoscope.tracing import max_probability, read_scores, top
 from mnemoscope.tracing.scoring import distributions, ranking
+from mnemoscope.tracing.scoring.distributions import Distribution
 
 NAMES = ("log_normaliser", "max_probability", "entropy")
 
@@ -27,6 +28,10 @@ def plain(row: Iterable[float]) -> tuple[float, float, float]:
     )
 
 
+def distribution(scores: torch.Tensor) -> Distribution:
+    return read_scores(scores, best=1)[1]
+
+
 def as_float32(number: float) -> float:
     return float(torch.tensor(number, dtype=torch.float64).float())
 
@@ -40,6 +45,7 @@ def test_each_number_is_the_rounded_exact_one(size: int, spread: float) -> None:
     scores = (spread * torch.randn(rows, size + 3, generator=chance))[:, :size]
     before = scores.clone()
     shape = distribution(scores)
+    assert max_probability(scores).equal(shape.max_probability)
     assert scores.equal(before)  # what was given is not changed
     wanted = [[as_float32(number) for number in plain(row)] for row in scores.double().tolist()]
     own = [list(row) for row in zip(*(getattr(shape, name).tolist() for name in NAMES), strict=True)]
@@ -100,6 +106,7 @@ def test_what_is_not_finite_shows_in_the_entropy_of_its_row(wrong: float, place:
     shape = distribution(scores)
     assert shape.entropy.isfinite().tolist() == [True, False, True]
     assert shape.entropy.isnan()[1]
+    assert max_probability(scores).isnan().tolist() == shape.max_probability.isnan().tolist()
 
 
 @pytest.mark.parametrize("scores", [torch.empty(0, 300), torch.empty(0, 300).double()])
@@ -125,4 +132,5 @@ def test_however_many_terms_exist_at_a_time(at_once: int, monkeypatch: pytest.Mo
     whole = distribution(scores)
     monkeypatch.setattr(distributions, "TERMS", at_once)
     parts = distribution(scores)
+    assert max_probability(scores).equal(whole.max_probability)
     assert all(getattr(parts, name).equal(getattr(whole, name)) for name in NAMES)

@@ -6,7 +6,7 @@ from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shi
 from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
-from mnemoscope.tracing.scoring.distributions import distribution, max_probability, read_scores
+from mnemoscope.tracing.scoring.distributions import max_probability, read_scores
 from mnemoscope.tracing.scoring.ranking import rank_of, rank_tokens, top
 from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of
 from mnemoscope.tracing.trace import Trace, trace
@@ -26,7 +26,6 @@ __all__ = [
     "causal_check",
     "compare",
     "continuation_lines",
-    "distribution",
     "generate",
     "intervene",
     "interventions_of",

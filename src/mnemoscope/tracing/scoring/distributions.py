@@ -26,30 +26,23 @@ class Distribution:
     entropy: Tensor
 
 
-def distribution(scores: Tensor) -> Distribution:
-    """The shape of `softmax(scores)`, `scores [row, vocab]`; NaN where a score is NaN."""
-    return _measure(scores, scores.amax(1))
-
-
 def read_scores(
     scores: Tensor, *, best: int, worst: int = 0, of: Sequence[Tensor] = ()
 ) -> tuple[Ranking, Distribution]:
-    """`rank_tokens` and `distribution` of `scores [row, vocab]`; `best` is at least 1."""
+    """`rank_tokens` of `scores [row, vocab]`, with `best` of 1 or more, and the shape of their softmax; NaN where a
+    score is NaN.
+    """
     ranking = rank_tokens(scores, best=best, worst=worst, of=of)
-    return ranking, _measure(scores, ranking.best[1][:, 0])
-
-
-def max_probability(scores: Tensor) -> Tensor:
-    """The largest probability `[row]` of `softmax(scores)`, in three quarters of the time of `distribution`."""
-    return (1 / _sums(scores, scores.amax(1), entropy=False)[0]).to(scores.dtype)
-
-
-def _measure(scores: Tensor, highest: Tensor) -> Distribution:
-    """The shape, from the highest score of every row."""
+    highest = ranking.best[1][:, 0]
     total, weighted = _sums(scores, highest, entropy=True)
     logarithm = total.log()
     shape = logarithm + highest.double(), 1 / total, logarithm - weighted / total * math.log(2)
-    return Distribution(*(each.to(scores.dtype) for each in shape))
+    return ranking, Distribution(*(each.to(scores.dtype) for each in shape))
+
+
+def max_probability(scores: Tensor) -> Tensor:
+    """The largest probability `[row]` of `softmax(scores)`, in three quarters of the time of the whole shape."""
+    return (1 / _sums(scores, scores.amax(1), entropy=False)[0]).to(scores.dtype)
 
 
 def _sums(scores: Tensor, highest: Tensor, *, entropy: bool) -> Tensor:
