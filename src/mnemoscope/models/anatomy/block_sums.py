@@ -28,7 +28,7 @@ class Sums(NamedTuple):
 
 
 def no_row(path: str) -> Family:
-    return Family("structural", blocks=path, keys="", down="", activation="", in_place=True)
+    return Family("structural", blocks=path, keys="", down="", activation="")
 
 
 def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: str) -> Family:
@@ -42,7 +42,6 @@ def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: 
         down=down.path,
         activation=keys.activation,
         activation_name=keys.name,
-        in_place=True,
         transposed=tuple(call.path for call, transposed in maps.items() if transposed),
     )
 

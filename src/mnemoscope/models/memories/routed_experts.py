@@ -100,8 +100,8 @@ class RoutedExperts:
         matrix, bias = self.first_map(expert)
         if self.layout is None:
             return matrix, bias
-        part = slice(half, None, 2) if self.layout == "interleaved" else slice(half * self.width, None)
-        part = part if self.layout == "interleaved" or half else slice(0, self.width)
+        start, interleaved = half * self.width, self.layout == "interleaved"
+        part = slice(half, None, 2) if interleaved else slice(start, start + self.width)
         return matrix[part], None if bias is None else bias[part]
 
     def maps(self, inputs: Tensor, expert: int) -> list[Tensor]:

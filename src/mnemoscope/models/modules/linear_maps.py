@@ -120,9 +120,8 @@ def matrix_of(module: nn.Module) -> Tensor:
 
 
 def rows_of(module: nn.Module) -> int:
-    """How many rows `matrix_of` has, without reading a plain one."""
-    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
-    return weight.shape[0]
+    """How many rows `matrix_of` has, without reading it."""
+    return _sizes(module, False)[0]
 
 
 def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
@@ -148,13 +147,9 @@ def probe(module: nn.Module) -> Tensor:
     rows = []
     with _without_biases(module):
         for start in range(0, inside, at_once):
-            count = min(at_once, inside - start)
+            units = torch.eye(min(at_once, inside - start), inside, dtype=dtype, device=device).roll(start, 1)
             # The first call includes the checked inputs, since some layers unpack their weights for every call.
-            first = len(checked) if start == 0 else 0
-            inputs = torch.zeros(first + count, inside, dtype=dtype, device=device)
-            inputs[:first] = checked[:first]
-            inputs[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
-            rows.append(_ask(module, inputs))
+            rows.append(_ask(module, units if start else torch.cat([checked, units])))
     made = rows[0] if len(rows) == 1 else torch.cat(rows)
     if made.shape != (len(checked) + inside, outside):
         raise ModelUnsupported(f"a {type(module).__name__} returns {made.shape[-1]} numbers, but states {outside}")
@@ -262,15 +257,11 @@ def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device
 @contextmanager
 def _without_biases(module: nn.Module) -> Iterator[None]:
     """Replaces every bias inside, parameter or buffer, by zeros inside the block."""
-    held: list[tuple[dict[str, Any], Any]] = []
+    stores: list[dict[str, Any]] = [own for part in module.modules() for own in (part._parameters, part._buffers)]
+    held = [(own, own["bias"]) for own in stores if own.get("bias") is not None]
     try:
-        for part in module.modules():
-            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-            for own in stores:
-                bias = own.get("bias")
-                if bias is not None:
-                    held.append((own, bias))
-                    own["bias"] = torch.zeros_like(bias)
+        for own, bias in held:
+            own["bias"] = torch.zeros_like(bias)
         yield
     finally:
         for own, bias in held:

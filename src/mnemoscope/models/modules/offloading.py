@@ -99,8 +99,11 @@ def places_of(model: nn.Module) -> tuple[str, ...]:
     for module in model.modules():
         hook = _hook_of(module)
         for name, weight in module._parameters.items():
-            if weight is not None:
-                names.add(_where_stored(hook, name) if weight.is_meta else str(weight.device))
+            if weight is not None and weight.is_meta:
+                prefix, held = _in_main_memory(hook)
+                names.add("cpu" if f"{prefix}{name}" in held else "disk")
+            elif weight is not None:
+                names.add(str(weight.device))
     return tuple(sorted(names, key=lambda name: (name == "disk", name == "cpu", name)))
 
 
@@ -162,11 +165,6 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
             return module._old_forward(*sent[0], **sent[1])
 
     return forward
-
-
-def _where_stored(hook: Any, name: str) -> str:
-    prefix, held = _in_main_memory(hook)
-    return "cpu" if f"{prefix}{name}" in held else "disk"
 
 
 def _in_main_memory(hook: Any) -> tuple[str, Mapping[str, Tensor]]:

@@ -70,9 +70,8 @@ def prove(model: LanguageModel) -> Proof:
             scale = scales[layer]
             residual = residual_error(parts, block, call, scale)
             ablation = ablation_error(model, layer, block, call, scale)
-            keys = keys_error(parts, block, scale)
-            layers.append((residual, ablation, keys))
-            for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
+            layers.append((residual, ablation, keys_error(parts, block, scale)))
+            for name, error in zip(_CLAIMS, layers[-1], strict=False):
                 _refuse_above(model, name, error, scale, layer)
         scale = ErrorScale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)

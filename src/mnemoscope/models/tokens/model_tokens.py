@@ -6,11 +6,11 @@ post-processor (it would add special tokens and trim the offsets), no padding an
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol, final, overload
+from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
 
@@ -43,7 +43,7 @@ class Reader(Protocol):
 
     description: dict[str, Any]
 
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
@@ -58,35 +58,6 @@ class SpecialReader(Reader, Protocol):
         """The ids of the tokens that are marked special; None if unknown."""
 
 
-@final
-class EncodedTexts(Sequence[list[int]]):
-    """The token ids of texts; each list is made on access and not kept."""
-
-    def __init__(self, encodings: list[Any]) -> None:
-        self._encodings = encodings
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    @overload
-    def __getitem__(self, place: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[list[int]]: ...
-    def __getitem__(self, place: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(place, slice):
-            return [encoding.ids for encoding in self._encodings[place]]
-        ids: list[int] = self._encodings[place].ids
-        return ids
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (encoding.ids for encoding in self._encodings)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 class Tokens:
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
         """`special`: special strings in a text are special tokens."""
@@ -98,10 +69,10 @@ class Tokens:
     def with_special(self) -> "Tokens":
         return Tokens(self.tokenizer, special=True)
 
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text; raises ModelDamaged for a text at which the tokenizer fails."""
         with _named_failure():
-            return EncodedTexts(self._plain.encode_batch_fast(texts, add_special_tokens=False))
+            return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         with _named_failure():
