@@ -157,11 +157,8 @@ def numbers_in(config: Any, names: Iterable[str]) -> list[int]:
 
 
 def family_of(config: Any) -> Family | None:
-    for family in FAMILIES:
-        variant = all(getattr(config, name, None) == value for name, value in family.when)
-        if family.name == config.model_type and variant:
-            return family
-    return None
+    of_type = (family for family in FAMILIES if family.name == config.model_type)
+    return next((one for one in of_type if all(getattr(config, name, None) == it for name, it in one.when)), None)
 
 
 def resolve(model: Any, family: Family) -> Anatomy:

@@ -21,8 +21,6 @@ from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.quiet import silence
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
-_ADAPTERS = ("peft",)
-_TALKATIVE = logging.getLogger("bitsandbytes")
 _LINEAR = 1.5e-2
 """Largest relative distance of a map from its matrix, in units of the summed terms. Rounding to bfloat16, twice as in a
 LoRA layer, gives 8e-3; eight bits per row of inputs, one entry of which is a hundred times the rest, 3e-2."""
@@ -109,7 +107,7 @@ def _has_more(module: nn.Module) -> bool:
 
 
 def is_of_adapters(thing: object) -> bool:
-    return type(thing).__module__.partition(".")[0] in _ADAPTERS
+    return type(thing).__module__.partition(".")[0] == "peft"
 
 
 def matrix_of(module: nn.Module) -> Tensor:
@@ -188,7 +186,7 @@ def precision_of(module: nn.Module) -> torch.dtype:
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     # Calls `forward` directly, so that hooks on the model do not see it. A layer that rounds its input would log that
     # repeatedly, and is refused in one line.
-    with silence(_TALKATIVE), run_uncompiled():
+    with silence(logging.getLogger("bitsandbytes")), run_uncompiled():
         given = module.forward(inputs)
     if not isinstance(given, Tensor):
         raise ModelUnsupported(f"a {type(module).__name__} does not return one tensor, so it is not a linear map")

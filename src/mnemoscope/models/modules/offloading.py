@@ -61,8 +61,7 @@ def weight_of(module: nn.Module, name: str) -> Tensor:
 def device_of_module(module: nn.Module) -> torch.device:
     """The device on which a module computes: that of its own weights while it runs, or of those inside it."""
     for part in module.modules():
-        hook = _hook_of(part)
-        if hook is not None and hook.offload:
+        if (hook := _hook_of(part)) is not None and hook.offload:
             return _device(hook.execution_device)
         own = next((each for each in (*part.parameters(False), *part.buffers(False)) if not each.is_meta), None)
         if own is not None:

@@ -37,7 +37,6 @@ from mnemoscope.models.modules.weight_layouts import (
     check_complete,
     is_usual,
     load_stored_otherwise,
-    no_weights,
     weight_files,
 )
 from mnemoscope.models.modules.wrappers import check_whole
@@ -134,13 +133,15 @@ def _from_name(
         usual = replace(opening, revision=None, trust_remote_code=False)
         network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
-        with lone_file(file) as folder:
-            stored = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
+        with lone_file(file) as alone:
+            stored = _load_stored(alone, source, opening, room, with_tokenizer, gguf_file=file.name)
             network, tokenizer, unread = stored
     else:
-        place, of_hub = _place_of(source)
-        opening = opening if of_hub else replace(opening, revision=None)
-        network, tokenizer, unread = _load_stored(place, source, opening, room, with_tokenizer)
+        folder = local_folder(source)
+        if folder is not None:
+            _check_folder(folder)
+            opening = replace(opening, revision=None)
+        network, tokenizer, unread = _load_stored(str(folder or source), source, opening, room, with_tokenizer)
     if opening.dequantize:
         network = dequantize(network, source)
     if opening.adapter is not None:
@@ -148,14 +149,6 @@ def _from_name(
         if own is not None and with_tokenizer:
             tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
     return network, tokenizer, source, unread
-
-
-def _place_of(source: str) -> tuple[str, bool]:
-    folder = local_folder(source)
-    if folder is None:
-        return source, True
-    _check_folder(folder)
-    return str(folder), False
 
 
 def builtin_folder(name: str) -> Path:
@@ -174,18 +167,18 @@ def _check_folder(folder: Path) -> None:
             f" ({base_name(folder)}) and --adapter {folder}"
         )
     try:
-        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        stated, wanted = json.loads((folder / "config.json").read_text(encoding="utf-8")), "an object"
     except (OSError, ValueError) as error:
-        raise ModelDamaged(
-            f"model {str(folder)!r} cannot be read: its config.json is not JSON ({first_line(error)}); take a complete"
-            " copy"
-        ) from None
+        stated, wanted = None, f"JSON ({first_line(error)})"
     if not isinstance(stated, dict):
         raise ModelDamaged(
-            f"model {str(folder)!r} cannot be read: its config.json is not an object; take a complete copy"
+            f"model {str(folder)!r} cannot be read: its config.json is not {wanted}; take a complete copy"
         )
     if not is_usual(folder) and not weight_files(folder):
-        raise no_weights(folder)
+        raise ModelNotFound(
+            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model"
+            " there first"
+        )
 
 
 def _load_stored(
@@ -237,12 +230,12 @@ def _load_stored(
 
 def _check_depth(config: Any, source: str) -> None:
     """Raises ModelDamaged for so many layers that their modules, even without weights, would fill the memory."""
-    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
-        for count in numbers_in(part, LAYER_COUNTS):
-            if count > _MOST_LAYERS:
-                raise ModelDamaged(
-                    f"model {source!r} cannot be read: its config.json says {count:,} layers; take a complete copy"
-                )
+    parts = (config, *(getattr(config, name, None) for name in config.sub_configs))
+    most = max((count for part in parts for count in numbers_in(part, LAYER_COUNTS)), default=0)
+    if most > _MOST_LAYERS:
+        raise ModelDamaged(
+            f"model {source!r} cannot be read: its config.json says {most:,} layers; take a complete copy"
+        )
 
 
 def _kind_of(config: Any, trust: bool) -> Any:

@@ -109,25 +109,16 @@ def _named_failure() -> Iterator[None]:
 
 
 def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
-    """The beginning-of-sequence token, else the end-of-text token, else none. The configuration, whose defaults may be
-    of other vocabularies, counts only if that id is a special token; without a tokenizer alone.
-    """
-    special = tokens.special()
-    for kind in ("bos", "eos"):
-        own = _first(getattr(tokenizer, f"{kind}_token_id", None))
-        configured = _first(getattr(config, f"{kind}_token_id", None))
-        for token in (own, configured if special is None or configured in special else None):
-            if token is not None and 0 <= token < rows:
-                return Beginning(token, "bos" if kind == "bos" else "end-of-text")
+    """The beginning-of-sequence token, else the end-of-text token, else none."""
+    kinds: tuple[tuple[str, Literal["bos", "end-of-text"]], ...] = (("bos", "bos"), ("eos", "end-of-text"))
+    for name, kind in kinds:
+        if stated := _stated(f"{name}_token_id", (tokenizer, config), tokens, rows=rows, most=1):
+            return Beginning(stated[0], kind)
     return Beginning(None, "none")
 
 
 def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:
-    """The padding token; the configuration counts as in `beginning_of`."""
-    special, configured = tokens.special(), _first(getattr(config, "pad_token_id", None))
-    own = _first(getattr(tokenizer, "pad_token_id", None))
-    known = configured if special is None or configured in special else None
-    return next((token for token in (own, known) if token is not None and 0 <= token < rows), None)
+    return next(iter(_stated("pad_token_id", (tokenizer, config), tokens, rows=rows, most=1)), None)
 
 
 def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
@@ -145,23 +136,23 @@ def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int)
 
 
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
-    """The end-of-text tokens of tokenizer, configuration and generation configuration; these count as in
-    `beginning_of`.
+    """The end-of-text tokens of tokenizer, configuration and generation configuration."""
+    return frozenset(_stated("eos_token_id", (tokenizer, config, generation), tokens, rows=rows))
+
+
+def _stated(
+    name: str, places: tuple[Any, ...], tokens: SpecialReader, *, rows: int, most: int | None = None
+) -> list[int]:
+    """The token ids in an entry of the tokenizer and of configurations, `most` of each. Configurations, whose defaults
+    may be of other vocabularies, count only for special tokens; without a tokenizer alone.
     """
-    special = tokens.special()
-    configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
-    known = configured if special is None else configured & special
-    ends = {*_ids(getattr(tokenizer, "eos_token_id", None)), *known}
-    return frozenset(token for token in ends if 0 <= token < rows)
-
-
-def _ids(value: Any) -> list[int]:
-    several = value if isinstance(value, list | tuple) else [value]
-    return [token for token in several if isinstance(token, int) and not isinstance(token, bool)]
-
-
-def _first(value: Any) -> int | None:
-    return next(iter(_ids(value)), None)
+    special, found = tokens.special(), list[int]()
+    for number, place in enumerate(places):
+        value = getattr(place, name, None)
+        several = value if isinstance(value, list | tuple) else [value]
+        ids = [token for token in several if isinstance(token, int) and not isinstance(token, bool)][:most]
+        found += [token for token in ids if number == 0 or special is None or token in special]
+    return [token for token in found if 0 <= token < rows]
 
 
 def _description(tokenizer: Any) -> dict[str, Any]:
