@@ -112,9 +112,7 @@ def is_of_adapters(thing: object) -> bool:
 
 def matrix_of(module: nn.Module) -> Tensor:
     """The module's matrix: as stored if it is plain, else [out, in], probed. Raises ModelUnsupported."""
-    if not is_plain(module):
-        return probe(module)
-    return weight_of(module, "weight")
+    return weight_of(module, "weight") if is_plain(module) else probe(module)
 
 
 def rows_of(module: nn.Module) -> int:

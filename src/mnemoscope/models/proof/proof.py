@@ -126,8 +126,7 @@ def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Te
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         hooks.enter_context(read_final(model, final.append))
         logits = model.logits(ids).to(model.device)
-    missing = [layer for layer in range(len(layers)) if layer not in blocks]
-    if missing:
+    if missing := [layer for layer in range(len(layers)) if layer not in blocks]:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
     ordered = [blocks[layer] for layer in range(len(layers))]
     return ordered, [calls[parts.block] for parts in layers], final[0], logits
