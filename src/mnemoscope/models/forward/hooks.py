@@ -55,7 +55,7 @@ def _tap_layers(
 
 
 def read_groups(
-    model: LanguageModel, callback: Callable[[int, Group], None], *, layers: Layers = None, own_thread: bool = False
+    model: LanguageModel, callback: Callable[[int, Group], None], *, layers: Layers, own_thread: bool
 ) -> AbstractContextManager[None]:
     """Calls `callback(layer, group)` for each group of a layer (`FeedForward.watch`). Do not change the tensors."""
 

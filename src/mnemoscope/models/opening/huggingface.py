@@ -69,7 +69,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
         tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
-        model, own_tokenizer, spec, unread = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
+        spec = str(source)
+        model, own_tokenizer, unread = _from_name(spec, opening, room, with_tokenizer=tokenizer is None)
     elif own:
         if tokenizer is None:
             raise OptionError(
@@ -90,7 +91,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
     chosen, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
-    tokens = _id_tokens(config) if chosen == IDS else reader_of(chosen)
+    tokens = IdTokens() if chosen == IDS else reader_of(chosen)
+    context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     return LoadedParts(
         network=model,
         own=own,
@@ -99,29 +101,19 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         opening=opening,
         config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,
-        context=_context(config),
+        context=context,
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(chosen, config, tokens, rows=rows),
         padding=lambda rows: padding_of(chosen, config, tokens, rows=rows),
-        boundaries=boundaries_of(config, _context(config)),
+        boundaries=boundaries_of(config, context),
         unread=unread,
         ends=lambda rows: ends_of(chosen, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
-def _id_tokens(config: Any) -> IdTokens:
-    rows = getattr(config, "vocab_size", None)
-    known = beginning_of(None, config, IdTokens(), rows=rows if isinstance(rows, int) else 0)
-    return IdTokens(beginning=known.token)
-
-
-def _context(config: Any) -> int:
-    return next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
-
-
 def _from_name(
     source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
-) -> tuple[Any, Any, str, tuple[str, ...]]:
+) -> tuple[Any, Any, tuple[str, ...]]:
     unread: tuple[str, ...]
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
@@ -148,7 +140,7 @@ def _from_name(
         network, own = put_adapter(network, opening.adapter, source)
         if own is not None and with_tokenizer:
             tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
-    return network, tokenizer, source, unread
+    return network, tokenizer, unread
 
 
 def builtin_folder(name: str) -> Path:

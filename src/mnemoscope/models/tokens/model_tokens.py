@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mnemoscope.errors import ModelDamaged, OptionError
 
@@ -209,7 +210,5 @@ def decode_sentencepiece(piece: str) -> bytes:
 
 @cache
 def byte_characters() -> dict[str, int]:
-    """The character of each byte in GPT-2's byte-level vocabularies."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    """The byte of each character in GPT-2's byte-level vocabularies."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}
