@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.models.anatomy.anatomy import Layer, resolve_dense, resolve_layer
-from mnemoscope.models.anatomy.block_sums import Unclear, no_row, row_of, with_norms
+from mnemoscope.models.anatomy.block_sums import NO_ROW, Unclear, row_of, with_norms
 from mnemoscope.models.anatomy.key_structure import find_keys, find_maps
 from mnemoscope.models.memories.experts import MixtureFeedForward, SharedExpert
 from mnemoscope.models.memories.feed_forward import Branch
@@ -20,14 +20,14 @@ from mnemoscope.models.modules.linear_maps import LinearMap
 from mnemoscope.models.modules.observed import ModuleCall, Observation, same
 
 
-def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
-    inside = seen.within(path)
+def find_mixture(seen: Observation, outer: ModuleCall, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
+    inside = seen.within(outer.path)
     of = {call.path: call for call in inside}
     entry = of.get(place.rpartition(".")[0])
     if place not in of:
         raise Unclear("its experts do not run as a module of their own")
     if entry is None:
-        return _layer_of_branches(seen.calls[path], inside, block, of[place], experts)
+        return _layer_of_branches(outer, inside, block, of[place], experts)
     leaving = of[place]
     if leaving.given.shape[-1] != entry.given.shape[-1]:
         leaving, narrow = _narrowing(inside, of[place], entry)
@@ -37,7 +37,7 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
     for others in [(), *((twin,) for twin in twins)]:
         exits = (entry, *others)
         whole = replace(entry, given=entry.given + sum(call.given for call in others))
-        found = with_norms(no_row(path), seen.calls[path], inside, whole, entry.taken)
+        found = with_norms(NO_ROW, outer, inside, whole, entry.taken)
         if found is not None:
             break
     else:
@@ -69,7 +69,7 @@ def _layer_of_branches(
     stream = pairs[0][0].taken
     whole = replace(routed, given=sum((behind.given for _, behind in pairs[1:]), start=pairs[0][1].given))
     biased = any(each.dense.down.bias() is not None for _, each in shared) or experts.second_map(0)[1] is not None
-    found = with_norms(no_row(outer.path), outer, inside, whole, stream)
+    found = with_norms(NO_ROW, outer, inside, whole, stream)
     if found is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
         raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
     exits = [behind for _, behind in pairs]
@@ -121,7 +121,7 @@ def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> lis
     for down in maps:
         keys = None if down in switches else find_keys(own, list(maps), down)
         if keys is not None:
-            dense = resolve_dense(block, row_of(keys, down, maps, ""))
+            dense = resolve_dense(block, row_of(keys, down, maps))
             experts.append(((down.path, keys.gate.path), dense))
     if len(switches) > 1 or (switches and len(experts) != 1):
         raise Unclear("it has several shared experts with gates of their own")
