@@ -113,13 +113,13 @@ def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: in
     """The beginning-of-sequence token, else the end-of-text token, else none."""
     kinds: tuple[tuple[str, Literal["bos", "end-of-text"]], ...] = (("bos", "bos"), ("eos", "end-of-text"))
     for name, kind in kinds:
-        if stated := _stated(f"{name}_token_id", (tokenizer, config), tokens, rows=rows, most=1):
+        if stated := _token_ids(f"{name}_token_id", (tokenizer, config), tokens, rows=rows, most=1):
             return Beginning(stated[0], kind)
     return Beginning(None, "none")
 
 
 def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:
-    return next(iter(_stated("pad_token_id", (tokenizer, config), tokens, rows=rows, most=1)), None)
+    return next(iter(_token_ids("pad_token_id", (tokenizer, config), tokens, rows=rows, most=1)), None)
 
 
 def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
@@ -138,10 +138,10 @@ def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int)
 
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
     """The end-of-text tokens of tokenizer, configuration and generation configuration."""
-    return frozenset(_stated("eos_token_id", (tokenizer, config, generation), tokens, rows=rows))
+    return frozenset(_token_ids("eos_token_id", (tokenizer, config, generation), tokens, rows=rows))
 
 
-def _stated(
+def _token_ids(
     name: str, places: tuple[Any, ...], tokens: SpecialReader, *, rows: int, most: int | None = None
 ) -> list[int]:
     """The token ids in an entry of the tokenizer and of configurations, `most` of each. Configurations, whose defaults
