@@ -15,8 +15,7 @@ from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import ModelUnsupported, ProofFailed
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import mine
-from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.memories import probed_values
+from mnemoscope.models import LanguageModel, language_model, load_model
 from mnemoscope.models.memories.feed_forward import DenseFeedForward
 from mnemoscope.models.modules import linear_maps
 from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, probe, probe_bias
@@ -223,17 +222,17 @@ def test_probing_is_not_seen_by_hooks_and_leaves_biases_where_they_were() -> Non
 def test_values_are_probed_once_and_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     network, asked = adapted("llama"), []
     one = tiny_model("llama").values(0).numel() * 4
-    monkeypatch.setattr(probed_values, "MOST_BYTES", 2 * one)  # room for one layer of two, which are a little more
+    monkeypatch.setattr(language_model, "PROBED_BYTES", 2 * one)  # room for one layer of two, which are a little more
     model = load(network)
     right = DenseFeedForward.values
     monkeypatch.setattr(DenseFeedForward, "values", lambda self: (asked.append(self), right(self))[1])
     first, again = model.values(0), model.values(0)
     assert first is again
-    assert asked == []
-    assert torch.equal(model.values(1), model.values(1))
-    assert len(asked) == 2
-    monkeypatch.setattr(probed_values, "MOST_BYTES", 3 * one)
+    assert len(asked) == 1
     assert model.values(1) is model.values(1)
+    assert len(asked) == 2
+    assert torch.equal(model.values(0), first)
+    assert len(asked) == 3
     plain = load(network_of("llama"))
     assert plain.values(0).data_ptr() == plain.anatomy.model.model.layers[0].mlp.down_proj.weight.data_ptr()
     # Adapters that were switched make another model, which keeps nothing of this one.

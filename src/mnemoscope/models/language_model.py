@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cached_property
 from math import prod
 from threading import RLock, local
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from mnemoscope.foundation.reading import Reading
 from mnemoscope.models.anatomy.anatomy import Anatomy, Layer, experts_chosen
 from mnemoscope.models.loaded_parts import LoadedParts
 from mnemoscope.models.memories.groups import Group, join
-from mnemoscope.models.memories.probed_values import ProbedValues
 from mnemoscope.models.model_facts import Proof, Sizes
 from mnemoscope.models.modules.fingerprint import fingerprint, reading_fingerprint
 from mnemoscope.models.modules.linear_maps import computes_in, matrix_of
@@ -32,20 +31,15 @@ from mnemoscope.models.modules.observed import run
 from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
-from mnemoscope.models.modules.taps import Taps
+from mnemoscope.models.modules.taps import Reached, Taps, reach
 from mnemoscope.models.object_state import ObjectInUse, held
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-class _Reached(Exception):
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-def _reach(tensor: Tensor) -> NoReturn:
-    raise _Reached(tensor)
+PROBED_BYTES = 1 << 30
+"""Bytes of probed values that a model keeps on its device: those of GPT-2 large in float32."""
 
 
 @final
@@ -86,8 +80,9 @@ class LanguageModel:
         self.signs = (1, -1) if self.has_negative else (1,)
         self.final_norm, self.linear_head = anatomy.final_norm is not None, anatomy.two_level is None
         self.probed = any(layer.ffn.is_probed for layer in layers)
-        self._values = ProbedValues(some=self.probed)
-        _ = self.probed and self._values.of(0, layers[0].ffn)  # fails before the first forward
+        self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
+        self.usage: ObjectInUse | None = None
+        _ = self.probed and self.values(0)  # fails before the first forward
         self._running, self.lock = local(), RLock()
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
@@ -105,7 +100,6 @@ class LanguageModel:
         self.longest = self.sizes.context - self.reading.offset
         self.boundaries, self.eager, self.unread = parts.boundaries, True, parts.unread
         self._final_fold = self.fold_of(anatomy.final_norm)
-        self.usage: ObjectInUse | None = None
         self.proof: Proof
 
     def __repr__(self) -> str:
@@ -240,7 +234,8 @@ class LanguageModel:
     @held
     def values(self, layer: int) -> Tensor:
         """The values [memory, hidden]: row i is v_i. Do not change them: they are the model's own, or cached."""
-        return self._values.of(layer, self.layer(layer).ffn)
+        ffn = self.layer(layer).ffn
+        return self._values.get(layer, ffn.values) if self.probed and ffn.is_probed else ffn.values()
 
     @held
     def head(self) -> Tensor:
@@ -353,13 +348,13 @@ class LanguageModel:
         anatomy = self.anatomy
         with Taps(own_thread=True) as taps:
             if stop_after is not None:
-                self.layer(stop_after).ffn.end(_reach, taps)
+                self.layer(stop_after).ffn.end(reach, taps)
             if anatomy.backbone is None:
-                taps.enters(anatomy.head, _reach)
+                taps.enters(anatomy.head, reach)
             try:
                 whole = anatomy.model if anatomy.backbone is None else anatomy.backbone
                 return self._forward(whole, ids, gradients=gradients, past=past)
-            except _Reached as reached:
+            except Reached as reached:
                 return reached.tensor if stop_after is None else None
 
     @held

@@ -6,6 +6,7 @@ device and has it proved.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import Any
 
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions, display_name, full_name, is_path
@@ -63,11 +64,8 @@ class LoadedParts:
 
 
 def raised_by_package(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return name.partition(".")[0] == __name__.partition(".")[0]
+    raisers = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    return bool(raisers) and raisers[-1].partition(".")[0] == __name__.partition(".")[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -35,8 +35,6 @@ from mnemoscope.models.modules.switches import steady
 _SAMPLED = 4
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtypes by item size: NaN equals NaN, and all formats can be joined."""
-_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
-
 _KEPT = ("lock", "usage", "_running")
 """Attributes that survive rereading, since current users hold them."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,7 +111,7 @@ class ObjectState:
                 forward = vars(module).get("forward")
                 forms.append((type(module), None if _is_ours(forward) else id(forward)))
                 for tensor in weights_at_hand(module):
-                    for _, part in (("", tensor),) if type(tensor) in _PLAIN else plain_parts("", tensor):
+                    for _, part in plain_parts("", tensor):
                         version = None if part.is_inference() or id(tensor) in moved else part._version
                         tensors.append((id(tensor), part.data_ptr(), version, part.dtype, part.shape))
                         place = part.device, part.element_size()
@@ -149,21 +147,15 @@ def _sample(tensor: Tensor, seed: int) -> Tensor:
     return entries.view(_AS_WHOLE[tensor.element_size()])
 
 
-def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, dict[int, Any], dict[int, Any]]]:
-    """The hooks that this package did not set: the place, the hooks by number, and torch's mapping that holds them."""
-    every: list[tuple[str, Any, str]] = [
-        ("every module", all_of, "_global_forward_hooks"),
-        ("every module", all_of, "_global_forward_pre_hooks"),
+def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, list[int], dict[int, Any]]]:
+    """The hooks that this package did not set: the place, their numbers, and torch's mapping that holds them."""
+    hooks: list[tuple[str, dict[int, Any]]] = [
+        ("every module", all_of._global_forward_hooks),
+        ("every module", all_of._global_forward_pre_hooks),
+        *((repr(path), own) for path, one in modules for own in (one._forward_hooks, one._forward_pre_hooks) if own),
     ]
-    for path, module in modules:
-        if module._forward_hooks or module._forward_pre_hooks:
-            every += [(repr(path), module, name) for name in ("_forward_hooks", "_forward_pre_hooks")]
-    foreign = []
-    for where, owner, name in every:
-        every_one = getattr(owner, name)
-        if own := {number: hook for number, hook in list(every_one.items()) if not _is_ours(hook)}:
-            foreign.append((where, own, every_one))
-    return foreign
+    foreign = [(where, [one for one, hook in list(own.items()) if not _is_ours(hook)], own) for where, own in hooks]
+    return [each for each in foreign if each[1]]
 
 
 def where_hooked(network: nn.Module) -> str:

@@ -20,13 +20,8 @@ from mnemoscope.models.modules.linear_maps import LinearMap, rows_of
 from mnemoscope.models.modules.projections import AdaptiveSoftmax
 
 _ACTIVATION_ENTRIES = (
-    "hidden_act",
-    "activation_function",
-    "hidden_activation",
-    "activation",
-    "ffn_activation",
-    "afn",
-    "mlp_hidden_act",
+    *("hidden_act", "activation_function", "hidden_activation", "activation"),
+    *("ffn_activation", "afn", "mlp_hidden_act"),
 )
 _CHOSEN_ENTRIES = ("num_experts_per_tok", "moe_topk", "moe_k", "num_selected_experts", "top_k_experts")
 
@@ -42,11 +37,10 @@ class Layer:
     output_norm: nn.Module | None
     attention: nn.Module | None
     output_gate: nn.Module | None
-    update_scale: float
-    in_place: bool
-    output_scale: float = 1.0
-    onward: nn.Module | None = None
+    onward: nn.Module | None
     """The module that reads r + u, where the block adds more after its feed-forward layer."""
+    update_scale: float = 1.0
+    output_scale: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -163,11 +157,8 @@ def numbers_in(config: Any, names: Iterable[str]) -> list[int]:
 
 
 def family_of(config: Any) -> Family | None:
-    for family in FAMILIES:
-        variant = all(getattr(config, name, None) == value for name, value in family.when)
-        if family.name == config.model_type and variant:
-            return family
-    return None
+    of_type = (family for family in FAMILIES if family.name == config.model_type)
+    return next((one for one in of_type if all(getattr(config, name, None) == it for name, it in one.when)), None)
 
 
 def resolve(model: Any, family: Family) -> Anatomy:
@@ -199,19 +190,10 @@ def resolve(model: Any, family: Family) -> Anatomy:
 def resolve_layer(
     block: nn.Module, row: Family, scale: float = 1.0, output_scale: float = 1.0, *, ffn: FeedForward | None = None
 ) -> Layer:
-    return Layer(
-        block=block,
-        ffn=resolve_dense(block, row) if ffn is None else ffn,
-        ffn_norm=_part(block, row.ffn_norm),
-        post_norm=_part(block, row.post_norm),
-        output_norm=_part(block, row.output_norm),
-        attention=_part(block, row.attention),
-        output_gate=_part(block, row.output_gate),
-        update_scale=scale,
-        in_place=row.in_place,
-        output_scale=output_scale,
-        onward=_part(block, row.onward),
-    )
+    names = ("ffn_norm", "post_norm", "output_norm", "attention", "output_gate", "onward")
+    parts = {name: _part(block, getattr(row, name)) for name in names}
+    ffn = resolve_dense(block, row) if ffn is None else ffn
+    return Layer(block, ffn, **parts, update_scale=scale, output_scale=output_scale)
 
 
 def resolve_dense(block: nn.Module, row: Family) -> DenseFeedForward:

@@ -40,26 +40,27 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     rows: dict[tuple[Any, ...], Sums | str] = {}
     without: dict[int, str] = {}
     name, latest = "", Cache(1)
-    running = [number for number in range(len(blocks)) if f"{path}.{number}" in seen.calls]
-    if any(call.path == f"{path}.{number}" for call in seen.again for number in running):
+    calls = [seen.calls.get(f"{path}.{number}") for number in range(len(blocks))]
+    running = {call.path: number for number, call in enumerate(calls) if call is not None}
+    if any(call.path in running for call in seen.again):
         raise Unclear("its blocks run more than once in a forward, and their calls cannot be told apart yet")
-    for number, block in enumerate(blocks):
-        if number not in running:  # such as cross-attention to an image
+    for number, (block, call) in enumerate(zip(blocks, calls, strict=True)):
+        if call is None:  # such as cross-attention to an image
             without[number] = f"{type(block).__name__}, which text alone does not run"
             continue
         kind = (*((inside, type(module)) for inside, module in block.named_modules()), *own_numbers(block))
         routed = find_routed(block, latest)
         if kind not in rows and routed is None:
             try:
-                rows[kind] = sums = _row(seen, path, number)
+                rows[kind] = sums = _row(seen, call)
                 name = name or str(sums.row.activation_name)
             except Unclear:
-                mixer = _lone_mixer(model, seen, f"{path}.{number}")
+                mixer = _lone_mixer(model, seen, call)
                 if mixer is None:
                     raise
                 rows[kind] = mixer
         if routed is not None:
-            layers.append(find_mixture(seen, f"{path}.{number}", block, *routed))
+            layers.append(find_mixture(seen, call, block, *routed))
         elif isinstance(found := rows[kind], str):
             without[number] = found
         else:
@@ -67,33 +68,30 @@ def read_structure(model: nn.Module, seen: Observation, path: str, blocks: list[
     if not layers:
         adding = ", ".join(dict.fromkeys(without.values()))
         raise Unclear(f"what its blocks add is the output of {adding}, not of a feed-forward layer")
-    return Blocks(tuple(layers), without, name, running[0], running[-1])
+    return Blocks(tuple(layers), without, name, min(running.values()), max(running.values()))
 
 
-def _lone_mixer(model: nn.Module, seen: Observation, path: str) -> str | None:
+def _lone_mixer(model: nn.Module, seen: Observation, block: ModuleCall) -> str | None:
     """The class of the module that alone makes a block's update and mixes positions; else None."""
-    block = seen.calls[path]
-    for call in sorted(seen.within(path), key=lambda call: call.path.count(".")):
+    for call in sorted(seen.within(block.path), key=lambda call: call.path.count(".")):
         if call.given.shape == block.given.shape:
             scale = factor_between(call.given, block.given - block.taken)
             alone = same(block.taken + call.given * scale, block.given)
-            if alone and call.changes and mixes_positions(model, f"{path}.{call.path}", len(seen.logits.T)):
+            if alone and call.changes and mixes_positions(model, f"{block.path}.{call.path}", len(seen.logits.T)):
                 return type(call.module).__name__
     return None
 
 
-def _row(seen: Observation, path: str, number: int) -> Sums:
-    block = seen.calls[f"{path}.{number}"]
+def _row(seen: Observation, block: ModuleCall) -> Sums:
     inside = seen.within(block.path)
     maps = find_maps(inside)
     for down in maps:
         keys = find_keys(inside, list(maps), down) if down.given.shape == block.given.shape else None
         if keys is None:
             continue
-        row = row_of(keys, down, maps, path)
+        row = row_of(keys, down, maps)
         sums = with_norms(row, block, inside, down, keys.gate.taken)
-        sums = sums or _with_output_gate(row, block, inside, maps, down)
-        if sums is not None:
+        if sums := sums or _with_output_gate(row, block, inside, maps, down):
             return sums
     raise Unclear("no linear map of its blocks can be read as the values of a feed-forward layer")
 

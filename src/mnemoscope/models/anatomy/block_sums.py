@@ -27,14 +27,12 @@ class Sums(NamedTuple):
     output_scale: float = 1.0
 
 
-def no_row(path: str) -> Family:
-    return Family("structural", blocks=path, keys="", down="", activation="", in_place=True)
+NO_ROW = Family("structural", blocks="", keys="", down="", activation="")
 
 
-def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: str) -> Family:
-    return Family(
-        "structural",
-        blocks=path,
+def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool]) -> Family:
+    return replace(
+        NO_ROW,
         keys=keys.gate.path,
         up=None if keys.up is None else keys.up.path,
         fused=keys.fused,
@@ -42,7 +40,6 @@ def row_of(keys: Keys, down: ModuleCall, maps: Mapping[ModuleCall, bool], path: 
         down=down.path,
         activation=keys.activation,
         activation_name=keys.name,
-        in_place=True,
         transposed=tuple(call.path for call, transposed in maps.items() if transposed),
     )
 

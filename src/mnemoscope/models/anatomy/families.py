@@ -28,7 +28,6 @@ class Family:
     output_gate   a map whose sigmoid multiplies every entry of the feed-forward output (RWKV)
     inner_norm    a norm between the activation and the down-projection
     onward        a module that reads r + u, where the block adds more after its feed-forward layer (Gemma 4)
-    in_place      the block changes the feed-forward output after computing it, so a hook must clone
     transposed    maps that store their matrix as [in, out], if their class does not show it (Conv1D's does)
     """
 
@@ -53,7 +52,6 @@ class Family:
     logit_scale: str | None = None
     logit_divisor: str | None = None
     softcap: str | None = None
-    in_place: bool = False
     activation_name: str | None = None
     transposed: tuple[str, ...] = ()
 
@@ -67,16 +65,6 @@ _GPT2 = Family(
     ffn_norm="ln_2",
     final_norm="transformer.ln_f",
 )
-_GPT_NEOX = Family(
-    "gpt_neox",
-    when=(("use_parallel_residual", True),),
-    blocks="gpt_neox.layers",
-    keys="mlp.dense_h_to_4h",
-    down="mlp.dense_4h_to_h",
-    activation="mlp.act",
-    attention="attention",
-    final_norm="gpt_neox.final_layer_norm",
-)
 _GPTJ = replace(_GPT2, name="gptj", keys="mlp.fc_in", down="mlp.fc_out", ffn_norm=None, attention="attn")
 _OPT = Family(
     "opt",
@@ -89,27 +77,31 @@ _OPT = Family(
     final_norm="model.decoder.final_layer_norm",
     project="model.decoder.project_out",
 )
-_BLOOM = Family(
-    "bloom",
-    when=(("apply_residual_connection_post_layernorm", False),),
-    blocks="transformer.h",
+_FALCON = replace(
+    _GPT2,
+    name="falcon",
+    when=(("new_decoder_architecture", True),),
     keys="mlp.dense_h_to_4h",
     down="mlp.dense_4h_to_h",
+    ffn_norm=None,
+    attention="self_attention",
+)
+_GPT_NEOX = replace(
+    _FALCON,
+    name="gpt_neox",
+    when=(("use_parallel_residual", True),),
+    blocks="gpt_neox.layers",
+    attention="attention",
+    final_norm="gpt_neox.final_layer_norm",
+)
+_BLOOM = replace(
+    _FALCON,
+    name="bloom",
+    when=(("apply_residual_connection_post_layernorm", False),),
     activation="mlp.gelu_impl",
     activation_name="gelu_tanh",
     ffn_norm="post_attention_layernorm",
-    final_norm="transformer.ln_f",
-)
-_FALCON = Family(
-    "falcon",
-    when=(("new_decoder_architecture", True),),
-    blocks="transformer.h",
-    keys="mlp.dense_h_to_4h",
-    down="mlp.dense_4h_to_h",
-    activation="mlp.act",
-    attention="self_attention",
-    final_norm="transformer.ln_f",
-    in_place=True,
+    attention=None,
 )
 _LLAMA = Family(
     "llama",
@@ -160,7 +152,6 @@ FAMILIES: tuple[Family, ...] = (
         when=(("new_decoder_architecture", False), ("parallel_attn", False)),
         attention=None,
         ffn_norm="post_attention_layernorm",
-        in_place=False,
     ),
     _LLAMA,
     *(replace(_LLAMA, name=name) for name in ("mistral", "qwen2", "qwen3", "gemma")),

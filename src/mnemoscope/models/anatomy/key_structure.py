@@ -40,10 +40,7 @@ def _is_transposed(call: ModuleCall) -> bool | None:
     """Whether a linear map stores its matrix as [in, out]; None for a module that is no linear map, by its numbers."""
     if not is_plain(call.module):
         return False if _is_probed_map(call) else None
-    weight, bias = getattr(call.module, "weight", None), getattr(call.module, "bias", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        return None
-    weight = weight_of(call.module, "weight")
+    weight, bias = weight_of(call.module, "weight"), getattr(call.module, "bias", None)
     rest: Tensor | float = weight_of(call.module, "bias") if isinstance(bias, Tensor) else 0.0
     for transposed, matrix in ((False, weight.T), (True, weight)):
         if matrix.shape[0] == call.taken.shape[1] and same(call.taken @ matrix + rest, call.given):

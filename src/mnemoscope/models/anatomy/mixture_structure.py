@@ -11,33 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.models.anatomy.anatomy import Layer, resolve_dense, resolve_layer
-from mnemoscope.models.anatomy.block_sums import Unclear, no_row, row_of, with_norms
+from mnemoscope.models.anatomy.block_sums import NO_ROW, Unclear, row_of, with_norms
 from mnemoscope.models.anatomy.key_structure import find_keys, find_maps
-from mnemoscope.models.memories.branches import Branch
 from mnemoscope.models.memories.experts import MixtureFeedForward, SharedExpert
+from mnemoscope.models.memories.feed_forward import Branch
 from mnemoscope.models.memories.routed_experts import Narrowing, RoutedExperts
 from mnemoscope.models.modules.linear_maps import LinearMap
 from mnemoscope.models.modules.observed import ModuleCall, Observation, same
 
 
-def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
-    inside = seen.within(path)
+def find_mixture(seen: Observation, outer: ModuleCall, block: nn.Module, place: str, experts: RoutedExperts) -> Layer:
+    inside = seen.within(outer.path)
     of = {call.path: call for call in inside}
     entry = of.get(place.rpartition(".")[0])
     if place not in of:
         raise Unclear("its experts do not run as a module of their own")
     if entry is None:
-        return _layer_of_branches(seen.calls[path], inside, block, of[place], experts)
+        return _layer_of_branches(outer, inside, block, of[place], experts)
     leaving = of[place]
     if leaving.given.shape[-1] != entry.given.shape[-1]:
-        leaving, narrow = _narrowing(inside, of[place], entry, block)
+        leaving, narrow = _narrowing(inside, of[place], entry)
         experts = replace(experts, narrow=narrow)
     beside = [call for call in inside if not f"{call.path}.".startswith(f"{entry.path}.")]
     twins = [call for call in beside if same(call.taken, entry.taken) and call.given.shape == entry.given.shape]
     for others in [(), *((twin,) for twin in twins)]:
         exits = (entry, *others)
         whole = replace(entry, given=entry.given + sum(call.given for call in others))
-        found = with_norms(no_row(path), seen.calls[path], inside, whole, entry.taken)
+        found = with_norms(NO_ROW, outer, inside, whole, entry.taken)
         if found is not None:
             break
     else:
@@ -45,11 +45,9 @@ def find_mixture(seen: Observation, path: str, block: nn.Module, place: str, exp
     places = tuple(f"{call.path}." for call in exits)
     shared = _find_shared([c for c in inside if f"{c.path}.".startswith(places)], place, block)
     own, *each = _factors(of, leaving.given, experts, shared, whole.given)
-    ended = sorted((call.path for call in exits), key=[call.path for call in inside].index, reverse=True)
-    ffn = MixtureFeedForward(
-        block.get_submodule(entry.path), tuple(map(block.get_submodule, ended)), replace(experts, scale=own),
-        tuple(replace(expert, scale=factor) for (_, expert), factor in zip(shared, each, strict=True)),
-    )  # fmt: skip
+    ended = tuple(call.module for call in reversed(inside) if call in exits)
+    scaled = tuple(replace(expert, scale=factor) for (_, expert), factor in zip(shared, each, strict=True))
+    ffn = MixtureFeedForward(entry.module, ended, replace(experts, scale=own), scaled)
     return resolve_layer(block, *found, ffn=ffn)
 
 
@@ -71,28 +69,24 @@ def _layer_of_branches(
     stream = pairs[0][0].taken
     whole = replace(routed, given=sum((behind.given for _, behind in pairs[1:]), start=pairs[0][1].given))
     biased = any(each.dense.down.bias() is not None for _, each in shared) or experts.second_map(0)[1] is not None
-    found = with_norms(no_row(outer.path), outer, inside, whole, stream)
+    found = with_norms(NO_ROW, outer, inside, whole, stream)
     if found is None or biased or any(not same(before.taken, stream) for before, _ in pairs):
         raise Unclear("the outputs of its experts do not add up to the outputs of its blocks")
-    ended = sorted((behind.path for _, behind in pairs), key=[call.path for call in inside].index, reverse=True)
-    ffn = MixtureFeedForward(
-        pairs[0][0].module, tuple(map(block.get_submodule, ended)), experts, tuple(expert for _, expert in shared),
-        tuple(Branch(before.module, behind.module) for before, behind in pairs),
-    )  # fmt: skip
+    exits = [behind for _, behind in pairs]
+    ended = tuple(call.module for call in reversed(inside) if call in exits)
+    branches = tuple(Branch(before.module, behind.module) for before, behind in pairs)
+    ffn = MixtureFeedForward(pairs[0][0].module, ended, experts, tuple(expert for _, expert in shared), branches)
     return resolve_layer(block, *found, ffn=ffn)
 
 
-def _narrowing(
-    inside: list[ModuleCall], experts: ModuleCall, entry: ModuleCall, block: nn.Module
-) -> tuple[ModuleCall, Narrowing]:
+def _narrowing(inside: list[ModuleCall], experts: ModuleCall, entry: ModuleCall) -> tuple[ModuleCall, Narrowing]:
     """The call of the map behind experts that work in a narrower stream, and both maps around them."""
     linear = find_maps(inside)
     into = [call for call in linear if same(call.given, experts.taken) and same(call.taken, entry.taken)]
     out = [call for call in linear if same(call.taken, experts.given) and call.given.shape == entry.given.shape]
     if not into or not out:
         raise Unclear("its experts work in a narrower stream, which is not joined to the model's by linear maps alone")
-    maps = (LinearMap.whole(block.get_submodule(call.path), transposed=linear[call]) for call in (into[0], out[0]))
-    return out[0], Narrowing(*maps)
+    return out[0], Narrowing(*(LinearMap.whole(call.module, transposed=linear[call]) for call in (into[0], out[0])))
 
 
 def _factors(
@@ -127,9 +121,9 @@ def _find_shared(inside: list[ModuleCall], routed: str, block: nn.Module) -> lis
     for down in maps:
         keys = None if down in switches else find_keys(own, list(maps), down)
         if keys is not None:
-            dense = resolve_dense(block, row_of(keys, down, maps, ""))
+            dense = resolve_dense(block, row_of(keys, down, maps))
             experts.append(((down.path, keys.gate.path), dense))
     if len(switches) > 1 or (switches and len(experts) != 1):
         raise Unclear("it has several shared experts with gates of their own")
-    switch = block.get_submodule(switches[0].path) if switches else None
+    switch = switches[0].module if switches else None
     return [(paths, SharedExpert(dense, switch)) for paths, dense in reversed(experts)]

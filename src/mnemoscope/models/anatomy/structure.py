@@ -92,7 +92,7 @@ def _rows(model: Any, config: Any) -> int:
 
 def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str, list[nn.Module]]:
     """The path of the blocks, and the blocks: of the towers of a multimodal model, those that text runs."""
-    ran = False
+    ran, of = False, "" if count is None else f" of num_hidden_layers = {count} modules"
     for kind in (nn.ModuleList, nn.Sequential):
         towers = {
             path: list(module)
@@ -107,12 +107,10 @@ def _blocks(model: nn.Module, seen: Observation, count: int | None) -> tuple[str
         if len(lists) == 1:
             return lists[0], towers[lists[0]]
         if lists:
-            said = "" if count is None else f" of num_hidden_layers = {count} modules"
-            raise Unclear(f"its blocks cannot be identified: {len(lists)} lists{said}, where there must be one")
+            raise Unclear(f"its blocks cannot be identified: {len(lists)} lists{of}, where there must be one")
         ran = ran or bool(towers)
     if ran:
         raise Unclear("its blocks do not pass on one stream of hidden states")
-    of = "" if count is None else f" of num_hidden_layers = {count} modules"
     raise Unclear(f"its blocks cannot be identified: there is no list{of}")
 
 
@@ -134,15 +132,16 @@ def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Mo
 
     if same(stream, head.taken):
         return None, None, 1.0
-    for one in leaves:
-        if same(one.taken, stream) and same(one.given, head.taken):
+    readers = [call for call in leaves if same(call.taken, stream)]
+    for one in readers:
+        if same(one.given, head.taken):
             return (None, one.module, 1.0) if is_map(one) else (one.module, None, 1.0)
-    for one in leaves:
-        for two in leaves:
-            if same(one.taken, stream) and same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
+    for one in readers:
+        for two in filter(is_map, leaves):
+            if same(two.taken, one.given) and same(two.given, head.taken):
                 return one.module, two.module, 1.0
-    for one in leaves:
-        scaled = _factor(one.given, head.taken) if same(one.taken, stream) and not is_map(one) else None
+    for one in readers:
+        scaled = None if is_map(one) else _factor(one.given, head.taken)
         if scaled is not None and getattr(head.module, "bias", None) is None:
             return one.module, None, scaled
     raise Unclear("what lies between its last block and its head is unclear")

@@ -126,7 +126,7 @@ class _Call:
 def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     """The attention of every layer's block, found in one small forward; without `weights` if not `model.eager`."""
     network = model.anatomy.model
-    calls: dict[int, list[_Call]] = {}
+    calls: dict[int, list[_Call]] = {layer: [] for layer in range(model.sizes.layers)}
     inputs: dict[int, Tensor] = {}
     blocks: dict[int, Block] = {}
     ids = ids_for(network, model.sizes.vocabulary)[:, : model.sizes.context]
@@ -135,10 +135,13 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     def note_input(layer: int, _: Part, tensor: Tensor) -> None:
         inputs[layer] = flat(tensor).clone()
 
+    def note_call(layer: int, path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any) -> None:
+        heads = module.heads if isinstance(module, Attention) else _heads_of(output, tuple(ids.shape))
+        calls[layer].append(_Call(path, module, taken, given, heads))
+
     with model.in_use(), model.lock, switch_to_eager(network), ExitStack() as hooks:
         for layer, parts in enumerate(model.anatomy.layers):
-            calls[layer] = []
-            watch_calls(parts.block, partial(_note_call, calls[layer], tuple(ids.shape)), hooks)
+            watch_calls(parts.block, partial(note_call, layer), hooks)
         hooks.enter_context(read_attention(model, nothing, note_input))
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         try:
@@ -147,13 +150,6 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
             return nothing
     results = [_tell(calls[layer], inputs[layer], flat(block.residual)) for layer, block in sorted(blocks.items())]
     return tuple(results if model.eager else (replace(one, weights=None) for one in results))
-
-
-def _note_call(
-    calls: list[_Call], shape: tuple[int, ...], path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any
-) -> None:
-    heads = module.heads if isinstance(module, Attention) else _heads_of(output, shape)
-    calls.append(_Call(path, module, taken, given, heads))
 
 
 def _heads_of(output: Any, shape: tuple[int, ...]) -> int:
@@ -179,17 +175,14 @@ def _tell(calls: Sequence[_Call], before: Tensor, residual: Tensor) -> BlockAtte
     weights, path = inner[0].module, f"{inner[0].path}."
     around = [call for call in calls if path.startswith(f"{call.path}.") or call.path.startswith(path)]
     around += [call for call in calls if any(same(call.taken, one.given) for one in around)]
-    for norm, after in [(None, residual), *((one, one.taken) for one in calls if _is_sum(one, before, residual))]:
+    sums = [call for call in calls if call.taken.shape == before.shape and same(call.given, residual)]
+    for norm, after in [(None, residual), *((call, call.taken) for call in sums)]:
         for call in around:
             factor = _factor_added(call.given, before, after)
             if factor is not None:
                 heads = _heads(calls, inner[0], call, factor)
                 return BlockAttention(True, weights, None if norm is None else norm.module, heads)
     return BlockAttention(False, weights)
-
-
-def _is_sum(norm: _Call, before: Tensor, residual: Tensor) -> bool:
-    return norm.taken.shape == before.shape and same(norm.given, residual)
 
 
 def _heads(calls: Sequence[_Call], attention: _Call, added: _Call, factor: float) -> HeadOutput | None:

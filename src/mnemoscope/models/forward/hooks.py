@@ -8,17 +8,20 @@ model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.memories.feed_forward import Overwrite
 from mnemoscope.models.memories.groups import Group
 from mnemoscope.models.modules.taps import Taps
+
+Layers = Iterable[int] | None
+"""The layers that are read; None are all."""
 
 
 @dataclass(frozen=True)
@@ -42,77 +45,66 @@ class Block:
 
 
 @contextmanager
-def read_groups(
-    model: LanguageModel,
-    callback: Callable[[int, Group], None],
-    *,
-    layers: Iterable[int] | None = None,
-    own_thread: bool = False,
+def _tap_layers(
+    model: LanguageModel, layers: Layers, tap: Callable[[int, Taps], None], *, own_thread: bool
 ) -> Iterator[None]:
-    """Calls `callback(layer, group)` for each group of a layer (`FeedForward.watch`). Do not change the tensors."""
     with model.in_use(), Taps(own_thread=own_thread) as taps:
-        for layer in _every(model, layers):
-            model.layer(layer).ffn.watch(partial(callback, layer), taps)
+        for layer in range(model.sizes.layers) if layers is None else layers:
+            tap(layer, taps)
         yield
 
 
-@contextmanager
+def read_groups(
+    model: LanguageModel, callback: Callable[[int, Group], None], *, layers: Layers, own_thread: bool
+) -> AbstractContextManager[None]:
+    """Calls `callback(layer, group)` for each group of a layer (`FeedForward.watch`). Do not change the tensors."""
+
+    def tap(layer: int, taps: Taps) -> None:
+        model.layer(layer).ffn.watch(partial(callback, layer), taps)
+
+    return _tap_layers(model, layers, tap, own_thread=own_thread)
+
+
 def read_coefficients(
-    model: LanguageModel,
-    callback: Callable[[int, Tensor], None],
-    *,
-    layers: Iterable[int] | None = None,
-    own_thread: bool = False,
-) -> Iterator[None]:
+    model: LanguageModel, callback: Callable[[int, Tensor], None], *, layers: Layers = None, own_thread: bool = False
+) -> AbstractContextManager[None]:
     """Calls `callback(layer, coefficients [batch, position, memory])` as each layer computes them.
 
     Memories of experts are numbered through the layer; those of experts that a token does not use are zero. The tensor
     may be the down-projection's input: do not change it.
     """
-    with model.in_use(), Taps(own_thread=own_thread) as taps:
-        for layer in _every(model, layers):
-            model.watch(layer, lambda coefficients, _, layer=layer: callback(layer, coefficients), taps)  # type: ignore[misc]
-        yield
+
+    def tap(layer: int, taps: Taps) -> None:
+        model.watch(layer, lambda coefficients, _: callback(layer, coefficients), taps)
+
+    return _tap_layers(model, layers, tap, own_thread=own_thread)
 
 
-@contextmanager
 def overwrite_coefficients(
     model: LanguageModel, changes: Mapping[int, Overwrite], *, own_thread: bool = False
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Replaces the coefficients of the given layers by the result of their function; None leaves them.
 
     The result is a new tensor of the same shape. In a layer of experts the function is called once for all routed
     experts and once for each shared one, with zeros in place of the others; its result counts only where a token was
     routed.
     """
-    with model.in_use(), Taps(own_thread=own_thread) as taps:
-        for layer, overwrite in changes.items():
 
-            def change(coefficients: Tensor, overwrite: Overwrite = overwrite) -> Tensor | None:
-                changed = overwrite(model.split_batch(coefficients))
-                return None if changed is None else changed.reshape(coefficients.shape)
+    def tap(layer: int, taps: Taps) -> None:
+        def change(coefficients: Tensor) -> Tensor | None:
+            changed = changes[layer](model.split_batch(coefficients))
+            return None if changed is None else changed.reshape(coefficients.shape)
 
-            model.layer(layer).ffn.overwrite(change, taps)
-        yield
+        model.layer(layer).ffn.overwrite(change, taps)
 
-
-def _every(model: LanguageModel, layers: Iterable[int] | None) -> Iterable[int]:
-    return range(model.sizes.layers) if layers is None else layers
+    return _tap_layers(model, changes, tap, own_thread=own_thread)
 
 
-@contextmanager
 def read_blocks(
-    model: LanguageModel,
-    callback: Callable[[int, Block], None],
-    *,
-    layers: Iterable[int] | None = None,
-    own_thread: bool = False,
-) -> Iterator[None]:
+    model: LanguageModel, callback: Callable[[int, Block], None], *, layers: Layers = None, own_thread: bool = False
+) -> AbstractContextManager[None]:
     """Calls `callback(layer, Block)` as each block ends; raises ModelUnsupported where a part was never reached."""
-    with model.in_use(), Taps(own_thread=own_thread) as taps:
-        for layer in _every(model, layers):
-            _watch(model, layer, callback, taps)
-        yield
+    return _tap_layers(model, layers, partial(_watch, model, callback), own_thread=own_thread)
 
 
 @contextmanager
@@ -123,43 +115,31 @@ def read_final(model: LanguageModel, callback: Callable[[Tensor], None], *, own_
         yield
 
 
-def _watch(model: LanguageModel, layer: int, callback: Callable[[int, Block], None], taps: Taps) -> None:
+def _watch(model: LanguageModel, callback: Callable[[int, Block], None], layer: int, taps: Taps) -> None:
     parts = model.layer(layer)
     seen: dict[str, Tensor] = {}
-
-    def note(name: str) -> Callable[[Tensor], None]:
-        return partial(seen.__setitem__, name)
-
-    def note_output(module: nn.Module, name: str) -> None:
-        taps.leaves(module, lambda tensor: seen.update({name: tensor.clone() if parts.in_place else tensor}))
+    read = {"ffn_input": parts.ffn.entry, "residual": parts.ffn_norm, "onward": parts.onward}
+    read |= {f"branch{number}": branch.behind for number, branch in enumerate(parts.ffn.branches)}
+    written = {"normed_output": parts.post_norm, "opened": parts.output_gate, "attention": parts.attention}
+    written |= {f"ffn_output{number}": module for number, module in enumerate(parts.ffn.exits)}
 
     def note_coefficients(coefficients: Tensor, weights: Tensor | None) -> None:
-        seen["coefficients"] = coefficients
-        if weights is not None:
-            seen["weights"] = weights
+        seen.update({"coefficients": coefficients} | ({} if weights is None else {"weights": weights}))
 
     def ending(output: Tensor) -> None:
         block = _assemble(model, layer, seen, seen.get("onward", parts.unscale(output)))
         seen.clear()
         callback(layer, block)
 
-    taps.enters(parts.ffn.entry, note("ffn_input"))
-    model.watch(layer, note_coefficients, taps)
-    for number, branch in enumerate(parts.ffn.branches):
-        taps.enters(branch.behind, note(f"branch{number}"))
-    for number, module in enumerate(parts.ffn.exits):
-        note_output(module, f"ffn_output{number}")
-    if parts.post_norm is not None:
-        note_output(parts.post_norm, "normed_output")
-    if parts.output_gate is not None:
-        note_output(parts.output_gate, "opened")
-    if parts.onward is not None:
-        taps.enters(parts.onward, note("onward"))
     if parts.attention is not None:
-        taps.begins(parts.block, note("block_input"))
-        note_output(parts.attention, "attention")
-    elif parts.ffn_norm is not None:
-        taps.enters(parts.ffn_norm, note("residual"))
+        taps.begins(parts.block, partial(seen.__setitem__, "block_input"))
+    for name, module in read.items():
+        if module is not None:
+            taps.enters(module, partial(seen.__setitem__, name))
+    for name, module in written.items():
+        if module is not None:  # some blocks go on to change these in place
+            taps.leaves(module, lambda tensor, name=name: seen.update({name: tensor.clone()}))  # type: ignore[misc]
+    model.watch(layer, note_coefficients, taps)
     taps.leaves(parts.block, ending)
 
 

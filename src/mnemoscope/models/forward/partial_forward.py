@@ -7,7 +7,6 @@ passes anything but the stream between blocks (or whose blocks are spread over d
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from threading import local
 from typing import Any, final
 
@@ -20,12 +19,6 @@ from mnemoscope.models.language_model import LanguageModel
 from mnemoscope.models.modules.observed import ids_for, same, stream_of
 from mnemoscope.models.modules.offloading import is_spread
 from mnemoscope.models.modules.taps import Taps
-
-
-@dataclass(frozen=True)
-class _Start:
-    layer: int
-    stream: Tensor
 
 
 @final
@@ -57,7 +50,7 @@ class PartialForward:
     def run(self, ids: Tensor, *, layer: int, stream: Tensor | None) -> None:
         """A forward from that layer's block on, which `stream` enters; a whole one without. Hooks read its end."""
         # Blocks may add to their stream in place.
-        self._running.start = None if stream is None else _Start(layer, stream.clone())
+        self._running.start = None if stream is None else (layer, stream.clone())
         try:
             self._model.backbone(ids)
         finally:
@@ -73,18 +66,18 @@ class PartialForward:
 
     def _forward_of(self, number: int, own: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*inputs: Any, **named: Any) -> Any:
-            start: _Start | None = getattr(self._running, "start", None)
-            if start is None or number > start.layer:
+            first, kept = getattr(self._running, "start", None) or (-1, None)
+            if number > first:
                 output = own(*inputs, **named)
                 # The proof's whole forwards record what a block returns beside its stream.
                 self._beside.setdefault(number, tuple(output[1:]) if isinstance(output, tuple) else None)
                 return output
             stream = stream_of(inputs, named)
-            if number < start.layer:
+            if number < first:
                 beside = self._beside[number]
                 return stream if beside is None else (stream, *beside)
-            given = tuple(start.stream if each is stream else each for each in inputs)
-            return own(*given, **{name: start.stream if each is stream else each for name, each in named.items()})
+            given = tuple(kept if each is stream else each for each in inputs)
+            return own(*given, **{name: kept if each is stream else each for name, each in named.items()})
 
         return forward
 

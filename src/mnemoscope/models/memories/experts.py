@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.models.memories.branches import Branch
 from mnemoscope.models.memories.expert_taps import tap_experts
-from mnemoscope.models.memories.feed_forward import DenseFeedForward, Overwrite, coarsest, dips, parameters_of
+from mnemoscope.models.memories.feed_forward import Branch, DenseFeedForward, Overwrite, coarsest, dips, parameters_of
 from mnemoscope.models.memories.groups import Group, place, taken_from
 from mnemoscope.models.memories.routed_experts import RoutedExperts
 from mnemoscope.models.modules.observed import flat

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.foundation.memory_names import Numbering
-from mnemoscope.models.memories.branches import Branch
 from mnemoscope.models.memories.groups import Group
 from mnemoscope.models.modules.linear_maps import LinearMap
 from mnemoscope.models.modules.observed import flat
@@ -22,6 +21,19 @@ from mnemoscope.models.modules.taps import Taps
 Activation = Callable[[Tensor], Tensor]
 Overwrite = Callable[[Tensor], Tensor | None]
 """Coefficients to their replacement, a new tensor of the same shape; None leaves them."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The norm through which a branch's keys read the stream, and the norm behind its values.
+
+    Gemma 4 adds a dense layer and its experts, each with its own norms, before the block's norm. The norm behind is an
+    output norm (definitions.md sections 1 and 7.1), folded into the values of its branch; its divisor depends on the
+    text.
+    """
+
+    before: nn.Module
+    behind: nn.Module
 
 
 class FeedForward(Protocol):

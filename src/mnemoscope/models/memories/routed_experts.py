@@ -100,8 +100,8 @@ class RoutedExperts:
         matrix, bias = self.first_map(expert)
         if self.layout is None:
             return matrix, bias
-        part = slice(half, None, 2) if self.layout == "interleaved" else slice(half * self.width, None)
-        part = part if self.layout == "interleaved" or half else slice(0, self.width)
+        start, interleaved = half * self.width, self.layout == "interleaved"
+        part = slice(half, None, 2) if interleaved else slice(start, start + self.width)
         return matrix[part], None if bias is None else bias[part]
 
     def maps(self, inputs: Tensor, expert: int) -> list[Tensor]:
@@ -127,23 +127,19 @@ def find_routed(block: nn.Module, latest: Cache | None = None) -> tuple[str, Rou
     for path, module in block.named_modules():
         if is_wrapper(module):  # the module inside comes next
             continue
-        weighs_input = type(module).__name__ in _WEIGH_INPUT
+        # Computes every expert on inputs weighted by the router.
+        weighs_input = type(module).__name__ == "Llama4TextExperts"
         if weighs_input or isinstance(getattr(module, "is_concatenated", None), bool):
             while is_wrapper(around := block.get_submodule(path.rpartition(".")[0])):
                 path = path.rpartition(".")[0]
             stacks = Stacks(module, block.get_submodule(path), Cache(1) if latest is None else latest)
             return path, _routed_of(module, around, stacks, weighs_input=weighs_input)
-        if type(module).__name__ in _PILED:
+        if type(module).__name__ == "DbrxExperts":
             return path, _piled_of(module)
         is_list = isinstance(module, nn.ModuleList) and path.rpartition(".")[2] == "experts" and len(module) > 1
         if is_list or type(module).__name__.endswith("Experts"):
             raise ModelUnsupported(f"its experts ({type(module).__name__} at {path!r}) cannot be read yet")
     return None
-
-
-_WEIGH_INPUT = ("Llama4TextExperts",)
-"""Classes that compute every expert on inputs weighted by the router."""
-_PILED = ("DbrxExperts",)
 
 
 def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) -> RoutedExperts:

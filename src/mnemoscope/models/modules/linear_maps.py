@@ -21,8 +21,6 @@ from mnemoscope.models.modules.offloading import device_of_module, weight_of
 from mnemoscope.models.modules.quiet import silence
 from mnemoscope.models.modules.wrappers import name_inside, run_uncompiled
 
-_ADAPTERS = ("peft",)
-_TALKATIVE = logging.getLogger("bitsandbytes")
 _LINEAR = 1.5e-2
 """Largest relative distance of a map from its matrix, in units of the summed terms. Rounding to bfloat16, twice as in a
 LoRA layer, gives 8e-3; eight bits per row of inputs, one entry of which is a hundred times the rest, 3e-2."""
@@ -109,20 +107,17 @@ def _has_more(module: nn.Module) -> bool:
 
 
 def is_of_adapters(thing: object) -> bool:
-    return type(thing).__module__.partition(".")[0] in _ADAPTERS
+    return type(thing).__module__.partition(".")[0] == "peft"
 
 
 def matrix_of(module: nn.Module) -> Tensor:
     """The module's matrix: as stored if it is plain, else [out, in], probed. Raises ModelUnsupported."""
-    if not is_plain(module):
-        return probe(module)
-    return weight_of(module, "weight")
+    return weight_of(module, "weight") if is_plain(module) else probe(module)
 
 
 def rows_of(module: nn.Module) -> int:
-    """How many rows `matrix_of` has, without reading a plain one."""
-    weight: Tensor = module.weight if is_plain(module) else probe(module)  # type: ignore[assignment]
-    return weight.shape[0]
+    """How many rows `matrix_of` has, without reading it."""
+    return _sizes(module, False)[0]
 
 
 def computes_in(module: nn.Module) -> tuple[torch.dtype, torch.device]:
@@ -148,13 +143,9 @@ def probe(module: nn.Module) -> Tensor:
     rows = []
     with _without_biases(module):
         for start in range(0, inside, at_once):
-            count = min(at_once, inside - start)
+            units = torch.eye(min(at_once, inside - start), inside, dtype=dtype, device=device).roll(start, 1)
             # The first call includes the checked inputs, since some layers unpack their weights for every call.
-            first = len(checked) if start == 0 else 0
-            inputs = torch.zeros(first + count, inside, dtype=dtype, device=device)
-            inputs[:first] = checked[:first]
-            inputs[torch.arange(first, first + count), torch.arange(start, start + count)] = 1.0
-            rows.append(_ask(module, inputs))
+            rows.append(_ask(module, units if start else torch.cat([checked, units])))
     made = rows[0] if len(rows) == 1 else torch.cat(rows)
     if made.shape != (len(checked) + inside, outside):
         raise ModelUnsupported(f"a {type(module).__name__} returns {made.shape[-1]} numbers, but states {outside}")
@@ -193,7 +184,7 @@ def precision_of(module: nn.Module) -> torch.dtype:
 def _ask(module: nn.Module, inputs: Tensor) -> Tensor:
     # Calls `forward` directly, so that hooks on the model do not see it. A layer that rounds its input would log that
     # repeatedly, and is refused in one line.
-    with silence(_TALKATIVE), run_uncompiled():
+    with silence(logging.getLogger("bitsandbytes")), run_uncompiled():
         given = module.forward(inputs)
     if not isinstance(given, Tensor):
         raise ModelUnsupported(f"a {type(module).__name__} does not return one tensor, so it is not a linear map")
@@ -262,15 +253,11 @@ def _asked_in(module: nn.Module, inside: int) -> tuple[torch.dtype, torch.device
 @contextmanager
 def _without_biases(module: nn.Module) -> Iterator[None]:
     """Replaces every bias inside, parameter or buffer, by zeros inside the block."""
-    held: list[tuple[dict[str, Any], Any]] = []
+    stores: list[dict[str, Any]] = [own for part in module.modules() for own in (part._parameters, part._buffers)]
+    held = [(own, own["bias"]) for own in stores if own.get("bias") is not None]
     try:
-        for part in module.modules():
-            stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-            for own in stores:
-                bias = own.get("bias")
-                if bias is not None:
-                    held.append((own, bias))
-                    own["bias"] = torch.zeros_like(bias)
+        for own, bias in held:
+            own["bias"] = torch.zeros_like(bias)
         yield
     finally:
         for own, bias in held:

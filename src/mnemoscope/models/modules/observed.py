@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, TypeGuard
 
 import torch
@@ -58,12 +57,7 @@ class Observation:
 
 
 def takes(module: nn.Module, name: str) -> bool:
-    return _takes(type(module).forward, name)
-
-
-@cache
-def _takes(forward: Callable[..., Any], name: str) -> bool:
-    taken = inspect.signature(forward).parameters
+    taken = inspect.signature(type(module).forward).parameters
     return name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
@@ -190,6 +184,5 @@ UNNAMED: Mapping[str, Any] = {}
 
 def stream_of(inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
     """The hidden states among a block's arguments: the first floating-point tensor."""
-    return next(
-        value for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_floating_point()
-    )
+    values = (*inputs, *named.values())
+    return next(value for value in values if isinstance(value, Tensor) and value.is_floating_point())

@@ -61,8 +61,7 @@ def weight_of(module: nn.Module, name: str) -> Tensor:
 def device_of_module(module: nn.Module) -> torch.device:
     """The device on which a module computes: that of its own weights while it runs, or of those inside it."""
     for part in module.modules():
-        hook = _hook_of(part)
-        if hook is not None and hook.offload:
+        if (hook := _hook_of(part)) is not None and hook.offload:
             return _device(hook.execution_device)
         own = next((each for each in (*part.parameters(False), *part.buffers(False)) if not each.is_meta), None)
         if own is not None:
@@ -99,8 +98,11 @@ def places_of(model: nn.Module) -> tuple[str, ...]:
     for module in model.modules():
         hook = _hook_of(module)
         for name, weight in module._parameters.items():
-            if weight is not None:
-                names.add(_where_stored(hook, name) if weight.is_meta else str(weight.device))
+            if weight is not None and weight.is_meta:
+                prefix, held = _in_main_memory(hook)
+                names.add("cpu" if f"{prefix}{name}" in held else "disk")
+            elif weight is not None:
+                names.add(str(weight.device))
     return tuple(sorted(names, key=lambda name: (name == "disk", name == "cpu", name)))
 
 
@@ -162,11 +164,6 @@ def _shared_forward(module: Any, hook: Any) -> Callable[..., Any]:
             return module._old_forward(*sent[0], **sent[1])
 
     return forward
-
-
-def _where_stored(hook: Any, name: str) -> str:
-    prefix, held = _in_main_memory(hook)
-    return "cpu" if f"{prefix}{name}" in held else "disk"
 
 
 def _in_main_memory(hook: Any) -> tuple[str, Mapping[str, Tensor]]:

@@ -39,9 +39,7 @@ class Fold:
         folded = vectors.float() if self.gain is None else vectors.to(self.gain.device).float()
         if self.centred:
             folded = folded - folded.mean(dim=-1, keepdim=True)
-        if self.gain is None:
-            return folded
-        return folded.mul_(self.gain) if self.centred else folded * self.gain
+        return folded if self.gain is None else folded * self.gain
 
 
 def fold_of(norm: nn.Module | None, hidden: int, *, dtype: torch.dtype, device: torch.device) -> Fold:

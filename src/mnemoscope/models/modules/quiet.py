@@ -5,8 +5,8 @@ Logging thresholds are global, so threads share their changes.
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from logging import CRITICAL, ERROR, Logger
+from contextlib import AbstractContextManager, contextmanager
+from logging import CRITICAL, ERROR, Logger, getLogger
 
 from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
@@ -15,26 +15,20 @@ from mnemoscope.foundation.shared_change import shared_change
 
 
 @shared_change
-def suppress_warnings() -> Iterator[None]:
-    """Raises the library's logging threshold to errors, unless it is: a change drops a cache of Python's."""
-    before = logging.get_verbosity()
-    if before < ERROR:
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if before < ERROR:
-            logging.set_verbosity(before)
-
-
-@shared_change
 def silence(logger: Logger) -> Iterator[None]:
+    """Raises the logger's threshold to errors, unless it is: a change drops a cache of Python's."""
     level = logger.level
-    logger.setLevel(ERROR)
+    if level < ERROR:
+        logger.setLevel(ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        if level < ERROR:
+            logger.setLevel(level)
+
+
+def suppress_warnings() -> AbstractContextManager[None]:
+    return silence(getLogger("transformers"))
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from typing import Any
 from weakref import finalize
 
 import torch
-from torch import nn
 
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.foundation.options.model_options import parse_max_memory
@@ -64,15 +63,12 @@ class Room:
             return []
         return list(range(torch.cuda.device_count()))
 
-    @property
-    def _may_spread(self) -> bool:
-        return self.device is None or (self.device.type in ("cpu", "cuda") and self.device.index is None)
-
     def device_map(self, kind: Any, config: Any, *, stored: int | None, trust: bool) -> DeviceMap | None:
         """Where each part of a model of class `kind` goes; None if it fits whole. `stored`: the bytes of its files;
         `trust`: whether its own code may run.
         """
-        if not self.is_bounded and not self._may_spread:
+        fixed = self.device is not None and (self.device.type not in ("cpu", "cuda") or self.device.index is not None)
+        if not self.is_bounded and fixed:
             return None
         # Querying every card would take some of its memory.
         first = next(iter(self._cards()), "cpu")
@@ -84,7 +80,7 @@ class Room:
         with torch.device("meta"):
             shape = kind.from_config(copy.deepcopy(config), dtype=self.dtype, trust_remote_code=trust)
         shape.tie_weights()
-        if _bytes_of(shape) <= next(iter(budgets.values())):
+        if shape.get_memory_footprint() <= next(iter(budgets.values())):
             return None
         whole = getattr(shape, "_no_split_modules", None)
         spread: DeviceMap = infer_auto_device_map(
@@ -118,7 +114,3 @@ def _usable(device: int | str) -> int:
     import psutil
 
     return int(_USABLE * psutil.virtual_memory().available)
-
-
-def _bytes_of(model: nn.Module) -> int:
-    return sum(weight.numel() * weight.itemsize for weight in (*model.parameters(), *model.buffers()))

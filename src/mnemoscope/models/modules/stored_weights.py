@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from mnemoscope.errors import ModelUnsupported
@@ -47,19 +46,16 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
     elif stated is None or "quant_method" not in stated:
         mlx = getattr(config, "quantization", None)
         stated = {"quant_method": "MLX", **mlx} if isinstance(mlx, dict) else stated
-    if stated is None or _is_known(stated):
+    if stated is None or stated.get("load_in_4bit") or stated.get("load_in_8bit"):  # bitsandbytes
         return
     method, kind = str(stated.get("quant_method")), str(stated.get("quant_algo") or stated.get("format") or "")
+    if method in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        return
     named = f"{method} ({kind})" if kind and kind != "None" else method
     raise ModelUnsupported(
         f"the weights of {source!r} are packed in a format that transformers cannot read, {named}: it would take them"
         f" for plain numbers; {_SOURCE}"
     )
-
-
-def _is_known(stated: dict[str, Any]) -> bool:
-    of_bits = stated.get("load_in_4bit") or stated.get("load_in_8bit")  # bitsandbytes has two entries there
-    return bool(of_bits) or str(stated.get("quant_method")) in AUTO_QUANTIZATION_CONFIG_MAPPING
 
 
 def _inside(path: Path) -> dict[str, Any]:
@@ -78,9 +74,8 @@ def check_taken(network: Any, unread: Iterable[str], place: str, source: str, *,
             f" {scales[0]!r}, so the numbers of the others are not its weights; {_SOURCE}"
         )
     for path, module in network.named_modules():
-        weight = getattr(module, "weight", None)
-        if is_plain(module) and isinstance(weight, torch.Tensor) and weight.dim() > 1 and weight.dtype.itemsize == 1:
-            raise _unscaled_error(source, f"{path}.weight", str(weight.dtype).removeprefix("torch."))
+        if is_plain(module) and module.weight.dtype.itemsize == 1:
+            raise _unscaled_error(source, f"{path}.weight", str(module.weight.dtype).removeprefix("torch."))
     if not quantised and (found := _first_packed(place)) is not None:
         raise _unscaled_error(source, *found)
 

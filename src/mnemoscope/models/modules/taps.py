@@ -3,12 +3,23 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from threading import get_ident
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.modules.observed import UNNAMED, first, stream_of
+
+
+class Reached(Exception):
+    """Ends a forward at a tap."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def reach(tensor: Tensor) -> NoReturn:
+    raise Reached(tensor)
 
 
 @final

@@ -8,7 +8,8 @@ are there. Nothing stored runs.
 
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils.hub import cached_file
 
-from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported
+from mnemoscope.errors import ModelDamaged, ModelUnsupported
 
 _FILES = (
     *("*.safetensors", "pytorch_model*.bin", "pytorch_model.pt", "pytorch_model.pth", "model.pt", "model.pth"),
@@ -52,13 +53,6 @@ def find_file(place: str, name: str, **options: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def no_weights(folder: Path) -> ModelNotFound:
-    return ModelNotFound(
-        f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model there"
-        " first"
-    )
-
-
 def is_usual(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _USUAL)
 
@@ -85,7 +79,7 @@ def load_stored_otherwise(
     """The model of a folder, of class `kind`, with the best-fitting names, and loading's notes; raises ModelError."""
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
-    stored = _read(weight_files(folder), folder)
+    stored = _read(weight_files(folder))
     names = fitting_names(stored, wanted=empty.state_dict(), base=empty.base_model_prefix)
     load: Any = type(empty).from_pretrained
     model, notes = load(
@@ -112,9 +106,7 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
     raise ModelDamaged(f"{text}; take a complete copy")
 
 
-def _read(files: list[Path], folder: Path) -> dict[str, Tensor]:
-    if not files:
-        raise no_weights(folder)
+def _read(files: list[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in files:
         if path.suffix == ".safetensors":
@@ -148,24 +140,20 @@ def fitting_names(stored: Iterable[str], *, wanted: Iterable[str], base: str) ->
     known = set(wanted)
     known |= {name.removeprefix(f"{base}.") for name in known}
 
-    def fit(names: Mapping[str, str]) -> int:
-        return sum(name in known or f"{base}.{name}" in known for name in names.values())
+    def fits(name: str) -> bool:
+        return name in known or f"{base}.{name}" in known
 
-    names = {name: name for name in stored}
-    for change in (_without_wrappers, _without_old_norms):
+    def better(names: dict[str, str], change: Callable[[str], str]) -> dict[str, str]:
         changed = {name: change(now) for name, now in names.items()}
-        names = changed if fit(changed) > fit(names) else names
-    stranger = next((now for now in names.values() if now not in known and f"{base}.{now}" not in known), "")
-    parts = stranger.split(".")[:-1]
-    for count in range(1, len(parts) + 1):
-        prefix = ".".join(parts[:count]) + "."
-        changed = {name: now.removeprefix(prefix) for name, now in names.items()}
-        names = changed if fit(changed) > fit(names) else names
-    taken = [now for now in names.values() if now in known or f"{base}.{now}" in known]
-    others = (now for now in names.values() if now not in known and f"{base}.{now}" not in known)
-    twice = [name for name, times in Counter(taken).items() if times > 1]
+        return changed if sum(map(fits, changed.values())) > sum(map(fits, names.values())) else names
+
+    names = better(better({name: name for name in stored}, _without_wrappers), _without_old_norms)
+    stranger = next((now for now in names.values() if not fits(now)), "")
+    for prefix in accumulate(f"{part}." for part in stranger.split(".")[:-1]):
+        names = better(names, lambda now, prefix=prefix: now.removeprefix(prefix))  # type: ignore[misc]
+    twice = [name for name, times in Counter(filter(fits, names.values())).items() if times > 1]
     # A teacher, or an average of the weights, stored beside them under another name.
-    twice += [end for now in others for end in _endings(now) if end in known]
+    twice += [end for now in names.values() if not fits(now) for end in _endings(now) if end in known]
     if twice:
         raise ModelUnsupported(
             f"the files hold {twice[0]!r} more than once, behind different names; save the weights of one model alone"

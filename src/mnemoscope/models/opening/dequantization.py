@@ -26,12 +26,11 @@ def format_of(config: Any) -> str | None:
 
 def widen_at_load(config: Any, name: str) -> None:
     """Sets the option that widens formats while they are read, if they have it; OptionError without any."""
-    stated = getattr(config, "quantization_config", None)
-    if not isinstance(stated, dict):
+    if (method := format_of(config)) is None:
         raise _not_quantised(name)
-    kind = AUTO_QUANTIZATION_CONFIG_MAPPING.get(str(stated.get("quant_method")))
+    kind = AUTO_QUANTIZATION_CONFIG_MAPPING.get(method)
     if kind is not None and "dequantize" in inspect.signature(kind).parameters:
-        config.quantization_config = stated | {"dequantize": True}
+        config.quantization_config |= {"dequantize": True}
 
 
 def keep_as_stored(model: nn.Module) -> None:

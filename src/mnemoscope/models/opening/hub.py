@@ -38,9 +38,10 @@ _FAILURES = (
     ("not a valid GGMLQuantizationType", ModelUnsupported,
      ": it is quantised in a way that the package gguf does not know; take another quantisation of it"),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
+    ("Should have a `model_type` key", ModelUnsupported,
+     ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the model'
+     " yourself and give it to load_model(model, tokenizer=...)"),
 )  # fmt: skip
-
-
 _COMPLETE = "take a complete copy"
 _LIBRARIES = {
     "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
@@ -50,7 +51,6 @@ _LIBRARIES = {
 """The libraries of packed formats outside of our extras: all of them, since transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
 _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")
-_NO_KIND = "Should have a `model_type` key"
 _PACKAGES = {"SentencePiece": "sentencepiece protobuf", "sacremoses": "sacremoses", "rjieba": "rjieba"}
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOSPC, errno.EDQUOT)
@@ -78,46 +78,41 @@ def one_line_errors(
     """Turns failures of transformers and peft into one-line errors. `what` is the kind of `source`, `folder` the place
     of its weights, `packed` their format. Raises ModelNotFound, ModelUnsupported, ModelDamaged.
     """
+    named, place = f"{what} {source!r}", Path(source).expanduser()
     try:
         with suppress_output():
             yield
     except ModelError:
         raise
     except OSError as error:
-        _refuse_cache(error, Path(source).expanduser())
-        if Path(source).expanduser().is_dir():
-            _check_files(folder, f"{what} {source!r}")
-            raise ModelDamaged(f"{what} {source!r} cannot be read: {first_line(error)}; {_COMPLETE}") from None
+        _refuse_cache(error, place)
+        if place.is_dir():
+            _check_files(folder, named)
+            raise ModelDamaged(f"{named} cannot be read: {first_line(error)}; {_COMPLETE}") from None
         raise ModelNotFound(
-            f"no {what} {source!r} on this machine or the hub ({first_line(error)}); check the name and the network"
+            f"no {named} on this machine or the hub ({first_line(error)}); check the name and the network"
         ) from None
     except Exception as error:
         text = first_line(error)
         if isinstance(error, ImportError) and "GPU" not in text:
-            needed = [install for name, install in _PACKAGES.items() if name in str(error)]
-            install = needed[0] if needed else _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'")
+            needed = (install for name, install in _PACKAGES.items() if name in str(error))
+            install = next(needed, _LIBRARIES.get(packed or "", "'mnemoscope[quantized]'"))
             of = f"of its format {packed!r} " if packed in _LIBRARIES else ""
             raise ModelUnsupported(
-                f"{what} {source!r} needs a library {of}that is not installed ({text}); pip install {install}"
+                f"{named} needs a library {of}that is not installed ({text}); pip install {install}"
             ) from None
-        _check_files(folder, f"{what} {source!r}")
-        for sign, kind, rest in _FAILURES:
+        _check_files(folder, named)
+        for sign, failure, rest in _FAILURES:
             if sign in str(error):
-                raise kind(f"{what} {source!r}{rest}") from None
-        if _NO_KIND in str(error):
-            raise ModelUnsupported(
-                f"the config.json of {what} {source!r} states no model_type; add that of its family, such as"
-                ' "model_type": "llama", or load the model yourself and give it to load_model(model, tokenizer=...)'
-            ) from None
+                raise failure(f"{named}{rest}") from None
         if any(sign in str(error) for sign in _UNKNOWN):
             stated = _KIND.search(str(error))
-            named = text if stated is None else stated[2] or f"model type {stated[1]!r}"
+            kind = text if stated is None else stated[2] or f"model type {stated[1]!r}"
             raise ModelUnsupported(
-                f"{what} {source!r} is of a kind that transformers {transformers.__version__} does not know ({named});"
-                " install a newer transformers, or load the model yourself and give it to"
-                " load_model(model, tokenizer=...)"
+                f"{named} is of a kind that transformers {transformers.__version__} does not know ({kind}); install a"
+                " newer transformers, or load the model yourself and give it to load_model(model, tokenizer=...)"
             ) from None
-        raise ModelDamaged(f"{what} {source!r} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
+        raise ModelDamaged(f"{named} cannot be read: {type(error).__name__}: {text}; {_COMPLETE}") from None
 
 
 def _refuse_cache(error: BaseException | None, source: Path) -> None:

@@ -37,7 +37,6 @@ from mnemoscope.models.modules.weight_layouts import (
     check_complete,
     is_usual,
     load_stored_otherwise,
-    no_weights,
     weight_files,
 )
 from mnemoscope.models.modules.wrappers import check_whole
@@ -70,7 +69,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
     if isinstance(tokenizer, str | Path) and str(tokenizer) != IDS:
         tokenizer = open_tokenizer(str(tokenizer), where(str(tokenizer), None, opening.trust_remote_code))
     if isinstance(source, str | Path):
-        model, own_tokenizer, spec, unread = _from_name(str(source), opening, room, with_tokenizer=tokenizer is None)
+        spec = str(source)
+        model, own_tokenizer, unread = _from_name(spec, opening, room, with_tokenizer=tokenizer is None)
     elif own:
         if tokenizer is None:
             raise OptionError(
@@ -91,7 +91,8 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
             f"no model can be loaded from a {type(source).__name__}; give a hub id, a folder or a transformers model"
         )
     chosen, config = own_tokenizer if tokenizer is None else tokenizer, text_config(model)
-    tokens = _id_tokens(config) if chosen == IDS else reader_of(chosen)
+    tokens = IdTokens() if chosen == IDS else reader_of(chosen)
+    context = next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
     return LoadedParts(
         network=model,
         own=own,
@@ -100,29 +101,19 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         opening=opening,
         config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,
-        context=_context(config),
+        context=context,
         anatomy=lambda network: find_layers(network) or infer(network),
         beginning=lambda rows: beginning_of(chosen, config, tokens, rows=rows),
         padding=lambda rows: padding_of(chosen, config, tokens, rows=rows),
-        boundaries=boundaries_of(config, _context(config)),
+        boundaries=boundaries_of(config, context),
         unread=unread,
         ends=lambda rows: ends_of(chosen, config, getattr(model, "generation_config", None), tokens, rows=rows),
     )
 
 
-def _id_tokens(config: Any) -> IdTokens:
-    rows = getattr(config, "vocab_size", None)
-    known = beginning_of(None, config, IdTokens(), rows=rows if isinstance(rows, int) else 0)
-    return IdTokens(beginning=known.token)
-
-
-def _context(config: Any) -> int:
-    return next(iter(numbers_in(config, _CONTEXT_ENTRIES)), _UNSTATED_CONTEXT)
-
-
 def _from_name(
     source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
-) -> tuple[Any, Any, str, tuple[str, ...]]:
+) -> tuple[Any, Any, tuple[str, ...]]:
     unread: tuple[str, ...]
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
@@ -134,28 +125,22 @@ def _from_name(
         usual = replace(opening, revision=None, trust_remote_code=False)
         network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
-        with lone_file(file) as folder:
-            stored = _load_stored(folder, source, opening, room, with_tokenizer, gguf_file=file.name)
+        with lone_file(file) as alone:
+            stored = _load_stored(alone, source, opening, room, with_tokenizer, gguf_file=file.name)
             network, tokenizer, unread = stored
     else:
-        place, of_hub = _place_of(source)
-        opening = opening if of_hub else replace(opening, revision=None)
-        network, tokenizer, unread = _load_stored(place, source, opening, room, with_tokenizer)
+        folder = local_folder(source)
+        if folder is not None:
+            _check_folder(folder)
+            opening = replace(opening, revision=None)
+        network, tokenizer, unread = _load_stored(str(folder or source), source, opening, room, with_tokenizer)
     if opening.dequantize:
         network = dequantize(network, source)
     if opening.adapter is not None:
         network, own = put_adapter(network, opening.adapter, source)
         if own is not None and with_tokenizer:
             tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
-    return network, tokenizer, source, unread
-
-
-def _place_of(source: str) -> tuple[str, bool]:
-    folder = local_folder(source)
-    if folder is None:
-        return source, True
-    _check_folder(folder)
-    return str(folder), False
+    return network, tokenizer, unread
 
 
 def builtin_folder(name: str) -> Path:
@@ -174,18 +159,18 @@ def _check_folder(folder: Path) -> None:
             f" ({base_name(folder)}) and --adapter {folder}"
         )
     try:
-        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        stated, wanted = json.loads((folder / "config.json").read_text(encoding="utf-8")), "an object"
     except (OSError, ValueError) as error:
-        raise ModelDamaged(
-            f"model {str(folder)!r} cannot be read: its config.json is not JSON ({first_line(error)}); take a complete"
-            " copy"
-        ) from None
+        stated, wanted = None, f"JSON ({first_line(error)})"
     if not isinstance(stated, dict):
         raise ModelDamaged(
-            f"model {str(folder)!r} cannot be read: its config.json is not an object; take a complete copy"
+            f"model {str(folder)!r} cannot be read: its config.json is not {wanted}; take a complete copy"
         )
     if not is_usual(folder) and not weight_files(folder):
-        raise no_weights(folder)
+        raise ModelNotFound(
+            f"folder {str(folder)!r} holds no weights (*.safetensors, pytorch_model*.bin or model.pt); save the model"
+            " there first"
+        )
 
 
 def _load_stored(
@@ -237,12 +222,12 @@ def _load_stored(
 
 def _check_depth(config: Any, source: str) -> None:
     """Raises ModelDamaged for so many layers that their modules, even without weights, would fill the memory."""
-    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
-        for count in numbers_in(part, LAYER_COUNTS):
-            if count > _MOST_LAYERS:
-                raise ModelDamaged(
-                    f"model {source!r} cannot be read: its config.json says {count:,} layers; take a complete copy"
-                )
+    parts = (config, *(getattr(config, name, None) for name in config.sub_configs))
+    most = max((count for part in parts for count in numbers_in(part, LAYER_COUNTS)), default=0)
+    if most > _MOST_LAYERS:
+        raise ModelDamaged(
+            f"model {source!r} cannot be read: its config.json says {most:,} layers; take a complete copy"
+        )
 
 
 def _kind_of(config: Any, trust: bool) -> Any:

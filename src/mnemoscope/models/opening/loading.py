@@ -176,7 +176,10 @@ def device_of(device: str | torch.device) -> torch.device:
 def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copied: bool) -> Any:
     """The model in a dtype on a device; a user's own object is copied before it changes."""
     if getattr(getattr(model, "config", None), "quantization_config", None) is not None and not copied:
-        return _widen_around(model, dtype)
+        for parameter in model.parameters():  # all that is not packed; the model cannot be converted as a whole
+            if dtype is not None and type(parameter) is nn.Parameter and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+        return model
     # All weights: an adapter, or a widened weight, may have another dtype than the rest.
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
     if is_spread(model):
@@ -188,12 +191,4 @@ def _place(model: Any, dtype: torch.dtype | None, device: torch.device, *, copie
     if any((dtype is not None and weight.dtype != dtype) or weight.device != device for weight in weights):
         model = copy.deepcopy(model) if copied else model
         model = model.to(device=device, dtype=dtype)
-    return model
-
-
-def _widen_around(model: Any, dtype: torch.dtype | None) -> Any:
-    """A quantised model, which cannot be converted as a whole, with everything unpacked in this dtype."""
-    for parameter in model.parameters():
-        if dtype is not None and type(parameter) is torch.nn.Parameter and parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
     return model

@@ -70,9 +70,8 @@ def prove(model: LanguageModel) -> Proof:
             scale = scales[layer]
             residual = residual_error(parts, block, call, scale)
             ablation = ablation_error(model, layer, block, call, scale)
-            keys = keys_error(parts, block, scale)
-            layers.append((residual, ablation, keys))
-            for name, error in (("residual", residual), ("ablation", ablation), ("keys", keys)):
+            layers.append((residual, ablation, keys_error(parts, block, scale)))
+            for name, error in zip(_CLAIMS, layers[-1], strict=False):
                 _refuse_above(model, name, error, scale, layer)
         scale = ErrorScale(own, model.dtype)
         scores = scale.error(model.scores(final, projection="lens"), logits)
@@ -127,8 +126,7 @@ def _run(model: LanguageModel, ids: Tensor) -> tuple[list[Block], list[Call], Te
         hooks.enter_context(read_blocks(model, blocks.__setitem__))
         hooks.enter_context(read_final(model, final.append))
         logits = model.logits(ids).to(model.device)
-    missing = [layer for layer in range(len(layers)) if layer not in blocks]
-    if missing:
+    if missing := [layer for layer in range(len(layers)) if layer not in blocks]:
         raise ProofFailed(f"layer {missing[0]}: the block never ran; the {model.anatomy.family!r} anatomy does not fit")
     ordered = [blocks[layer] for layer in range(len(layers))]
     return ordered, [calls[parts.block] for parts in layers], final[0], logits

@@ -27,26 +27,25 @@ def read_directions(model: LanguageModel, layer: int, *, order: Tensor | None = 
     A gated memory's is the sum of the unit vectors of gate and up: where its coefficient is positive, it reads both. A
     norm with an unknown gain leaves the keys unchanged. `order` permutes the entries of shuffled keys.
     """
-    keys, up, gain = model.keys(layer).float(), model.up_keys(layer), None
+    keys, up, gain = model.keys(layer).float(), model.up_keys(layer), torch.ones(())
     if order is not None:
         keys, up = keys[:, order.to(keys.device)], None if up is None else up[:, order.to(up.device)]
     with suppress(ModelUnsupported):
-        gain = _input_gain(model, layer, keys.device)
-    directions = keys if gain is None else keys * gain.to(keys.device)
+        gain = _input_gain(model, layer)
+    directions = keys * gain.to(keys.device)
     if up is not None:
-        other = up.float() if gain is None else up.float() * gain.to(up.device)
+        other = up.float() * gain.to(up.device)
         directions = nn.functional.normalize(directions, dim=1) + nn.functional.normalize(other, dim=1)
     return directions - directions.mean(1, keepdim=True)
 
 
-def _input_gain(model: LanguageModel, layer: int, device: torch.device) -> Tensor | None:
+def _input_gain(model: LanguageModel, layer: int) -> Tensor:
+    """The gain `[hidden]` of the norm that a layer's keys read, or `[memory, hidden]` of those of its branches."""
     branches = model.layer(layer).ffn.branches
     norms = [branch.before for branch in branches] if branches else [input_norms(model)[layer]]
     gains = [model.fold_of(norm).gain for norm in norms]
-    if not branches:
-        return gains[0]
     rows = torch.stack([torch.ones(model.sizes.hidden) if gain is None else gain.cpu() for gain in gains])
-    return rows[model.branch_of(layer)].to(device)
+    return rows[model.branch_of(layer)] if branches else rows[0]
 
 
 def input_norms(model: LanguageModel) -> dict[int, nn.Module | None]:

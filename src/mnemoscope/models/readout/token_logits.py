@@ -64,12 +64,8 @@ class LogitDirections:
 
 def head_mean(model: LanguageModel) -> Tensor:
     """The mean `[hidden']` of the rows of the head, float64; cached in the model, since it reads the whole head."""
-
-    def make() -> Tensor:
-        with torch.inference_mode(False), torch.no_grad():
-            return model.scorer().mean_vector().to(model.device)
-
-    return model.cache.get(head_mean, make)
+    with torch.inference_mode(False), torch.no_grad():
+        return model.cache.get(head_mean, lambda: model.scorer().mean_vector().to(model.device))
 
 
 def known_rows(model: LanguageModel) -> Tensor:
@@ -79,15 +75,12 @@ def known_rows(model: LanguageModel) -> Tensor:
 
 def token_mean(model: LanguageModel) -> Tensor:
     """The mean `[hidden']`, float64, of the rows of the head that have a token; cached in the model."""
-
-    def make() -> Tensor:
-        known = known_rows(model)
-        with torch.inference_mode(False), torch.no_grad():
-            if known.all():
-                return head_mean(model)
-            return model.head()[known.to(model.device)].mean(0, dtype=torch.float64)
-
-    return model.cache.get(token_mean, make)
+    known = known_rows(model)
+    if known.all():
+        return head_mean(model)
+    with torch.inference_mode(False), torch.no_grad():
+        rows = known.to(model.device)
+        return model.cache.get(token_mean, lambda: model.head()[rows].mean(0, dtype=torch.float64))
 
 
 Tokens = Tensor | int | None
@@ -111,8 +104,7 @@ class TokenLogits:
 
     def of_tokens(self, stream: Tensor, tokens: Tensor) -> LogitDirections:
         """For each row of the final stream `[row, hidden]` its token's logit."""
-        vectors = self._head.vectors_of(tokens).to(self._model.device)
-        return self._directions(stream, vectors, self._bias[tokens.to(self._bias.device)])
+        return self._directions(stream, *self.side(tokens))
 
     def of_mean(self, stream: Tensor) -> LogitDirections:
         """For each row of the final stream the mean of the logits of all tokens."""

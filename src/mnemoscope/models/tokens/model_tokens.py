@@ -6,13 +6,14 @@ post-processor (it would add special tokens and trim the offsets), no padding an
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol, final, overload
+from typing import Any, Literal, Protocol
 
 from tokenizers import Tokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mnemoscope.errors import ModelDamaged, OptionError
 
@@ -43,7 +44,7 @@ class Reader(Protocol):
 
     description: dict[str, Any]
 
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
@@ -58,35 +59,6 @@ class SpecialReader(Reader, Protocol):
         """The ids of the tokens that are marked special; None if unknown."""
 
 
-@final
-class EncodedTexts(Sequence[list[int]]):
-    """The token ids of texts; each list is made on access and not kept."""
-
-    def __init__(self, encodings: list[Any]) -> None:
-        self._encodings = encodings
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    @overload
-    def __getitem__(self, place: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[list[int]]: ...
-    def __getitem__(self, place: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(place, slice):
-            return [encoding.ids for encoding in self._encodings[place]]
-        ids: list[int] = self._encodings[place].ids
-        return ids
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (encoding.ids for encoding in self._encodings)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 class Tokens:
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
         """`special`: special strings in a text are special tokens."""
@@ -98,10 +70,10 @@ class Tokens:
     def with_special(self) -> "Tokens":
         return Tokens(self.tokenizer, special=True)
 
-    def encode(self, texts: list[str]) -> Sequence[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text; raises ModelDamaged for a text at which the tokenizer fails."""
         with _named_failure():
-            return EncodedTexts(self._plain.encode_batch_fast(texts, add_special_tokens=False))
+            return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         with _named_failure():
@@ -138,25 +110,16 @@ def _named_failure() -> Iterator[None]:
 
 
 def beginning_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> Beginning:
-    """The beginning-of-sequence token, else the end-of-text token, else none. The configuration, whose defaults may be
-    of other vocabularies, counts only if that id is a special token; without a tokenizer alone.
-    """
-    special = tokens.special()
-    for kind in ("bos", "eos"):
-        own = _first(getattr(tokenizer, f"{kind}_token_id", None))
-        configured = _first(getattr(config, f"{kind}_token_id", None))
-        for token in (own, configured if special is None or configured in special else None):
-            if token is not None and 0 <= token < rows:
-                return Beginning(token, "bos" if kind == "bos" else "end-of-text")
+    """The beginning-of-sequence token, else the end-of-text token, else none."""
+    kinds: tuple[tuple[str, Literal["bos", "end-of-text"]], ...] = (("bos", "bos"), ("eos", "end-of-text"))
+    for name, kind in kinds:
+        if stated := _token_ids(f"{name}_token_id", (tokenizer, config), tokens, rows=rows, most=1):
+            return Beginning(stated[0], kind)
     return Beginning(None, "none")
 
 
 def padding_of(tokenizer: Any, config: Any, tokens: SpecialReader, *, rows: int) -> int | None:
-    """The padding token; the configuration counts as in `beginning_of`."""
-    special, configured = tokens.special(), _first(getattr(config, "pad_token_id", None))
-    own = _first(getattr(tokenizer, "pad_token_id", None))
-    known = configured if special is None or configured in special else None
-    return next((token for token in (own, known) if token is not None and 0 <= token < rows), None)
+    return next(iter(_token_ids("pad_token_id", (tokenizer, config), tokens, rows=rows, most=1)), None)
 
 
 def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int) -> Beginning:
@@ -174,23 +137,23 @@ def chosen_beginning(asked: str, usual: Beginning, tokens: Reader, *, rows: int)
 
 
 def ends_of(tokenizer: Any, config: Any, generation: Any, tokens: SpecialReader, *, rows: int) -> frozenset[int]:
-    """The end-of-text tokens of tokenizer, configuration and generation configuration; these count as in
-    `beginning_of`.
+    """The end-of-text tokens of tokenizer, configuration and generation configuration."""
+    return frozenset(_token_ids("eos_token_id", (tokenizer, config, generation), tokens, rows=rows))
+
+
+def _token_ids(
+    name: str, places: tuple[Any, ...], tokens: SpecialReader, *, rows: int, most: int | None = None
+) -> list[int]:
+    """The token ids in an entry of the tokenizer and of configurations, `most` of each. Configurations, whose defaults
+    may be of other vocabularies, count only for special tokens; without a tokenizer alone.
     """
-    special = tokens.special()
-    configured = {*_ids(getattr(config, "eos_token_id", None)), *_ids(getattr(generation, "eos_token_id", None))}
-    known = configured if special is None else configured & special
-    ends = {*_ids(getattr(tokenizer, "eos_token_id", None)), *known}
-    return frozenset(token for token in ends if 0 <= token < rows)
-
-
-def _ids(value: Any) -> list[int]:
-    several = value if isinstance(value, list | tuple) else [value]
-    return [token for token in several if isinstance(token, int) and not isinstance(token, bool)]
-
-
-def _first(value: Any) -> int | None:
-    return next(iter(_ids(value)), None)
+    special, found = tokens.special(), list[int]()
+    for number, place in enumerate(places):
+        value = getattr(place, name, None)
+        several = value if isinstance(value, list | tuple) else [value]
+        ids = [token for token in several if isinstance(token, int) and not isinstance(token, bool)][:most]
+        found += [token for token in ids if number == 0 or special is None or token in special]
+    return [token for token in found if 0 <= token < rows]
 
 
 def _description(tokenizer: Any) -> dict[str, Any]:
@@ -247,7 +210,5 @@ def decode_sentencepiece(piece: str) -> bytes:
 
 @cache
 def byte_characters() -> dict[str, int]:
-    """The character of each byte in GPT-2's byte-level vocabularies."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    """The byte of each character in GPT-2's byte-level vocabularies."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}

@@ -76,9 +76,8 @@ def current_names(stored: dict[str, Tensor]) -> dict[str, Tensor]:
         # The second of three norms would belong to attention to an encoder, which a language model lacks.
         for number, norm in ((min(numbers), "self_attn_layer_norm"), (max(numbers), "final_layer_norm")):
             for part in ("weight", "bias"):
-                found = stored.get(f"{block}layer_norms.{number}.{part}")
-                if found is not None:
-                    weights[f"{block}{norm}.{part}"] = found
+                if (name := f"{block}layer_norms.{number}.{part}") in stored:
+                    weights[f"{block}{norm}.{part}"] = stored[name]
     if "decoder.embed_out" in weights:
         weights["decoder.output_projection.weight"] = weights.pop("decoder.embed_out")
     return weights

@@ -33,33 +33,29 @@ class Options:
     def __contains__(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
-    def _value(self, name: str, default: Any) -> Any:
-        value = self.fields.get(name)
-        return default if value is None else value
+    def _value(self, name: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
+        value = default if self.fields.get(name) is None else self.fields[name]
+        if type(value) not in kinds:
+            raise self.wrong(name, expected)
+        return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        value = self._value(name, default)
-        if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer() and value >= 1:
-            return int(value)
-        raise self.wrong(name, "a whole number above 0")
+        value = self._value(name, default, (int, float), "a whole number above 0")
+        if value < 1 or not float(value).is_integer():
+            raise self.wrong(name, "a whole number above 0")
+        return int(value)
 
     def factor(self, name: str) -> float:
-        value = self._value(name, 4)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
+        value = self._value(name, 4, (int, float), "a factor of at least 1")
+        if not 1 <= value < 1e6:
             raise self.wrong(name, "a factor of at least 1")
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        value = self._value(name, default)
-        if not isinstance(value, bool | int):
-            raise self.wrong(name, "true or false")
-        return bool(value)
+        return bool(self._value(name, default, (bool, int), "true or false"))
 
     def word(self, name: str, default: str) -> str:
-        value = self._value(name, default)
-        if not isinstance(value, str):
-            raise self.wrong(name, "a name")
-        return value or default
+        return str(self._value(name, default, (str,), "a name")) or default
 
     def cutoffs(self, name: str) -> tuple[int, ...]:
         """Ids at which bands begin, ascending, as in `'20000,60000'`; empty without the option."""

@@ -18,17 +18,13 @@ from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 from mnemoscope.errors import ModelNotFound
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models.opening.handmade import experts as handmade_experts
+from mnemoscope.models.opening.handmade.experts import WORDS
 
 HANDMADE = ("worked-example", "planted", "experts")
 
 EXAMPLE_VALUES = ((2.0, 3.0), (4.0, 1.0))
 # A word's stream before the only feed-forward layer, whose keys then read x = [0.5, 0.5], [1, 0], [0, 1].
 EXAMPLE_STREAMS = {"both": (0.0, 0.0), "first": (16.0, -16.0), "second": (-16.0, 16.0)}
-
-WORDS = (
-    *("<s>", "<unk>", "the", "cat", "sat", "on", "mat", "dog", "ran", "home", "a", "bird"),
-    *("sang", "in", "tree", "red", "fox", "slept", "under", "old", "house", "at", "night", "and"),
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def build(name: str) -> tuple[Any, Any]:
     if name == "planted":
         return _build_planted()
     if name == "experts":
-        return handmade_experts.build(), _tokenizer(handmade_experts.WORDS)
+        return handmade_experts.build(), _tokenizer(WORDS)
     raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{known}' for known in HANDMADE)}")
 
 
