@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
@@ -28,7 +29,7 @@ from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, Mini
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
+from mnemoscope.mining.extending import cover, files_of, load_mined
 from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
@@ -45,6 +46,7 @@ from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.roles import RolePass
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged
@@ -101,7 +103,7 @@ def fit_lenses(
     wanted = [kind for kind in LENSES if (kind in kinds or "tuned" in kinds) and kind not in found]
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=progress)
-    with loaded.in_use(compare=True), hold_atlas(opened):
+    with loaded.in_use(compare=True), hold(write_beside(opened)):
         context = RunContext(opened.path, checkpoint_every, progress)
         facts: dict[str, dict[str, Any]] = {}
         for kind in wanted:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
@@ -41,22 +40,22 @@ class AttentionPass:
 
     def __init__(self, run: MiningRun) -> None:
         self._run, self._model, self._plan = run, run.model, run.plan
-        names = ["prefix", "sentence", "position", "final_top", "next_token"]
-        listed = pl.read_parquet(run.path("prefixes"), columns=names, glob=False).sort("prefix").cast(pl.Int64)
-        self._sentence, self._position, self._final, self._next = (listed[name].to_numpy() for name in names[1:])
-        dealt = next_in_circle(len(listed), run.plan.seed, 10)
+        names = ("sentence", "position", "final_top", "next_token")
+        self._sentence, self._position, self._final, self._next = read_prefixes(run, *names)
+        count = len(self._position)
+        dealt = next_in_circle(count, run.plan.seed, 10)
         self._other, self._other_next = self._final[dealt], self._next[dealt]
         found = find_attention(run.model)
         self._attention = [one if layer in run.plan.layers else BlockAttention() for layer, one in enumerate(found)]
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._reader = StreamReader(run.model)
         self._parallel = [run.model.layer(layer).attention is not None for layer in run.plan.layers]
-        shape = (len(listed), len(run.plan.layers))
+        shape = (count, len(run.plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
             **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
             **{name: empty_answers(shape, np.float32) for name in _OF_LAYER},
-            **{name: empty_answers(len(listed), np.float32) for name in _OF_PREFIX},
+            **{name: empty_answers(count, np.float32) for name in _OF_PREFIX},
         }
         self.steps = plan_prefixes(
             run, self._sentence, self._position, self.read, self.answers, stage="attention", weights=BUDGET.weights,
@@ -127,9 +126,8 @@ class AttentionPass:
                     "try --dtype float32, or check the model's weights"
                 )
 
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         self._run.write("attention", self.columns())
-        return {}
 
     def columns(self) -> dict[str, Any]:
         count, layers = len(self._position), self._plan.layers

@@ -11,7 +11,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,8 +20,8 @@ from mnemoscope.attribution.gradients import coefficient_gradients
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
-from mnemoscope.mining.steps import empty_answers, is_unanswered, join_pieces, run_piece
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
+from mnemoscope.mining.steps import empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
@@ -37,21 +36,19 @@ LARGEST = 20
 
 
 class ImportancePass:
-    """Adds up both kinds of effect; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head that is not
-    one matrix, and for a network without a gradient.
+    """Adds up both kinds of effect, in one piece; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head
+    that is not one matrix, and for a network without a gradient.
     """
 
     def __init__(self, run: MiningRun) -> None:
         check_head(run.model)
         self._run, self._model = run, run.model
-        names = ["prefix", "sentence", "position", "final_top"]
-        listed = pl.read_parquet(run.path("prefixes"), columns=names, glob=False).sort("prefix").cast(pl.Int64)
-        self._sentence, position, self._final = (listed[name].to_numpy() for name in names[1:])
+        self._sentence, position, self._final = read_prefixes(run, "sentence", "position", "final_top")
         self._attention = find_attention(run.model)
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._effects = MemoryEffects(run.model)
         self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
-        rows, memories = min(1, len(listed)), int(self._firsts[-1])
+        rows, memories = min(1, len(position)), int(self._firsts[-1])
         self.answers: dict[str, NDArray[Any]] = {
             "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
             "among": empty_answers((rows, len(KINDS), memories), np.int64),
@@ -134,13 +131,3 @@ class ImportancePass:
                 columns[kind] = np.concatenate(means or [np.empty(0)])
                 columns[f"{kind}_among_{LARGEST}"] = among.reshape(-1) / max(1, count)
             self._run.write("importance", columns, layer)
-
-
-def make_importance(run: MiningRun) -> None:
-    """Reads the prefixes that no earlier run has read, and writes the table. Raises what the pass raises, Interrupted,
-    StoreFailed, MiningError.
-    """
-    asked = ImportancePass(run)
-    run_piece(run.context, asked.steps)
-    join_pieces(run.context, asked.steps)
-    asked.write()

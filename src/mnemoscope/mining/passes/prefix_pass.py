@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -97,8 +98,8 @@ class PlannedPass(Protocol):
 
     def __init__(self, run: MiningRun) -> None: ...
 
-    def write(self) -> Mapping[str, Any]:
-        """Writes the tables; returns facts for the manifest."""
+    def write(self) -> Mapping[str, Any] | None:
+        """Writes the tables; returns facts for the manifest, if any."""
         ...
 
 
@@ -116,13 +117,26 @@ class PrefixRows:
 
     def run(self, model: LanguageModel, keep: Callable[[int, Block], None], layers: Sequence[int]) -> Tensor:
         """Runs the model and gives `keep` each of the layers' blocks; returns the final stream at the columns."""
-        final: list[Tensor] = []
-        with (
-            read_blocks(model, keep, layers=layers, own_thread=True),
-            read_final(model, lambda stream: final.append(self.at(stream)), own_thread=True),
-        ):
-            model.backbone(self.ids)
-        return final[0]
+        return self.at(run_blocks(model, self.ids, keep, layers))
+
+
+def run_blocks(model: LanguageModel, ids: Tensor, keep: Callable[[int, Block], None], layers: Sequence[int]) -> Tensor:
+    """Runs the model and gives `keep` each of the layers' blocks; returns the final stream `[batch, position,
+    hidden]`.
+    """
+    final: list[Tensor] = []
+    with (
+        read_blocks(model, keep, layers=layers, own_thread=True),
+        read_final(model, final.append, own_thread=True),
+    ):
+        model.backbone(ids)
+    return final[0]
+
+
+def read_prefixes(run: MiningRun, *names: str) -> list[Ints]:
+    """These columns of the table `prefixes`, in order of prefix."""
+    listed = pl.read_parquet(run.path("prefixes"), columns=["prefix", *names], glob=False).sort("prefix")
+    return [listed[name].cast(pl.Int64).to_numpy() for name in names]
 
 
 def plan_prefixes(
@@ -164,6 +178,30 @@ def plan_prefixes(
     )  # fmt: skip
 
 
+def plan_rows(
+    run: MiningRun,
+    step: Callable[[slice], None],
+    lengths: Ints,
+    answers: Answers,
+    *,
+    stage: str,
+    unit: str,
+    inputs: Sequence[object],
+    parts: Ints | int = 0,
+    area: int | None = None,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> PlannedSteps:
+    """Steps over rows of these lengths, in order; `parts` ascend. The rows of a step are of one part, on one side of a
+    boundary of the model, and of at most `area` tokens, or the plan's number.
+    """
+    model, area = run.model, area or run.plan.batch_tokens
+    cuts = pack(lengths, area=area, rows=area, apart=parts * (1 + len(model.boundaries)) + sides(model, lengths))
+    return PlannedSteps(
+        step, cuts, answers, stage=stage, unit=unit, inputs=digest(run.plan.hash(), *inputs),
+        team=ThreadTeam.of(model), around=around,
+    )  # fmt: skip
+
+
 def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None) -> list[slice]:
     """Prefixes, in order of length, in batches of at most 128 that also bound the attention weights."""
     cuts = []
@@ -183,4 +221,4 @@ def answer(run: MiningRun, kind: type[PlannedPass], stage: str) -> None:
     """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
     asked = run.keep(kind, lambda: kind(run))
     halved = join_pieces(run.context, asked.steps, of=run.pieces)
-    run.note(stage, {**asked.write(), "halved": halved})
+    run.note(stage, {**(asked.write() or {}), "halved": halved})

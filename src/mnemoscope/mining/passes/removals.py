@@ -10,7 +10,6 @@ earlier. A run is a row of a padded batch, as long as anything in it is asked, o
 import hashlib
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,70 +24,54 @@ from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.proof.company import sides
 
-Ints = NDArray[np.int64]
-
 WHOLE = -1
 """In place of a removed token: the whole sentence."""
 
-Answer = Callable[[int, Ints, Tensor], None]
+Answer = Callable[[int, NDArray[np.int64], Tensor], None]
 """Called with a layer, the numbers of requests and their coefficients."""
 
 
-@dataclass(frozen=True)
-class Requests:
-    """For each request a layer and memory: the coefficient at `position - 1` of its sentence without token `gap`."""
-
-    layer: Ints
-    memory: Ints
-    sentence: Ints
-    gap: Ints
-    position: Ints
-
-    def at(self, places: Ints | slice) -> "Requests":
-        return Requests(*(each[places] for each in vars(self).values()))
-
-
 class ShortenedRuns:
-    """The runs, each a row of a batch, by deepest layer and length; `cuts` are the batches of `area` tokens."""
+    """The runs that answer requests, each a row of a batch, by deepest layer and length. A request is for a `memory` of
+    a `layer`: its coefficient at `position` - 1 of the `sentence` without token `gap`.
+    """
 
-    def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
+    def __init__(self, requests: pl.DataFrame, model: LanguageModel, sentences: NamedSentences) -> None:
         self._model, self._sentences = model, sentences
-        asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
-        asked = asked.with_columns(side=sides(model, model.reading.columns(requests.position)))
-        one = ("sentence", "gap", "side")
+        side = sides(model, model.reading.columns(requests["position"].to_numpy()))
+        asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
         runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max())
-        self._runs = runs.sort("layer", "position", "sentence", "gap", "side")
-        found = asked.join(self._runs.select(one).with_row_index("run"), on=one, maintain_order="left")["run"]
-        run = found.to_numpy().astype(np.int64)
-        self._order = np.argsort(run, kind="stable")
-        self._run, self._requests = run[self._order], requests.at(self._order)
-        lengths = model.reading.columns(self._runs["position"].to_numpy())
-        apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + self._runs["side"].to_numpy()
-        self.cuts = pack(lengths, area=area, rows=area, apart=apart)
+        self._runs = runs.sort("layer", "position", *one)
+        numbered = self._runs.select(one).with_row_index("run")
+        self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
+        self.lengths = model.reading.columns(self._runs["position"].to_numpy())
+        self.deepest = self._runs["layer"].to_numpy()
 
     def take(self, items: slice, answer: Answer) -> None:
         ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
                   self._model)  # fmt: skip
-        begin, end = np.searchsorted(self._run, (items.start, items.stop))
-        asked, numbers, run = self._requests.at(slice(begin, end)), self._order[begin:end], self._run[begin:end]
+        begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
+        asked = self._asked[begin:end]
 
         def read(layer: int, coefficients: Tensor) -> None:
-            here = np.flatnonzero(asked.layer == layer)
-            last = self._model.reading.columns(asked.position[here] - 1)
-            places = (run[here] - items.start, last, asked.memory[here])
-            answer(layer, numbers[here], coefficients[tuple(map(torch.from_numpy, places))])
+            here = asked.filter(pl.col("layer") == layer)
+            number, run, position, memory = (
+                here[name].to_numpy(writable=True) for name in ("number", "run", "position", "memory")
+            )
+            places = (run - items.start, self._model.reading.columns(position - 1), memory)
+            answer(layer, number, coefficients[tuple(map(torch.from_numpy, places))])
 
-        layers = np.unique(asked.layer).tolist()
+        layers = asked["layer"].unique().sort().to_list()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
 
@@ -150,16 +133,14 @@ class RemovalPass:
             for name, place in dropped.items()
         ]
         self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
-        columns = {name: self.requests[name].to_numpy() for name in ("layer", "memory", "sentence", "position")}
-        removed = self.requests["removed_position"].to_numpy()
         # Dropping the last token leaves the beginning of the sentence as it stands.
-        gaps = np.where(removed < columns["position"], removed, WHOLE)
-        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, run.sentences, area=plan.batch_tokens)
+        gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(WHOLE)
+        self._runs = ShortenedRuns(self.requests.with_columns(gap=gap).drop("removed"), model, run.sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
-        self.steps = PlannedSteps(
-            lambda items: self._runs.take(items, self._answer), self._runs.cuts, self._answers, stage="removals",
-            unit="sentences", team=ThreadTeam.of(model),
-            inputs=digest(plan.hash(), *self.requests.drop("removed"), *run.sentences.arrays()),
+        self.steps = plan_rows(
+            run, lambda items: self._runs.take(items, self._answer), self._runs.lengths, self._answers,
+            stage="removals", unit="sentences", parts=self._runs.deepest,
+            inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
         )  # fmt: skip
 
     def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:

@@ -55,7 +55,7 @@ class SamplePass:
         batch.run(self._run.model, keep, self._run.plan.layers)
         return {}
 
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         for layer in self._run.plan.layers:
             rows = self._answers[str(layer)].T
             # Both normal numbers in float16 and the largest are kept.
@@ -63,4 +63,3 @@ class SamplePass:
             scale[scale == 0] = 1
             columns = {"memory": np.arange(len(rows), dtype=np.int32), "scale": scale}
             self._run.write("samples", {**columns, "coefficients": (rows / scale[:, None]).astype(np.float16)}, layer)
-        return {}

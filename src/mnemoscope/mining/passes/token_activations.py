@@ -4,7 +4,6 @@ A sentence is read once, as far as the deepest layer that asks about it, for all
 same prefix count once.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.passes.prefix_pass import plan_rows
+from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.models.forward.hooks import read_coefficients
-from mnemoscope.models.proof.company import sides
 
 BEST = 10
 """Different prefixes of each memory and sign."""
@@ -44,14 +42,11 @@ class TokenActivationPass:
         names = ("run", "layer", "memory", "length", "begin")
         self._requests = {name: asked[name].to_numpy().astype(np.int64) for name in names}
         columns = self._model.reading.columns(self._runs["length"].to_numpy())
-        apart = self._runs["layer"].to_numpy() * (1 + len(self._model.boundaries)) + sides(self._model, columns)
-        area = run.plan.batch_tokens
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
-        self.steps = PlannedSteps(
-            self.take, pack(columns, area=area, rows=area, apart=apart), self._answers, stage="token activations",
-            unit="sentences", team=ThreadTeam.of(self._model),
-            inputs=digest(run.plan.hash(), *self.asked, *sentences.arrays()),
+        self.steps = plan_rows(
+            run, self.take, columns, self._answers, stage="token activations", unit="sentences",
+            inputs=(*self.asked, *sentences.arrays()), parts=self._runs["layer"].to_numpy(),
         )  # fmt: skip
 
     def take(self, items: slice) -> None:
@@ -77,7 +72,7 @@ class TokenActivationPass:
         with torch.inference_mode(), read_coefficients(model, read, layers=needed, own_thread=True):
             model.backbone(ids, stop_after=int(layers[-1]))
 
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         ends = np.concatenate([[0], self._ends])
         first = 0
         for layer in self._run.plan.layers:
@@ -86,7 +81,6 @@ class TokenActivationPass:
             first += len(rows)
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
             self._run.write("token_activations", columns | _as_halves(self._answers["coefficients"], own), layer)
-        return {}
 
 
 def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:

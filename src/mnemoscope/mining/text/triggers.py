@@ -29,13 +29,16 @@ _LEAST_POSITIVE = 2.0**-149
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's."""
+    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's;
+    `firings`: how many each memory had, where they are drawn at random.
+    """
 
     memory: Tensor
     magnitude: Tensor
     sentence: Tensor
     position: Tensor
     weight: Tensor | None = None
+    firings: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.memory.shape[0])
