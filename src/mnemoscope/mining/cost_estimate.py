@@ -204,7 +204,6 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress
         batch = replace(loader(number % loader.count), sampled=number % 2 == 0)
         began = time.perf_counter()
         reader.read(batch)
-        reader.count()
         if number >= min(4, loader.count):
             spent[batch.sampled] += time.perf_counter() - began
             read[batch.sampled] += batch.tokens

@@ -161,10 +161,7 @@ def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> lis
     for number, (own, path, inputs) in enumerate(pieces, 1):
         saved = read_saved(path, inputs)
         if saved is None or saved[_DONE][0] != len(own):
-            raise MiningError(
-                f"piece {number} of {of} of the {steps.stage} is missing, or is one of another run ({path}); "
-                "run the same command again, which makes it"
-            )
+            raise missing(f"piece {number} of {of} of the {steps.stage}", path)
         halved += _fill(steps.answers, saved)
     for name, array in steps.answers.items():
         if empty := int(is_unanswered(array).sum()):
@@ -175,6 +172,11 @@ def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> lis
                 "run the same command again, which makes them anew"
             )
     return halved
+
+
+def missing(what: str, path: Path) -> MiningError:
+    """The error for something that an earlier step of this run should have made."""
+    return MiningError(f"{what} is missing, or is of another run ({path}); run the same command again, which makes it")
 
 
 def read_saved(path: Path, inputs: str) -> Answers | None:

@@ -33,7 +33,6 @@ class TextReader:
         batch = self._loader(number)
         if not self._reader.read(batch):
             self.state.halved.append(number)
-        self._reader.count()
         return batch.tokens
 
     def serialise(self) -> bytes:

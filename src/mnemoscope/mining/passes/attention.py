@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
@@ -70,7 +69,8 @@ class AttentionPass:
             last = batch.run(model, parts.keep, self._plan.layers).to(model.device)
         found = self._split(batch.chosen, parts, last)
         found |= self._project([parts.layers[layer] for layer in self._plan.layers])
-        self._check(found, batch.chosen)
+        for name, values in found.items():
+            check_finite(values, self._sentence[batch.chosen], name, self._plan.layers)
         return found
 
     def _split(self, chosen: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
@@ -114,17 +114,6 @@ class AttentionPass:
                 tops = self._reader.lens_tops(torch.cat(vectors)).view(len(places), -1)
                 found[name][:, places] = tops.T.cpu().numpy()
         return found
-
-    def _check(self, found: Mapping[str, NDArray[Any]], chosen: NDArray[np.int64]) -> None:
-        for name, array in found.items():
-            finite = np.isfinite(array).reshape(len(chosen), -1)
-            if not finite.all():
-                row, at = np.argwhere(~finite)[0]
-                where = "the final stream" if array.ndim == 1 else f"layer {self._plan.layers[at]}"
-                raise NotFinite(
-                    f"{where} has NaN or infinite {name} on sentence {self._sentence[chosen[row]]}; "
-                    "try --dtype float32, or check the model's weights"
-                )
 
     def write(self) -> None:
         self._run.write("attention", self.columns())

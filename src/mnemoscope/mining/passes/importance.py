@@ -17,10 +17,9 @@ from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.attribution.gradients import coefficient_gradients
-from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.steps import empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
@@ -109,15 +108,11 @@ class ImportancePass:
 
     def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
         """Absolute values `[row, memory]` of all layers, float64."""
-        found = torch.cat([effects[layer].double() for layer in range(self._model.sizes.layers)], 1).abs()
-        if not bool(found.isfinite().all()):
-            row, memory = (~found.isfinite()).nonzero()[0].tolist()
-            layer = int(np.searchsorted(self._firsts, memory, side="right")) - 1
-            raise NotFinite(
-                f"layer {layer} has a NaN or infinite {kind} effect on sentence {self._sentence[batch.chosen[row]]};"
-                " try --dtype float32, or check the model's weights"
-            )
-        return found
+        every = range(self._model.sizes.layers)
+        for layer in every:
+            values = effects[layer].double().numpy()[:, None]
+            check_finite(values, self._sentence[batch.chosen], f"{kind} effects", [layer])
+        return torch.cat([effects[layer].double() for layer in every], 1).abs()
 
     def write(self) -> None:
         count = len(self._final)

@@ -19,12 +19,12 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import AtlasDamaged, MiningError
+from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, read_saved, run_piece
+from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, missing, read_saved, run_piece
 from mnemoscope.mining.text.batches import even_parts, pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
@@ -56,10 +56,7 @@ class Prefixes:
         path = run.context.work / PREFIXES
         saved = read_saved(path, run.plan.hash())
         if saved is None:
-            raise MiningError(
-                f"the list of prefixes is missing, or is of another run ({path}); run the same command again, "
-                "which makes it"
-            )
+            raise missing("the list of prefixes", path)
         return cls(**saved)
 
     @classmethod
@@ -176,6 +173,17 @@ def plan_prefixes(
         step, cuts, answers, stage=stage, unit="prefixes", team=ThreadTeam.of(model), around=around,
         inputs=digest(run.plan.hash(), sentence, position, *sentences.arrays(), *inputs),
     )  # fmt: skip
+
+
+def check_finite(values: NDArray[Any], sentences: Ints, what: str, layers: Sequence[int]) -> None:
+    """Raises NotFinite for a NaN or infinity in values of the final stream `[row]`, or `[row, layer, ...]`."""
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        where = "the final stream" if values.ndim == 1 else f"layer {layers[wrong[0][1]]}"
+        raise NotFinite(
+            f"{where} has NaN or infinite {what} on sentence {sentences[wrong[0][0]]}; "
+            "try --dtype float32, or check the model's weights"
+        )
 
 
 def plan_rows(

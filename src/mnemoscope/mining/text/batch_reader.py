@@ -74,7 +74,7 @@ class PieceMeasures:
 
 
 class BatchReader:
-    """Measures a batch, and counts it when told to. A sentence gives a memory at most one trigger; with `everywhere`
+    """Measures batches and counts them. A sentence gives a memory at most one trigger; with `everywhere`
     every position may be one, except the tokens `never`, which only activity counts. Random firings are drawn at one
     of `one_in` positions. On a CPU several threads take equal parts of a batch's rows.
     """
@@ -100,9 +100,13 @@ class BatchReader:
         """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
-        """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
+        """Measures the batch, in halves where memory runs out, and counts it; returns whether it fitted whole. Raises
+        NotFinite (nothing counted), or on a card leaves that to `check`.
+        """
         self._found, self._measured = [], []
-        return run_in_halves(self._read_piece, batch, Batch.halves)
+        whole = run_in_halves(self._read_piece, batch, Batch.halves)
+        self._count()
+        return whole
 
     def _read_piece(self, piece: Batch) -> None:
         found, shares = len(self._found), piece.split(self._team.size)
@@ -224,8 +228,7 @@ class BatchReader:
                 found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
             self._found += [(triggers, one) for one in found]
 
-    def count(self) -> None:
-        """Adds the measurements; raises NotFinite (nothing added), or on a card leaves that to `check`."""
+    def _count(self) -> None:
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         if finite:
             pieces = [measures.piece for measures in self._measured]
