@@ -94,9 +94,8 @@ def fit_lenses(
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
-    anew = set(kinds) if force else set()
-    there = {kind: read_lens(opened, kind) for kind in _FILES if kind not in anew}
-    found = {kind: lens for kind, lens in there.items() if lens is not None}
+    kept = [kind for kind in _FILES if not (force and kind in kinds)]
+    found = {kind: lens for kind in kept if (lens := read_lens(opened, kind)) is not None}
     if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
         found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
