@@ -16,13 +16,14 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
 from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
-from mnemoscope.mining.passes.usefulness import find_duplicates, usefulness
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.batches import pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
@@ -33,6 +34,9 @@ from mnemoscope.tracing import top
 
 DRAWS = 4
 """Random orders in which memories are taken out."""
+
+SAME = 0.9
+"""Cosine above which two values, or two keys, count as the same."""
 
 MOST_TOKENS = 16_384
 """Held-out tokens whose loss is measured, about."""
@@ -266,3 +270,26 @@ def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:
     found = np.zeros((int(code.max(initial=-1)) + 1, *numbers.shape[1:]), np.result_type(numbers, np.int64))
     np.add.at(found, code, numbers)
     return found
+
+
+def usefulness(activity: pl.DataFrame, value_norm: NDArray[np.float64], *, layer: int) -> NDArray[np.float64]:
+    """The mean of |m| over the mined text times the norm of the value, `[memory]`; raises NotFinite."""
+    found = mean_magnitude(activity) * value_norm
+    if not np.isfinite(found).all():
+        raise NotFinite(f"layer {layer} has coefficients or values that are not finite; check the model's weights")
+    return found
+
+
+def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
+    """The memories `[memory]` with a twin: cosines of value and key (gated: both keys) above `SAME`."""
+    tiny, found = torch.finfo(torch.float32).tiny, []
+    with torch.inference_mode():
+        every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
+        units = [normalize(rows.float(), dim=1, eps=tiny) for rows in every if rows is not None]
+        for own in torch.split(torch.arange(len(units[0])), rows_within(BUDGET.cosines, len(units[0]))):
+            alike = torch.ones(len(own), len(units[0]), dtype=torch.bool)
+            for unit in units:
+                alike &= (unit[own.to(unit.device)] @ unit.T > SAME).cpu()
+            alike[torch.arange(len(own)), own] = False
+            found.append(alike.any(1).numpy())
+    return np.concatenate(found)
