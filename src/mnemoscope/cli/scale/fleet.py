@@ -102,7 +102,7 @@ def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bo
 
     stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
     threads = int(stated[1]) if stated else min(8, len(usable_cores()))
-    gpus = slurm.cards_wanted(options.device, fleet.gpus_per_worker)
+    gpus = int(options.device.startswith("cuda")) if fleet.gpus_per_worker is None else fleet.gpus_per_worker
     words = arguments_given()
     jobs = slurm.scripts(
         words[words.index("mine") :], out, workers=fleet.count or slurm.WORKERS, threads=threads, gpus=gpus,

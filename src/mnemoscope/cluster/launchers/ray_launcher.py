@@ -109,15 +109,12 @@ class RayLauncher:
         self._needs = {"CPU": float(threads), "GPU": float(gpus_per_worker)}
         self._running: dict[str, _RunningActor] = {}
         self._over: dict[str, str | None] = {}
-        self._connection = ExitStack()
         own = address is None or address == "local"
         cpus = threads * workers if workers else max(threads, len(usable_cores()))
-        self._ray = self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
-        try:
+        with ExitStack() as stack:
+            self._ray = stack.enter_context(connect_to_ray(None if own else address, cpus=cpus))
             self._check_room()
-        except BaseException:
-            self._connection.close()
-            raise
+            self._connection = stack.pop_all()
 
     def capacity(self) -> int:
         """How many workers fit the cluster now, without those that wait for room."""

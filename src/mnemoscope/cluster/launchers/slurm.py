@@ -139,13 +139,6 @@ def without_launch_options(command: Sequence[str]) -> list[str]:
     return kept
 
 
-def cards_wanted(device: str, gpus_per_worker: int | None) -> int:
-    """The cards a job asks for: as given, else one on CUDA, else none."""
-    if gpus_per_worker is not None:
-        return gpus_per_worker
-    return 1 if device.startswith("cuda") else 0
-
-
 def log_folder(atlas: Path) -> Path:
     return atlas.parent / f"{atlas.name}.slurm"
 
