@@ -37,13 +37,13 @@ from mnemoscope.models.proof.company import sides
 WHOLE = -1
 """In place of a removed token: the whole sentence."""
 
-Answer = Callable[[int, NDArray[np.int64], Tensor], None]
-"""Called with a layer, the numbers of requests and their coefficients."""
+See = Callable[[int, dict[str, NDArray[np.int64]], Tensor], None]
+"""Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
 
 
 class ShortenedRuns:
-    """The runs that answer requests, each a row of a batch, by deepest layer and length. A request is for a `memory` of
-    a `layer`: its coefficient at `position` - 1 of the `sentence` without token `gap`.
+    """The runs that answer requests, each a row of a batch, by deepest layer and length. A request is about the first
+    `position` tokens of the `sentence` without token `gap`, and the coefficients there of a `memory` of a `layer`.
     """
 
     def __init__(self, requests: pl.DataFrame, model: LanguageModel, sentences: NamedSentences) -> None:
@@ -57,19 +57,15 @@ class ShortenedRuns:
         self.lengths = model.reading.columns(self._runs["position"].to_numpy())
         self.deepest = self._runs["layer"].to_numpy()
 
-    def take(self, items: slice, answer: Answer) -> None:
+    def take(self, items: slice, see: See) -> None:
         ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
                   self._model)  # fmt: skip
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
-        asked = self._asked[begin:end]
+        asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
         def read(layer: int, coefficients: Tensor) -> None:
-            here = asked.filter(pl.col("layer") == layer)
-            number, run, position, memory = (
-                here[name].to_numpy(writable=True) for name in ("number", "run", "position", "memory")
-            )
-            places = (run - items.start, self._model.reading.columns(position - 1), memory)
-            answer(layer, number, coefficients[tuple(map(torch.from_numpy, places))])
+            own = asked.filter(pl.col("layer") == layer)
+            see(layer, {column.name: column.to_numpy(writable=True) for column in own}, coefficients)
 
         layers = asked["layer"].unique().sort().to_list()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
@@ -78,7 +74,7 @@ class ShortenedRuns:
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
         """The tokens of a run: its sentence without the removed one, up to the last position asked."""
         tokens = self._model.reading.context(self._sentences.of(sentence), position)
-        return tokens[:-1] if gap == WHOLE else np.delete(tokens, gap)
+        return (tokens if gap == WHOLE else np.delete(tokens, gap))[:position]
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
@@ -125,8 +121,8 @@ class RemovalPass:
         self._run, model, plan = run, run.model, run.plan
         first = model.reading.first
         triggers, self._left_out = choose_triggers(run.directory, plan, first=first, numberings=model.numberings)
-        places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
-        drawn = [random_position(plan.seed, *place) for place in places]
+        fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+        drawn = [random_position(plan.seed, *place) for place in fired]
         dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
         asked = [
             triggers.with_columns(removed=pl.lit(name), removed_position=place.cast(pl.Int64))
@@ -135,7 +131,8 @@ class RemovalPass:
         self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
         # Dropping the last token leaves the beginning of the sentence as it stands.
         gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(WHOLE)
-        self._runs = ShortenedRuns(self.requests.with_columns(gap=gap).drop("removed"), model, run.sentences)
+        places = self.requests.select("layer", "memory", "sentence", "position", gap=gap)
+        self._runs = ShortenedRuns(places, model, run.sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = plan_rows(
             run, lambda items: self._runs.take(items, self._answer), self._runs.lengths, self._answers,
@@ -143,13 +140,14 @@ class RemovalPass:
             inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
         )  # fmt: skip
 
-    def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:
-        found = coefficients.float().cpu().numpy()
+    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+        places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])
+        found = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
         if not np.isfinite(found).all():
             raise NotFinite(
                 f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
             )
-        self._answers["removed_coefficient"][requests] = found
+        self._answers["removed_coefficient"][asked["number"]] = found
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""
