@@ -135,6 +135,7 @@ def plan_prefixes(
     *,
     stage: str,
     inputs: Sequence[object],
+    unit: str = "prefixes",
     weights: int | None = None,
     area: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -160,7 +161,7 @@ def plan_prefixes(
             answers[name][chosen] = values
 
     return PlannedSteps(
-        step, cuts, answers, stage=stage, unit="prefixes", team=ThreadTeam.of(model), around=around,
+        step, cuts, answers, stage=stage, unit=unit, team=ThreadTeam.of(model), around=around,
         inputs=digest(run.plan.hash(), sentence, position, *sentences.arrays(), *inputs),
     )  # fmt: skip
 
