@@ -18,7 +18,7 @@ import torch
 
 from mining_killed import sentences, tables
 from mnemoscope.atlas import verify
-from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
+from mnemoscope.cluster.run import FleetOptions, mine_with_workers
 from mnemoscope.cluster.stages import TEXT
 from mnemoscope.cluster.status import run_status
 from mnemoscope.cluster.worker import work
@@ -165,7 +165,7 @@ def test_actors_of_ray_change_no_byte(text: Path, alone: Path, tmp_path: Path) -
 def test_stopped_and_killed_and_begun_again(text: Path, alone: Path, tmp_path: Path) -> None:
     """A worker by hand is told to end, a driver is interrupted, another one killed; the last finds what they left."""
     out = tmp_path / "atlas"
-    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
     prepared = run_status(out)
     assert (prepared.state, prepared.done, prepared.workers) == ("mining", 0, [])
     by_hand = command("worker", str(out), "--text-only")
@@ -237,7 +237,7 @@ def test_workers_that_cannot_work_end_the_run_in_one_line(
 
 def test_a_worker_with_another_model_library_or_text_is_refused_by_name(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "atlas"
-    prepare_run(MODEL, str(text), out, OPTIONS, FleetOptions())
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(), prepare=True)
     with pytest.raises(PartsDiffer, match="builtin:pydocs is another model here than the one that the run was prep"):
         work(out, "w-1", model="builtin:pydocs")
     begun = out / "unfinished.json"
@@ -268,7 +268,7 @@ def test_other_versions_of_libraries_go_on_with_a_run_only_where_they_are_accept
     short, out = tmp_path / "short.txt", tmp_path / "atlas"
     short.write_text(sentences(60, tuple(WORDS[2:]), 5))
     fleet = FleetOptions(workers=1)
-    prepare_run(MODEL, str(short), out, OPTIONS, fleet)
+    mine_with_workers(MODEL, str(short), out, OPTIONS, fleet, prepare=True)
     begun = out / "unfinished.json"
     stored = json.loads(begun.read_text())
     older = {"plan": {**stored["plan"], "torch": "1.0"}, "versions": [{**stored["versions"][0], "torch": "1.0"}]}

@@ -80,7 +80,7 @@ def test_ridge_is_the_least_squares_of_the_textbook(turned: float, noise: float,
     for start in range(0, 300, 50):
         fitted.add(stream[start : start + 50], final[start : start + 50])
     judged.add(stream[300:], final[300:])
-    found = fit_ridge(fitted, judged)
+    translator, fitted_with = fit_ridge(fitted, judged)
     errors = []
     for penalty in (1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         h, t = stream[:300] - stream[:300].mean(0), final[:300] - final[:300].mean(0)
@@ -88,10 +88,10 @@ def test_ridge_is_the_least_squares_of_the_textbook(turned: float, noise: float,
         weight = torch.linalg.lstsq(torch.cat([h, strength]), torch.cat([t, strength])).solution
         bias = final[:300].mean(0) - stream[:300].mean(0) @ weight
         errors.append(float((stream[300:] @ weight + bias - final[300:]).square().sum(1).mean()))
-        if penalty == found.penalty:
-            torch.testing.assert_close(found.translator.weight.double(), weight, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(found.translator.bias.double(), bias, atol=1e-5, rtol=1e-4)
-    assert PENALTIES[int(np.argmin(errors))] == found.penalty == chosen
+        if penalty == fitted_with:
+            torch.testing.assert_close(translator.weight.double(), weight, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(translator.bias.double(), bias, atol=1e-5, rtol=1e-4)
+    assert PENALTIES[int(np.argmin(errors))] == fitted_with == chosen
 
 
 @pytest.mark.fast(1)

@@ -19,6 +19,7 @@ from mnemoscope.mining.plan.mining_plan import (
     default_batch_tokens,
     library_versions,
 )
+from mnemoscope.mining.run_folder import difference
 from mnemoscope.models import load_model
 
 
@@ -110,20 +111,21 @@ def test_what_a_plan_settles_by_itself(plan: MiningPlan) -> None:
 
 def test_another_plan_is_told_by_every_difference(plan: MiningPlan) -> None:
     begun = replace(plan, triggers=7, batch_tokens=9).document()
-    plan.check_same({**plan.document(), "removals": 12, "corpus_fingerprint": "abc"}, Path("atlas"))  # settled since
-    with pytest.raises(PlanDiffers) as told:
-        plan.check_same(begun, Path("atlas"))
-    assert str(told.value) == (
+    settled = {**plan.document(), "removals": 12, "corpus_fingerprint": "abc"}
+    assert plan.difference(settled) is None
+    told = difference(plan, {"plan": begun, "part": None}, Path("atlas"), part=None, otherwise="")
+    assert str(told) == (
         f"atlas was begun with another plan (triggers was 7, now 50; batch tokens was 9, now {plan.batch_tokens}); "
         "use the old options, another folder, or force=True to start again"
     )
-    with pytest.raises(PlanDiffers, match=r"removals was 3, now 4"):
-        replace(plan, removals=4).check_same(replace(plan, removals=3).document(), Path("atlas"))
+    removals = replace(plan, removals=4).difference(replace(plan, removals=3).document())
+    assert removals == ("removals was 3, now 4", "the old options")
     older = replace(plan, torch="1.0")
-    with pytest.raises(PlanDiffers, match=r"\(torch was '1.0', now .*accept_versions=True to go"):
-        plan.check_same(older.document(), Path("atlas"))
-    with pytest.raises(PlanDiffers, match="use the old options"):
-        plan.check_same(replace(older, seed=4).document(), Path("atlas"))
+    said, advice = plan.difference(older.document()) or ("", "")
+    assert said == f"torch was '1.0', now {plan.torch!r}"
+    assert "--accept-versions to go on" in advice
+    said, advice = plan.difference(replace(older, seed=4).document()) or ("", "")
+    assert advice == "the old options"
     assert plan.with_versions_of(older.document()) == older
 
 

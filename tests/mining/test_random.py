@@ -28,7 +28,7 @@ from mnemoscope.errors import (
 )
 from mnemoscope.mining import merge, mine
 from mnemoscope.mining.text import batch_loader, random_firings, triggers
-from mnemoscope.mining.text.random_firings import DRAWN, Lottery
+from mnemoscope.mining.text.random_firings import DRAWN, choose_share
 from mnemoscope.mining.text_pass import TextReader
 from mnemoscope.models import load_model
 from models.conftest import build
@@ -142,9 +142,7 @@ def test_other_families(name: str, begins: bool, tmp_path: Path) -> None:
 
 
 def test_of_a_long_text_only_low_hashes_are_looked_at(gated: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [Lottery.among(count, 0).of for count in (0, 2**20, 2**21 - 1, 2**21, 2**22 - 1, 10**9)] == [
-        1, 1, 1, 2, 2, 512,
-    ]  # fmt: skip
+    assert [*map(choose_share, (0, 2**20, 2**21 - 1, 2**21, 2**22 - 1, 10**9))] == [1, 1, 1, 2, 2, 512]
     monkeypatch.setattr(random_firings, "POSITIONS", 500)
     positions = sum(map(len, gated.reference.coefficients[0].values()))
     assert 2_000 <= positions < 4_000

@@ -200,7 +200,7 @@ def test_what_another_plan_left_is_not_believed(dense: LanguageModel, text: Path
     new.do(("merging", "text tables", "tables"), 2)
     with pytest.raises(MiningError, match="table of layer 0's values is missing"):
         run_unit(new.worker(2), STAGES["predictions"], 0)
-    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is one of another run"):
+    with pytest.raises(MiningError, match="piece 1 of 2 of the removals is missing, or is of another run"):
         run_unit(new.worker(2), STAGES["removals together"], 0)
     with pytest.raises(MiningError, match="list of prefixes is missing"):
         run_unit(new.worker(2, plan=old.plan), STAGES["predictions"], 0)

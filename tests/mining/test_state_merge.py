@@ -163,7 +163,7 @@ Spoil = Callable[[Path], object]
 def change_tensor(path: Path) -> None:
     """Another kind of number in one tensor, and all else as it was."""
     facts = StateFacts.read(path)
-    said = {"plan": facts.plan, "finished": facts.finished, "device": "", "shape": DENSE.document()}
+    said = {"plan": facts.plan, "finished": facts.finished, "device": ""}
     tables = load_file(path)
     tables["triggers/3/-1/position"] = tables["triggers/3/-1/position"].astype(np.int64)
     save_file(tables, path, {"state": json.dumps(said)})

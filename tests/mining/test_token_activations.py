@@ -15,7 +15,7 @@ from mining.conftest import byte_tokenizer, odd_text, stop_at_third, tables_of
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasUnfinished, Interrupted, NotFinite
 from mnemoscope.mining import merge, mine
-from mnemoscope.mining.passes import token_activations
+from mnemoscope.mining.passes import removals
 from mnemoscope.mining.passes.token_activations import BEST, TokenActivationPass
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward.hooks import read_coefficients
@@ -180,7 +180,7 @@ def test_halves_and_numbers_that_are_none(
         with read_coefficients(model, read, **more):
             yield
 
-    monkeypatch.setattr(token_activations, "read_coefficients", without_numbers)
+    monkeypatch.setattr(removals, "read_coefficients", without_numbers)
     with pytest.raises(NotFinite, match="layer 1"):
         ms.extend(atlas, model, [TABLE], force=True)
 

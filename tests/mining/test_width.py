@@ -20,7 +20,7 @@ from mnemoscope.errors import Interrupted, NotFinite
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES
 from mnemoscope.mining import mine
 from mnemoscope.mining.passes import width
-from mnemoscope.mining.passes.usefulness import find_duplicates, usefulness
+from mnemoscope.mining.passes.width import find_duplicates, usefulness
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.forward import partial_forward
 from mnemoscope.models.forward.partial_forward import PartialForward

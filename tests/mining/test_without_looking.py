@@ -91,7 +91,6 @@ def test_nothing_is_waited_for(sampled: bool, monkeypatch: pytest.MonkeyPatch) -
         batch = Batch(ids, lengths, torch.arange(6) + 6 * number, sampled)
         with watch:
             reader.read(batch)
-            reader.count()
         with alone:
             model.backbone(ids, stop_after=reader.layers[-1])
     assert watch.waited == alone.waited  # for what transformers' own forward asks

@@ -15,7 +15,7 @@ from mnemoscope.errors import Interrupted, StoreFailed, TrainingError
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, loop, train
 from mnemoscope.training import step as one_step
-from mnemoscope.training.step import Workers, attend_in_float32, batch_loss
+from mnemoscope.training.step import Workers, batch_loss
 
 pytestmark = pytest.mark.usefixtures("documentation")
 
@@ -229,15 +229,3 @@ def test_a_loss_that_is_not_a_number_ends_training(
     with pytest.raises(TrainingError, match="the loss became NaN at step 1; start again with a lower learning rate"):
         train(tmp_path, recipe, say=quietly)
     assert not (tmp_path / "checkpoint.pt").exists()
-
-
-def test_attention_in_float32_is_the_same_attention(recipe: Recipe) -> None:
-    network: Any = recipe.model().eval()
-    tokens = torch.randint(0, 300, (3, 16), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        before = network(tokens, use_cache=False).logits
-        attend_in_float32(network)
-        after = network(tokens, use_cache=False).logits
-    assert network.config._attn_implementation == "mnemoscope_float32"
-    assert torch.allclose(before, after, atol=1e-5)
-    assert not torch.allclose(after[:, 1:], network(tokens[:, 1:], use_cache=False).logits, atol=1e-5)

@@ -90,7 +90,6 @@ def compare_loops(
 
     def mine(batch: Batch) -> int:
         reader.read(batch)
-        reader.count()
         return batch.tokens
 
     def forward(batch: Batch, stop_after: int | None = None) -> int:
@@ -216,6 +215,5 @@ def mine_batches(model: LanguageModel, batches: Sequence[Batch], *, keep: int = 
     with Stopwatch(model.device) as watch:
         for batch in batches:
             reader.read(batch)
-            reader.count()
     reader.check()
     return reader.state, sum(batch.tokens for batch in batches) / watch.seconds

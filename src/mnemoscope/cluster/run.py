@@ -2,25 +2,24 @@
 
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.cluster.driver import Driver, Launcher
 from mnemoscope.cluster.launchers.local_launcher import LocalLauncher
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
-from mnemoscope.cluster.settling import PATIENCE, SettledRun, settle_run
+from mnemoscope.cluster.settling import PATIENCE, settle_run
 from mnemoscope.cluster.stages import PublishedStage
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run import begin_mining, begun_threads, check_folder
-from mnemoscope.mining.run_folder import MINE_AGAIN, check_writable, hold_folder, is_finished
+from mnemoscope.mining.run import begin_mining, begun_threads
+from mnemoscope.mining.run_folder import check_writable, hold, is_finished
 from mnemoscope.mining.sealing import seal_run
 from mnemoscope.mining.stages import mined_stages
 from mnemoscope.mining.steps import RunContext
@@ -52,17 +51,34 @@ def mine_with_workers(
     options: MiningOptions,
     fleet: FleetOptions,
     *,
+    prepare: bool = False,
     progress: Progress = ignore_progress,
 ) -> Path:
     """Mines with workers; returns the folder of the finished atlas. Resumes with any number of workers. Every byte is
-    that of one process with as many threads as a worker. Raises what `mine` raises, and MiningError if no worker can
-    work.
+    that of one process with as many threads as a worker. With `prepare` it only reads the text and settles the plan in
+    the folder, for workers started by hand or by a scheduler. Raises what `mine` raises, and MiningError if no worker
+    can work.
     """
     directory = Path(out)
+    if prepare:
+        check_writable(directory, force=options.force)
+    if options.part is not None:
+        raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
     fleet = _choose_number(fleet, options, directory)
-    with _settle(model, corpus, directory, options, fleet, progress=progress) as (context, settled):
-        if settled is None:
+    beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
+    with hold(lock_folder(directory)):
+        check_writable(directory, force=options.force, again=True)
+        context = RunContext(directory, options.checkpoint_every, progress)
+        if is_finished(context, beginning, options):
             return directory
+        settled = settle_run(context, beginning, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
+        if prepare:
+            return directory
+        del beginning  # workers have their own model
+        gc.collect()
+        context.heap.trim()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         plan = settled.plan
         launcher, workers = _start_launcher(directory, plan, options.opening, fleet)
         driver = Driver(context, settled, launcher, workers=workers)
@@ -75,52 +91,6 @@ def mine_with_workers(
             context, plan, settled.facts, counts=settled.counts, versions=settled.versions, keep_work=options.keep_work
         )
     return directory
-
-
-def prepare_run(
-    model: str,
-    corpus: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    options: MiningOptions,
-    fleet: FleetOptions,
-    *,
-    progress: Progress = ignore_progress,
-) -> SettledRun:
-    """Reads the text and settles the plan in the folder, for workers started by hand or by a scheduler."""
-    check_writable(Path(out), force=options.force, advice=MINE_AGAIN)
-    fleet = _choose_number(fleet, options, Path(out))
-    with _settle(model, corpus, Path(out), options, fleet, progress=progress) as (_, settled):
-        assert settled is not None
-        return settled
-
-
-@contextmanager
-def _settle(
-    model: str,
-    corpus: str | os.PathLike[str],
-    directory: Path,
-    options: MiningOptions,
-    fleet: FleetOptions,
-    *,
-    progress: Progress,
-) -> Iterator[tuple[RunContext, SettledRun | None]]:
-    """The run settled in its locked folder (None: finished already); the model is freed: workers have their own."""
-    if options.part is not None:
-        raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
-    beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
-    with hold_folder(directory):
-        check_folder(directory, options)
-        context = RunContext(directory, options.checkpoint_every, progress)
-        if is_finished(context, beginning, options):
-            yield context, None
-            return
-        settled = settle_run(context, beginning, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
-        del beginning
-        gc.collect()
-        context.heap.trim()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        yield context, settled
 
 
 def _threads(fleet: FleetOptions) -> int:

@@ -61,8 +61,6 @@ class StateFolder:
                     os.rename(temporary, self.state)
                     flush(self.path)
                     return
-                except FileNotFoundError:
-                    raise
                 except BaseException:
                     with suppress(OSError):
                         temporary.unlink()

@@ -72,7 +72,6 @@ class TextWork:
                     return False
                 self._context.wait()
                 return True
-            self._context.was_busy()
             self._current, self._numbers = lease, numbers_of(self._left_of(lease, again=again))
         number = next(self._numbers, None)
         if number is None:

@@ -170,7 +170,6 @@ def _take_units(context: WorkerContext, stage: PublishedStage, run: MiningRun) -
         if taken is None:
             context.wait()
             continue
-        context.was_busy()
         run_unit(run, what, taken.number)
         leases.end(taken)
 

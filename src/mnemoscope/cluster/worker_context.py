@@ -1,5 +1,6 @@
 """What a worker needs at every stage: the run, the model, the text, and its heartbeat."""
 
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +14,8 @@ from mnemoscope.kernels.devices import device_name
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.models import LanguageModel
 
-_SHORTEST, _LONGEST, _LONGER = 0.02, 0.25, 1.3
-"""Seconds between two looks without work: the first, the longest, and the growth factor."""
+_SHORTEST, _LONGEST = 0.02, 0.2
+"""Seconds between two looks without work, at random, so that workers do not look at the same moment."""
 
 
 @dataclass
@@ -31,7 +32,6 @@ class WorkerContext:
     """Whether it has been asked to save and end."""
     said: dict[str, Any] = field(default_factory=dict)
     """The content of its heartbeat."""
-    _wait: float = _SHORTEST
 
     def __post_init__(self) -> None:
         self.device = device_name(self.model.device)
@@ -41,10 +41,6 @@ class WorkerContext:
     def tell(self, **said: Any) -> None:
         self.said = {**self.said, **said}
 
-    def wait(self) -> None:
-        """Sleeps, longer each time until `was_busy` is called."""
-        time.sleep(self._wait)
-        self._wait = min(_LONGEST, self._wait * _LONGER)
-
-    def was_busy(self) -> None:
-        self._wait = _SHORTEST
+    @staticmethod
+    def wait() -> None:
+        time.sleep(random.uniform(_SHORTEST, _LONGEST))

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus import prepare
 from mnemoscope.corpus.tokenized.finalize import expected_share
-from mnemoscope.foundation.options.mining_options import MiningOptions, is_chat
+from mnemoscope.foundation.options.mining_options import MiningOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
 from mnemoscope.mining.plan.limits import spread_note
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, default_batch_tokens, default_triggers
 from mnemoscope.mining.plan.removal_cost import default_removals, removal_work
-from mnemoscope.mining.run_folder import encoder_of
+from mnemoscope.mining.run_folder import encoder_of, open_text
 from mnemoscope.mining.sealing import model_facts
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
@@ -122,18 +122,16 @@ def estimate(
     progress: Progress = ignore_progress,
 ) -> Cost:
     """The cost of mining this text; takes well under a minute for models that fit the machine."""
-    options = MiningOptions(split=split, text_field=text_field, ids_field=ids_field, sample=sample)
-    encoder, _, render = encoder_of(model, text_field=text_field, ids=ids_field is not None)
-    split, chat = options.cut, is_chat(text_field)
-    source = open_source(
-        os.fspath(corpus), text_field=text_field, ids_field=ids_field, split=split, chat=chat,
-        skip_bad_rows=skip_bad_rows,
-    ).with_sample(sample, seed)  # fmt: skip
+    options = MiningOptions(
+        split=split, text_field=text_field, ids_field=ids_field, sample=sample, skip_bad_rows=skip_bad_rows
+    )
+    encoder, _, render = encoder_of(model, options)
+    source = open_text(corpus, options).with_sample(sample, seed)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
         looked_at = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
         copy = prepare(
-            source, encoder, directory=Path(folder), longest=model.longest, split=split,
+            source, encoder, directory=Path(folder), longest=model.longest, split=options.cut,
             vocabulary=model.sizes.vocabulary, max_tokens=looked_at, render=render,
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
         )  # fmt: skip
@@ -206,7 +204,6 @@ def _token_seconds(model: LanguageModel, loader: BatchLoader, progress: Progress
         batch = replace(loader(number % loader.count), sampled=number % 2 == 0)
         began = time.perf_counter()
         reader.read(batch)
-        reader.count()
         if number >= min(4, loader.count):
             spent[batch.sampled] += time.perf_counter() - began
             read[batch.sampled] += batch.tokens

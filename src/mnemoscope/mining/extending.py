@@ -5,8 +5,7 @@ from the work folder.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.options.signatures import takes_options
-from mnemoscope.foundation.progress import Progress, StopSignal, ignore_progress, interruption, report_to
+from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.plan.changed_rules import check_rules
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
@@ -75,7 +75,7 @@ def extend(
             loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=report)
             if not tables and not loaded.linear_head:
                 made = [name for name in made if name != "importance"]
-            with loaded.in_use(compare=True), hold_atlas(atlas):
+            with loaded.in_use(compare=True), hold(write_beside(atlas)):
                 context = RunContext(atlas.path, checkpoint_every, report)
                 run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema, texts=texts)
                 for name in made:
@@ -138,16 +138,6 @@ def load_mined(
         )
     check_rules(atlas.path, plan, model, tables)
     return model
-
-
-@contextmanager
-def hold_atlas(atlas: Atlas) -> Iterator[None]:
-    """Locks a finished atlas for additions; Ctrl-C becomes Interrupted. Raises AtlasBusy."""
-    with write_beside(atlas):
-        try:
-            yield
-        except (KeyboardInterrupt, StopSignal) as stop:
-            raise interruption(stop, "stopped; what was saved stays, run the same command again to go on") from None
 
 
 def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from mnemoscope.atlas import Atlas, open_atlas, verify
 from mnemoscope.atlas.folder import clear
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest
+from mnemoscope.atlas.lock import lock_folder
+from mnemoscope.atlas.manifest import STATE, mined_from, open_as_mined, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES
 from mnemoscope.errors import AtlasDamaged, OptionError, PartsDiffer
 from mnemoscope.foundation.options.model_options import ModelOptions
@@ -20,7 +21,7 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.text_tables import SHARED
 from mnemoscope.mining.plan.mining_plan import RULES, MiningPlan, all_versions, library_versions
-from mnemoscope.mining.run_folder import FoundFolder, begin_run, check_writable, hold_folder, look_into, paths_of
+from mnemoscope.mining.run_folder import begin_run, check_writable, difference, hold, paths_of
 from mnemoscope.mining.sealing import model_facts, seal_run
 from mnemoscope.mining.stages import mined_stages, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
@@ -68,7 +69,7 @@ def merge(
     for folder in folders:  # refuses devices of different names before anything is made
         outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
-    with loaded.in_use(compare=True), hold_folder(directory), report_to(progress) as report:
+    with loaded.in_use(compare=True), hold(lock_folder(directory)), report_to(progress) as report:
         check_writable(directory, force=force, advice=_ADVICE)  # again, now that the folder is locked
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
         versions = _begin(directory, plan, manifests, paths, force=force)
@@ -85,14 +86,14 @@ def _begin(
     directory: Path, plan: MiningPlan, manifests: list[Manifest], paths: Mapping[str, str], *, force: bool
 ) -> list[dict[str, str]]:
     """Begins or resumes the merged atlas; returns the library versions used. Raises PlanDiffers."""
-    found = look_into(directory, plan, part=None, otherwise="; choose another folder, or --force")
-    if found.differs is not None and not force:
-        raise found.differs
-    versions = all_versions(manifests)
-    if found.begun is not None and found.differs is None:
-        versions = all_versions([found.begun, *manifests])
-    elif found != FoundFolder():
+    begun = unfinished_plan(directory)
+    differs = difference(plan, begun, directory, part=None, otherwise="; choose another folder, or --force")
+    if differs and not force:
+        raise differs
+    if begun is None or differs:
         clear(directory)
+        begun = None
+    versions = all_versions([*([] if begun is None else [begun]), *manifests])
     begin_run(directory, plan, None, versions, places={"paths": dict(paths)})
     return versions
 

@@ -16,10 +16,9 @@ from mnemoscope.atlas.experts import counted_through, with_experts, with_names
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, Provenance, schema_error
 from mnemoscope.atlas.store import write_table
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import MiningError
 from mnemoscope.foundation.files import read_object, write_json
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.steps import RunContext
+from mnemoscope.mining.steps import RunContext, missing
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
@@ -123,10 +122,7 @@ def read_note(work: Path, stage: str, plan: MiningPlan) -> dict[str, Any]:
     path = _facts_path(work, stage)
     facts = read_object(path)
     if facts.pop("plan", None) != plan.hash():
-        raise MiningError(
-            f"the record of the stage {stage} is missing, or is of another run ({path}); run the same command again, "
-            "which makes it"
-        )
+        raise missing(f"the record of the stage {stage}", path)
     return facts
 
 

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, as_mined, plan_of, unfinished_plan, work_of
-from mnemoscope.corpus import Source, open_source
 from mnemoscope.errors import OptionError, PlanDiffers
 from mnemoscope.foundation.files import copy_file
 from mnemoscope.foundation.heap import require_addresses
-from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions, is_chat
+from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.signatures import takes_options
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
@@ -19,12 +19,12 @@ from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.prefix_pass import PREFIXES
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import (
-    MINE_AGAIN,
     RunInputs,
     check_writable,
     encoder_of,
-    hold_folder,
+    hold,
     is_finished,
+    open_text,
     settle_text,
 )
 from mnemoscope.mining.sealing import model_facts, seal_run
@@ -71,8 +71,9 @@ def run_mining(
 ) -> Path:
     """`mine` with its options as one object."""
     begun = begin_mining(model, corpus, directory, options, progress=progress)
-    with begun.model.in_use(compare=True), hold_folder(directory):
-        check_folder(directory, options)  # again: another run may have finished while this one loaded its model
+    with begun.model.in_use(compare=True), hold(lock_folder(directory)):
+        # Again: another run may have finished while this one loaded its model.
+        check_writable(directory, force=options.force, again=True)
         if work_of(unfinished_plan(directory)):
             raise PlanDiffers(
                 f"{directory} was begun for workers; go on with `mnemoscope mine ... --workers N`, or --force to begin"
@@ -110,11 +111,12 @@ def begin_mining(
     """Loads the model, finds the texts and makes the plan, which lacks only what the texts tell; writes nothing.
     `threads` are those of one worker if this process only drives workers; a begun folder keeps its own.
     """
-    check_folder(directory, options)
+    check_writable(directory, force=options.force, again=True)
     require_addresses(_ADDRESSES, "mining")
-    source = _open(as_mined(directory, "corpus", os.fspath(corpus)), options).with_sample(options.sample, options.seed)
+    text = open_text(as_mined(directory, "corpus", os.fspath(corpus)), options)
+    source = text.with_sample(options.sample, options.seed)
     held_out = None if options.validation is None else os.fspath(options.validation)
-    validation = None if held_out is None else _open(as_mined(directory, "validation", held_out), options)
+    validation = None if held_out is None else open_text(as_mined(directory, "validation", held_out), options)
     if options.dtype not in DTYPES:
         raise OptionError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     set_threads(begun_threads(directory, options) or threads)
@@ -128,7 +130,7 @@ def begin_mining(
         model = load(model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords())
     with model.in_use(compare=True):
         check_wide_numbers(model)
-        encoder_of(model, text_field=options.text_field, ids=options.ids_field is not None)
+        encoder_of(model, options)
         if options.skip_special:
             special_tokens(model)
         plan = MiningPlan.derive(
@@ -141,13 +143,6 @@ def begun_threads(directory: Path, options: MiningOptions) -> int | None:
     """The threads of a worker in the run of this folder; None if there is none or `force` discards it."""
     threads = None if options.force else plan_of(directory).get("threads")
     return threads if isinstance(threads, int) and threads > 0 else None
-
-
-def _open(corpus: str | os.PathLike[str], options: MiningOptions) -> Source:
-    return open_source(
-        os.fspath(corpus), text_field=options.text_field, ids_field=options.ids_field, split=options.cut,
-        chat=is_chat(options.text_field), skip_bad_rows=options.skip_bad_rows,
-    )  # fmt: skip
 
 
 def _device(directory: Path, options: MiningOptions) -> str:
@@ -166,8 +161,3 @@ def _device(directory: Path, options: MiningOptions) -> str:
             "or --force to start again"
         ) from None
     return kind
-
-
-def check_folder(directory: Path, options: MiningOptions) -> None:
-    """Raises AtlasExists if nothing can be mined into the folder; whether it is finished `is_finished` tells."""
-    check_writable(directory, force=options.force, advice=MINE_AGAIN, again=True)

@@ -4,14 +4,14 @@ A text is settled when it is read and tokenized, its fingerprints are in the pla
 text that cannot be used leaves no trace, and a finished atlas is removed only when there is something to replace it.
 """
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.atlas.folder import clear, occupancy, remove_work
-from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import (
     MANIFEST,
     STATE,
@@ -41,50 +41,33 @@ from mnemoscope.models.special_tokens import ChatReader, chat_template
 MINE_AGAIN = "; choose another folder, or --force to mine it again"
 
 
-@dataclass(frozen=True)
-class FoundFolder:
-    """The content of a folder when a run begins; the defaults: no atlas."""
-
-    finished: bool = False
-    """Whether it is a finished atlas, to be replaced."""
-    begun: Mapping[str, Any] | None = None
-    """The document of an unfinished run."""
-    differs: PlanDiffers | None = None
-    """Why the unfinished run cannot be gone on with; None if it can."""
-
-
 @contextmanager
-def hold_folder(directory: Path) -> Iterator[None]:
-    """Locks the folder; Ctrl-C becomes Interrupted, a StopSignal Terminated."""
-    with lock_folder(directory):
+def hold(lock: AbstractContextManager[None]) -> Iterator[None]:
+    """Holds the lock of a folder; Ctrl-C becomes Interrupted, a StopSignal Terminated."""
+    with lock:
         try:
             yield
         except (KeyboardInterrupt, StopSignal) as stop:
             raise interruption(stop, "stopped; what was saved stays, run the same command again to go on") from None
 
 
-def look_into(directory: Path, plan: MiningPlan, *, part: list[int] | None, otherwise: str) -> FoundFolder:
-    """The folder as a run of this plan and part finds it; `otherwise` is the advice if another part was begun."""
-    begun = unfinished_plan(directory)
-    if begun is None:
-        return FoundFolder(finished=occupancy(directory) == "finished")
-    return FoundFolder(begun=begun, differs=difference(plan, begun, directory, part=part, otherwise=otherwise))
-
-
 def difference(
-    plan: MiningPlan, begun: Mapping[str, Any], directory: Path, *, part: list[int] | None, otherwise: str
+    plan: MiningPlan, begun: Mapping[str, Any] | None, directory: Path, *, part: list[int] | None, otherwise: str
 ) -> PlanDiffers | None:
-    """The error for a run begun with another plan or part; None if it is the same."""
-    try:
-        plan.check_same(begun["plan"], directory)
-    except PlanDiffers as error:
-        return error
-    if begun["part"] != part:
+    """The error for an unfinished run of another plan or part; None if it is the same, or there is none. `otherwise` is
+    the advice for another part.
+    """
+    if begun is not None and (found := plan.difference(begun["plan"])):
+        return PlanDiffers(
+            f"{directory} was begun with another plan ({found[0]}); "
+            f"use {found[1]}, another folder, or --force to start again"
+        )
+    if begun is not None and begun["part"] != part:
         return PlanDiffers(f"{directory} was begun as part {begun['part']}{otherwise}")
     return None
 
 
-def check_writable(directory: Path, *, force: bool, advice: str, again: bool = False) -> None:
+def check_writable(directory: Path, *, force: bool, advice: str = MINE_AGAIN, again: bool = False) -> None:
     """Raises AtlasExists for a folder of something else and, without `force`, for a finished atlas; with `again` only
     for one that is damaged or has no patterns.
     """
@@ -188,22 +171,22 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, beginning.plan
     part = None if options.share is None else list(options.share)
     otherwise = f", now {part}; choose another folder"
-    if options.accept_versions and (begun := unfinished_plan(directory)) is not None:
+    begun = unfinished_plan(directory)
+    if options.accept_versions and begun is not None:
         plan = plan.with_versions_of(begun["plan"])
-    found = look_into(directory, plan, part=part, otherwise=otherwise)
-    if found.differs is not None:
+    finished = begun is None and occupancy(directory) == "finished"
+    if differs := difference(plan, begun, directory, part=part, otherwise=otherwise):
         if not options.force:
-            raise found.differs
+            raise differs
         clear(directory)
-        plan, found = plan.with_versions_of(library_versions()), FoundFolder()
-    if found.begun and not options.force:
-        beginning.check_texts(found.begun, directory)
-    versions = all_versions([] if found.begun is None else [found.begun])
-    goes_on = found.begun is not None
-    fresh = not goes_on and not found.finished
+        plan, begun = plan.with_versions_of(library_versions()), None
+    versions = all_versions([] if begun is None else [begun])
+    fresh = begun is None and not finished
 
-    if not goes_on:
+    if begun is None:
         checkpoint.unlink(missing_ok=True)
+    elif not options.force:
+        beginning.check_texts(begun, directory)
     if fresh:
         begin_run(directory, plan, part, versions, places=beginning.places)
     try:
@@ -212,18 +195,18 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
             context.progress(NOTE, 0, None, note)
         _prove_rows(beginning.model, copy)
     except (CorpusError, ModelError):
-        if not goes_on:
+        if begun is None:
             remove_work(directory)
         if fresh:
             clear(directory)
         raise
-    if found.finished:  # only now is it sure that there is something to replace it with
+    if finished:  # only now is it sure that there is something to replace it with
         clear(directory, keep_work=True)
 
-    plan = _with_texts(plan, copy, found.begun)
-    work = None if found.begun is None else found.begun.get("work")
-    changed = found.begun and difference(plan, found.begun, directory, part=part, otherwise=otherwise)
-    if changed:  # a text, since the folder was begun
+    plan = _with_texts(plan, copy, begun)
+    work = None if begun is None else begun.get("work")
+    # A text, since the folder was begun:
+    if changed := difference(plan, begun, directory, part=part, otherwise=otherwise):
         if not options.force:
             raise changed
         checkpoint.unlink(missing_ok=True)
@@ -243,21 +226,24 @@ def prepare_again(
     paths = mined_from(context.directory) | {
         name: as_mined(context.directory, name, given) for name, given in texts.items()
     }
-
-    def find(name: str) -> Source:
-        return open_source(
-            paths[name], text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
-            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
-        )  # fmt: skip
-
-    source = find("corpus").with_sample(plan.sample, plan.seed)
-    copy = _prepare(context, RunInputs(model, plan, source, find("validation") if plan.validation else None), plan)
+    validation = open_text(paths["validation"], plan) if plan.validation else None
+    inputs = RunInputs(model, plan, open_text(paths["corpus"], plan).with_sample(plan.sample, plan.seed), validation)
+    copy = _prepare(context, inputs, plan)
     if copy.fingerprint != plan.corpus_fingerprint:
         raise PlanDiffers(
             f"{paths['corpus']} is not the text that {context.directory} was mined from; restore it, or say with --text"
             " where it lies now"
         )
     return copy
+
+
+def open_text(spec: str | os.PathLike[str], like: MiningOptions | MiningPlan) -> Source:
+    """A text, whole, as options or plan say it is read; raises what opening a text raises."""
+    return open_source(
+        os.fspath(spec), text_field=like.text_field, ids_field=like.ids_field,
+        split=like.cut if isinstance(like, MiningOptions) else like.split, chat=is_chat(like.text_field),
+        skip_bad_rows=like.skip_bad_rows,
+    )  # fmt: skip
 
 
 def _notes(beginning: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
@@ -290,9 +276,10 @@ def paths_of(model: LanguageModel) -> dict[str, str]:
     return {name: full_name(str(value)) for name, value in found.items() if value is not None}
 
 
-def encoder_of(model: LanguageModel, *, text_field: str, ids: bool) -> tuple[Encoder, str, Render | None]:
+def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[Encoder, str, Render | None]:
     """The encoder of a run's texts, its fingerprint, and the renderer of chats, if any. Raises ModelUnsupported."""
-    if is_chat(text_field) and not ids:
+    ids = like.ids_field is not None
+    if is_chat(like.text_field) and not ids:
         chat = ChatReader(model)
         return chat, chat.fingerprint, chat.render
     if not ids and not isinstance(model.reader, IdTokens):
@@ -306,7 +293,7 @@ def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> Tok
     model = beginning.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {"tokenizers": plan.tokenizers, "sentencex": plan.sentencex}
-    encoder, made_of, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
+    encoder, made_of, render = encoder_of(model, plan)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
         beginning.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,

@@ -12,7 +12,7 @@ from typing import Literal
 from mnemoscope.errors import MiningError
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.mining.passes.attention import AttentionPass
-from mnemoscope.mining.passes.importance import make_importance
+from mnemoscope.mining.passes.importance import ImportancePass
 from mnemoscope.mining.passes.memorised import MemorisedPass
 from mnemoscope.mining.passes.predictions import PredictionPass
 from mnemoscope.mining.passes.prefix_pass import PlannedPass, answer, ask
@@ -77,7 +77,7 @@ STAGES: tuple[Stage, ...] = (
     *_pass_stages("memorised", MemorisedPass, table="memorised", mined="never"),
     *_pass_stages("samples", SamplePass, table="samples", mined="never"),
     Stage("random", "run", lambda run, _: make_random(run), "random", mined="never"),
-    Stage("importance", "run", lambda run, _: make_importance(run), "importance", mined="never"),
+    *_pass_stages("importance", ImportancePass, table="importance", mined="never"),
     Stage("similar words", "run", lambda run, _: write_similar_words(run), "similar_words"),
     Stage("pattern words", "run", lambda run, _: number_words(run)),
     Stage("patterns", "layer", find_layer_patterns),

@@ -122,14 +122,13 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
     `steps.answers` held. Two processes may do one piece at the same time. Raises Interrupted, StoreFailed, MiningError
     (an item that does not fit alone).
     """
-    path, inputs = _file(context, steps, number, of), _inputs(steps, number, of)
-    first, last = number * len(steps.cuts) // of, (number + 1) * len(steps.cuts) // of
-    begin = float(steps.cuts[first].start) if first < last else 0.0
-    end = float(steps.cuts[last - 1].stop) if first < last else 0.0
+    numbers, path, inputs = _piece(context, steps, number, of)
+    cuts = steps.cuts[numbers.start : numbers.stop] or [slice(0, 0)]
+    begin, end = float(cuts[0].start), float(cuts[-1].stop)
     steps.forget()
     saved = read_saved(path, inputs)
     done = 0 if saved is None else int(saved[_DONE][0])
-    if saved is not None and done == last - first:
+    if saved is not None and done == len(numbers):
         return
     halved = [] if saved is None else _fill(steps.answers, saved)
 
@@ -138,7 +137,7 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
         context.progress(steps.stage, float(steps.cuts[k].start) - begin, end - begin, steps.unit)
         if not steps.take(k):
             halved.append(k)
-        done = k + 1 - first
+        done = k + 1 - numbers.start
 
     def save_piece() -> None:
         there = [(~is_unanswered(one)).any(axis=tuple(range(1, one.ndim))) for one in steps.answers.values()]
@@ -148,7 +147,7 @@ def run_piece(context: RunContext, steps: PlannedSteps, number: int = 0, *, of: 
         write_bytes(path, save(own, {"inputs": inputs}))
 
     with steps.around():
-        run_checkpointed(context, range(first + done, last), take, save_piece)
+        run_checkpointed(context, numbers[done:], take, save_piece)
     context.progress(steps.stage, end - begin, end - begin, steps.unit)
 
 
@@ -158,24 +157,26 @@ def join_pieces(context: RunContext, steps: PlannedSteps, *, of: int = 1) -> lis
     """
     halved: list[int] = []
     steps.forget()
-    paths = [_file(context, steps, number, of) for number in range(of)]
-    for number, path in enumerate(paths):
-        saved = read_saved(path, _inputs(steps, number, of))
-        if saved is None or saved[_DONE][0] != (number + 1) * len(steps.cuts) // of - number * len(steps.cuts) // of:
-            raise MiningError(
-                f"piece {number + 1} of {of} of the {steps.stage} is missing, or is one of another run ({path}); "
-                "run the same command again, which makes it"
-            )
+    pieces = [_piece(context, steps, number, of) for number in range(of)]
+    for number, (own, path, inputs) in enumerate(pieces, 1):
+        saved = read_saved(path, inputs)
+        if saved is None or saved[_DONE][0] != len(own):
+            raise missing(f"piece {number} of {of} of the {steps.stage}", path)
         halved += _fill(steps.answers, saved)
     for name, array in steps.answers.items():
         if empty := int(is_unanswered(array).sum()):
-            for path in paths:
+            for _, path, _ in pieces:
                 path.unlink(missing_ok=True)
             raise MiningError(
                 f"{empty} of {array.size} entries of {name} were never filled; "
                 "run the same command again, which makes them anew"
             )
     return halved
+
+
+def missing(what: str, path: Path) -> MiningError:
+    """The error for something that an earlier step of this run should have made."""
+    return MiningError(f"{what} is missing, or is of another run ({path}); run the same command again, which makes it")
 
 
 def read_saved(path: Path, inputs: str) -> Answers | None:
@@ -194,11 +195,10 @@ def _fill(answers: Answers, saved: Answers) -> list[int]:
     return list(saved[_HALVED].tolist())
 
 
-def _file(context: RunContext, steps: PlannedSteps, number: int, of: int) -> Path:
-    return context.work / f"{steps.stage.replace(' ', '-')}-{number + 1}-of-{of}.safetensors"
-
-
-def _inputs(steps: PlannedSteps, number: int, of: int) -> str:
-    """The digest that a file of this piece must state."""
+def _piece(context: RunContext, steps: PlannedSteps, number: int, of: int) -> tuple[range, Path, str]:
+    """The numbers of a piece's steps, its file, and the digest that this must state."""
     kinds = [(name, array.dtype.str, array.shape) for name, array in sorted(steps.answers.items())]
-    return digest(steps.inputs, number, of, str(kinds))
+    path = context.work / f"{steps.stage.replace(' ', '-')}-{number + 1}-of-{of}.safetensors"
+    count = len(steps.cuts)
+    own = range(number * count // of, (number + 1) * count // of)
+    return own, path, digest(steps.inputs, number, of, str(kinds))

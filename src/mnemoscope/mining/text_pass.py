@@ -9,7 +9,7 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.steps import CHECKPOINT, RunContext, run_checkpointed
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.batch_reader import BatchReader
-from mnemoscope.mining.text.random_firings import Lottery
+from mnemoscope.mining.text.random_firings import choose_share
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.special_tokens import special_tokens
@@ -25,16 +25,14 @@ class TextReader:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
         never = special_tokens(model) if plan.skip_special else ()
-        lottery = Lottery.among(loader.positions, plan.seed) if state.random else None
-        everywhere = plan.per_sentence == "all"
-        self._reader = BatchReader(model, state, everywhere=everywhere, never=never, lottery=lottery)
+        everywhere, one_in = plan.per_sentence == "all", choose_share(loader.positions)
+        self._reader = BatchReader(model, state, everywhere=everywhere, never=never, one_in=one_in)
 
     def take(self, number: int) -> int:
         """Counts one batch; returns the number of its tokens. Raises NotFinite (nothing of it is counted)."""
         batch = self._loader(number)
         if not self._reader.read(batch):
             self.state.halved.append(number)
-        self._reader.count()
         return batch.tokens
 
     def serialise(self) -> bytes:

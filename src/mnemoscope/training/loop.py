@@ -21,7 +21,7 @@ from mnemoscope.models import device_of
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export, write_model
 from mnemoscope.training.recipe import Recipe
-from mnemoscope.training.step import Terms, Workers, attend_in_float32, batch_loss, faster_dtype
+from mnemoscope.training.step import Terms, Workers, batch_loss, faster_dtype
 from mnemoscope.training.text import Text, TextSource, TrainingData, check_folder, prepare_text, windows
 
 EVALUATED_TOKENS = 100_000
@@ -84,8 +84,6 @@ class TrainingState:
         self.device = device_of(device)
         self.model = recipe.model().to(self.device)
         self.dtype = faster_dtype(self.device)
-        if self.device.type == "cpu":
-            attend_in_float32(self.model)
         self.workers = Workers(self.model, recipe.batch, balance=recipe.balance)
         named = list(self.model.named_parameters())
         matrices = [one for name, one in named if one.ndim >= 2 and "embed" not in name]  # experts' are stacked

@@ -1,8 +1,7 @@
 """One training step: the loss, its gradient, and the division of a batch among threads.
 
 The gradient of the loss is computed in chunks of positions, so the logits of a whole batch are never in memory. On a
-CPU the batch is divided among threads, and attention uses float32: the gradient of torch's bfloat16 attention takes
-twice as long there (docs/log).
+CPU the batch is divided among threads.
 """
 
 import copy
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from mnemoscope.training.terms import BalanceTerm, MemoryTerms
 
@@ -99,20 +97,3 @@ def faster_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 on a GPU and on a CPU with AMX tiles, else float32. Not by timing: a continued run needs the same."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
     return torch.bfloat16 if device.type != "cpu" or capabilities.get("amx_tile") else torch.float32
-
-
-def attend_in_float32(model: Any) -> None:
-    """Inputs must have no padding on the left."""
-    AttentionInterface.register("mnemoscope_float32", _attend)
-    model.set_attn_implementation("mnemoscope_float32")
-
-
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **unused: Any
-) -> tuple[Tensor, None]:
-    """Causal; `query`, `key` and `value` are `[batch, head, position, hidden]`, `mask` is ignored."""
-    with torch.autocast(query.device.type, enabled=False):
-        mixed = torch.nn.functional.scaled_dot_product_attention(
-            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
-        )
-    return mixed.to(value.dtype).transpose(1, 2).contiguous(), None

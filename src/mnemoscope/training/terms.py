@@ -61,28 +61,9 @@ def _keep(kept: dict[int, Tensor], layer: int) -> Callable[..., None]:
 
 def log_effective(coefficients: Tensor, norms: Tensor) -> Tensor:
     """Shape `[...]` for `coefficients [..., memory]`; `norms` are those of the values."""
-    rows = coefficients.float().flatten(0, -2)
-    logs: Tensor = _LogEffective.apply(rows, norms)  # type: ignore[no-untyped-call]
-    return logs.view(coefficients.shape[:-1])
-
-
-class _LogEffective(torch.autograd.Function):
-    """`coefficients` are `[row, memory]`; few passes over them."""
-
-    @staticmethod
-    def forward(ctx: Any, coefficients: Tensor, norms: Tensor) -> Tensor:
-        total, squares = coefficients @ norms, coefficients.square() @ norms.square()
-        ctx.save_for_backward(coefficients, norms, total, squares)
-        return ((total.square() + _EPSILON) / (squares + _EPSILON)).log()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
-        coefficients, norms, total, squares = ctx.saved_tensors
-        by_total = outer[0] * 2 * total / (total.square() + _EPSILON)
-        by_squares = -outer[0] / (squares + _EPSILON)
-        scaled = coefficients * (2 * by_squares)[:, None]
-        by_norm = by_total @ coefficients + norms * (scaled * coefficients).sum(0)
-        return scaled.mul_(norms.square()).addr_(by_total, norms), by_norm
+    coefficients = coefficients.float()
+    total, squares = coefficients @ norms, coefficients.square() @ norms.square()
+    return ((total.square() + _EPSILON) / (squares + _EPSILON)).log()
 
 
 class BalanceTerm:

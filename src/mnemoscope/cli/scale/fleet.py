@@ -70,7 +70,8 @@ def mine_with_fleet(
     model: str, corpus: str, out: Path, options: MiningOptions, asked: WorkerOptions, *, json: bool
 ) -> None:
     count = asked.count
-    from mnemoscope.cluster.run import FleetOptions, mine_with_workers, prepare_run
+    from mnemoscope.cluster.run import FleetOptions, mine_with_workers
+    from mnemoscope.cluster.shared_run import SharedRun
 
     if asked.launch is not None:
         _launch(out, options, asked, json=json)
@@ -81,11 +82,11 @@ def mine_with_fleet(
         print(f"warning: {count} workers share {cores} cores; more workers than cores are no faster", file=sys.stderr)
     if asked.prepare:
         with reporting(events=json) as progress:
-            settled = prepare_run(model, corpus, out, options, fleet, progress=progress)
-        run = settled.run
+            mine_with_workers(model, corpus, out, options, fleet, prepare=True, progress=progress)
+        plan, run = SharedRun.read(out)
         if json:
             emit({"atlas": str(out), "batches": run.batches, "leases": run.leases, "tokens": run.tokens,
-                  "plan_hash": settled.plan.hash()})  # fmt: skip
+                  "plan_hash": plan.hash()})  # fmt: skip
             return
         print(f"{out} is prepared: {run.tokens:,} tokens in {run.batches:,} batches, {run.leases:,} leases")
         print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
@@ -101,7 +102,7 @@ def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bo
 
     stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
     threads = int(stated[1]) if stated else min(8, len(usable_cores()))
-    gpus = slurm.cards_wanted(options.device, fleet.gpus_per_worker)
+    gpus = int(options.device.startswith("cuda")) if fleet.gpus_per_worker is None else fleet.gpus_per_worker
     words = arguments_given()
     jobs = slurm.scripts(
         words[words.index("mine") :], out, workers=fleet.count or slurm.WORKERS, threads=threads, gpus=gpus,

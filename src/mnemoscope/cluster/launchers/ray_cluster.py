@@ -51,7 +51,9 @@ def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
     cluster. A process that already uses Ray keeps its connection. Raises OptionError (no ray, no such cluster, a wrong
     token or version), MiningError (an instance that does not start).
     """
-    with _silence():
+    # Ray prints events of its processes on stdout at any log level. Lines to skip it learns when it is imported.
+    with _restoring("RAY_DEDUP_LOGS_SKIP_REGEX"):
+        os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "^"
         try:
             import ray
         except ImportError:
@@ -64,42 +66,38 @@ def connect_to_ray(address: str | None, *, cpus: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Ray prints events of its processes on stdout at any log level. Lines to skip it learns when it is imported."""
-    name = "RAY_DEDUP_LOGS_SKIP_REGEX"
-    before = os.environ.get(name)
-    os.environ[name] = "^"
+def _restoring(*names: str) -> Iterator[None]:
+    """Gives these environment variables the values from before the block again."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:
-        os.environ.pop(name)
-        os.environ.update({} if before is None else {name: before})
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 @contextmanager
 def _own_instance(ray: Any, cpus: int) -> Iterator[None]:
     parent = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="mnemoscope-ray-", dir=parent if len(parent) + 24 <= _LONGEST_FOLDER else "/tmp")
-    before = {name: os.environ.get(name) for name in _SET_BY_US}
-    if not any(os.environ.get(name) for name in (*_SET_BY_US, "RAY_AUTH_TOKEN_PATH")):
-        os.environ["RAY_AUTH_TOKEN"] = _own_token()
-    try:
-        with _signals_as_before():
-            ray.init(
-                address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES,
-                _temp_dir=folder, **_QUIET,
-            )  # fmt: skip
-        yield
-    except (OSError, RuntimeError) as error:
-        if ray.is_initialized():
-            raise
-        raise MiningError(f"Ray does not start on this machine: {first_line(error)}; use --workers") from None
-    finally:
-        ray.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({} if value is None else {name: value})
-        shutil.rmtree(folder, ignore_errors=True)
+    with _restoring(*_SET_BY_US):
+        if not any(os.environ.get(name) for name in (*_SET_BY_US, "RAY_AUTH_TOKEN_PATH")):
+            os.environ["RAY_AUTH_TOKEN"] = _own_token()
+        try:
+            with _signals_as_before():
+                ray.init(
+                    address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES,
+                    _temp_dir=folder, **_QUIET,
+                )  # fmt: skip
+            yield
+        except (OSError, RuntimeError) as error:
+            if ray.is_initialized():
+                raise
+            raise MiningError(f"Ray does not start on this machine: {first_line(error)}; use --workers") from None
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -192,19 +190,11 @@ def _reason(address: str, text: str) -> str:
 
 
 def _missing_token(text: str) -> str:
-    """What is wrong with the token, and what to set."""
-    file = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if "AuthenticationError" in text and file:
-        return f"asks for a token, and RAY_AUTH_TOKEN_PATH={file} is missing or empty; give the cluster's token there"
-    if "AuthenticationError" in text:
+    """What is wrong with the token, and what to set. Ray sends one only if its mode says so."""
+    if "AuthenticationError" in text or os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return (
-            "asks for a token, and there is none here; set RAY_AUTH_TOKEN_PATH to a file with the cluster's token,"
-            " or put it into ~/.ray/auth_token"
-        )
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        return (
-            "asks for a token, which Ray does not send by default; set RAY_AUTH_MODE=token, and"
-            " RAY_AUTH_TOKEN_PATH to a file with the cluster's token (or put it into ~/.ray/auth_token)"
+            "asks for a token, and there is none here; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with"
+            " the cluster's token (or put it into ~/.ray/auth_token)"
         )
     names = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     source = next((name for name in names if os.environ.get(name)), "~/.ray/auth_token")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mnemoscope.cluster.launchers.ray_cluster import connect_to_ray, first_line
 from mnemoscope.errors import MnemoscopeError, OptionError
@@ -25,11 +25,10 @@ _NEWS = 2
 """Seconds that Ray may take to report a running worker."""
 
 
-class Work(Protocol):
-    """The loop of a worker, as a function of a module, which Ray can send by name."""
-
-    def __call__(self, directory: Path, name: str, *, stop: Callable[[], bool], **options: Any) -> object:
-        """Works on `directory` until it is finished or `stop` returns True, then saves."""
+Work = Callable[..., object]
+"""The loop of a worker, as a function of a module, which Ray can send by name: of a folder, a name, `stop` and options;
+it works until the run is finished or `stop` returns True, then saves.
+"""
 
 
 def run_worker(
@@ -110,15 +109,12 @@ class RayLauncher:
         self._needs = {"CPU": float(threads), "GPU": float(gpus_per_worker)}
         self._running: dict[str, _RunningActor] = {}
         self._over: dict[str, str | None] = {}
-        self._connection = ExitStack()
         own = address is None or address == "local"
         cpus = threads * workers if workers else max(threads, len(usable_cores()))
-        self._ray = self._connection.enter_context(connect_to_ray(None if own else address, cpus=cpus))
-        try:
+        with ExitStack() as stack:
+            self._ray = stack.enter_context(connect_to_ray(None if own else address, cpus=cpus))
             self._check_room()
-        except BaseException:
-            self._connection.close()
-            raise
+            self._connection = stack.pop_all()
 
     def capacity(self) -> int:
         """How many workers fit the cluster now, without those that wait for room."""

@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mnemoscope.atlas import Atlas, open_atlas
+from mnemoscope.atlas.derived_manifest import write_beside
 from mnemoscope.atlas.folder import LENSES as FOLDER
 from mnemoscope.atlas.schema import LENS_TABLES
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, ModelDiffers, OptionError
@@ -28,7 +29,7 @@ from mnemoscope.foundation.options.mining_options import AUTO, LENS_TOKENS, Mini
 from mnemoscope.foundation.options.mining_options import LENS_KINDS as LENSES
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.foundation.progress import Progress, report_to
-from mnemoscope.mining.extending import cover, files_of, hold_atlas, load_mined
+from mnemoscope.mining.extending import cover, files_of, load_mined
 from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.readouts import (
     PLAIN,
@@ -45,6 +46,7 @@ from mnemoscope.mining.passes.vectors.key_triggers import KeyTriggers
 from mnemoscope.mining.passes.vectors.roles import RolePass
 from mnemoscope.mining.passes.vectors.values import ValuePass
 from mnemoscope.mining.plan.mining_plan import MiningPlan
+from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import check_unchanged
@@ -92,9 +94,8 @@ def fit_lenses(
     opened = atlas if isinstance(atlas, Atlas) else open_atlas(Path(atlas))
     if opened.manifest.part is None and opened.table("prefixes").is_empty():
         raise AtlasUnfinished(f"{opened.path} has no validation prefixes, on which a lens is judged; mine more text")
-    anew = set(kinds) if force else set()
-    there = {kind: read_lens(opened, kind) for kind in _FILES if kind not in anew}
-    found = {kind: lens for kind, lens in there.items() if lens is not None}
+    kept = [kind for kind in _FILES if not (force and kind in kinds)]
+    found = {kind: lens for kind in kept if (lens := read_lens(opened, kind)) is not None}
     if not {"ridge", WORDS} <= found.keys():  # one reading of the text makes both
         found = {kind: lens for kind, lens in found.items() if kind not in ("ridge", WORDS)}
     # A tuned lens begins as the ridge one.
@@ -102,7 +103,7 @@ def fit_lenses(
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     with report_to(progress) as report:
         loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=report)
-        with loaded.in_use(compare=True), hold_atlas(opened):
+        with loaded.in_use(compare=True), hold(write_beside(opened)):
             context = RunContext(opened.path, checkpoint_every, report)
             facts: dict[str, dict[str, Any]] = {}
             for kind in wanted:
@@ -167,8 +168,7 @@ def _write(
         ridge = RolePass(model, None if words is None else moved[layer](words), triggers)
         run.write("key_readings", key_reading_columns(run, {PLAIN: roles, "ridge": ridge}, layer), layer)
 
-    inputs = digest(plan.hash(), *kept, *maps)
-    _run(context, "readings", plan, inputs, {}, read, steps=len(plan.layers), unit="layers")
+    _run(context, "readings", plan, (*kept, *maps), read, steps=len(plan.layers), unit="layers")
     cover(atlas, files, context)
     losses = {name: tuple(float(loss) for loss in each) for name, each in asked.losses().items()}
     there, fitted = (tuple(kind for kind in LENSES if kind in kinds) for kinds in (found, facts))
@@ -186,11 +186,12 @@ def _fit_ridge(
         streams, final = read_streams(model, batch.rows, plan.layers)
         fit.add(np.concatenate(batch.rows), streams, final, judged=batch.judged)
 
-    _fit(context, "ridge", plan, text, fit.state(), take, steps=len(text.batches))
+    inputs = (text.tokens, len(text.batches))
+    _run(context, "lens ridge", plan, inputs, take, steps=len(text.batches), state=fit.state())
     found: dict[str, Lens] = {}
     for kind, layers in (("ridge", fit.to_final()), (WORDS, fit.from_words())):
-        found[kind] = {layer: one.translator for layer, one in layers.items()}
-        facts[kind] = text.facts() | {"penalties": {str(layer): one.penalty for layer, one in layers.items()}}
+        found[kind] = {layer: translator for layer, (translator, _) in layers.items()}
+        facts[kind] = text.facts() | {"penalties": {str(layer): penalty for layer, (_, penalty) in layers.items()}}
     return found
 
 
@@ -203,46 +204,31 @@ def _fit_tuned(
         streams, final = read_streams(model, text.batches[number % len(text.batches)].rows, plan.layers)
         fit.step(number, streams, final)
 
-    _fit(context, "tuned", plan, text, fit.state(), take, steps=STEPS)
+    _run(context, "lens tuned", plan, (text.tokens, len(text.batches)), take, steps=STEPS, state=fit.state())
     return fit.translators(), text.facts() | fit.facts()
-
-
-def _fit(
-    context: RunContext,
-    kind: str,
-    plan: MiningPlan,
-    text: LensText,
-    state: dict[str, Tensor],
-    take: Callable[[int], None],
-    *,
-    steps: int,
-) -> None:
-    inputs = digest(kind, plan.hash(), text.tokens, len(text.batches), str([(k, v.shape) for k, v in state.items()]))
-    _run(context, f"lens {kind}", plan, inputs, state, take, steps=steps)
 
 
 def _run(
     context: RunContext,
     stage: str,
     plan: MiningPlan,
-    inputs: str,
-    state: dict[str, Tensor],
+    inputs: Sequence[object],
     take: Callable[[int], None],
     *,
     steps: int,
+    state: Mapping[str, Tensor] = {},
     unit: str = "steps",
 ) -> None:
     """Takes every step that no earlier run of the same inputs has taken; `state` are the tensors that steps change in
     place.
     """
     checkpoint = context.work / f"{stage.replace(' ', '-')}-{plan.hash()[:16]}.safetensors"
-    saved = read_saved(checkpoint, inputs)
-    done = 0
-    if saved is not None:
-        done = int(saved.pop("done")[0])
-        with torch.no_grad():
-            for name, array in saved.items():
-                state[name].copy_(torch.from_numpy(array))
+    made_of = digest(stage, plan.hash(), *inputs, str([(name, tensor.shape) for name, tensor in state.items()]))
+    saved = read_saved(checkpoint, made_of) or {"done": np.zeros(1, np.int64)}
+    done = int(saved.pop("done")[0])
+    with torch.no_grad():
+        for name, array in saved.items():
+            state[name].copy_(torch.from_numpy(array))
 
     def step(number: int) -> None:
         nonlocal done
@@ -252,7 +238,7 @@ def _run(
 
     def save_state() -> None:
         arrays = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        write_bytes(checkpoint, save({**arrays, "done": torch.tensor([done])}, {"inputs": inputs}))
+        write_bytes(checkpoint, save({**arrays, "done": torch.tensor([done])}, {"inputs": made_of}))
 
     run_checkpointed(context, range(done, steps), step, save_state)
     context.progress(stage, steps, steps, unit)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from mnemoscope.errors import AtlasUnfinished
 from mnemoscope.foundation.budget import BUDGET
+from mnemoscope.mining.passes.prefix_pass import run_blocks
 from mnemoscope.mining.text.batches import pack, pad
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.hooks import Block, read_blocks, read_final
+from mnemoscope.models.forward.hooks import Block
 
 _JUDGED = 10
 """One document of so many is not fitted but chooses the penalty."""
@@ -83,15 +84,10 @@ def read_streams(
     ids = pad(rows, model)
     inside = torch.from_numpy(model.reading.inside(np.array([len(row) for row in rows]), ids.shape[1]))
     kept: dict[int, Tensor] = {}
-    final: list[Tensor] = []
 
     def keep(layer: int, block: Block) -> None:
         kept[layer] = block.residual[inside.to(block.residual.device)]
 
-    with (
-        torch.inference_mode(),
-        read_blocks(model, keep, layers=layers, own_thread=True),
-        read_final(model, final.append, own_thread=True),
-    ):
-        model.backbone(ids)
-        return kept, final[0][inside.to(final[0].device)]
+    with torch.inference_mode():
+        final = run_blocks(model, ids, keep, layers)
+        return kept, final[inside.to(final.device)]

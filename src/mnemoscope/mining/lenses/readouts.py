@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,7 +18,7 @@ from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.vectors.projector import Share, join_columns
 from mnemoscope.mining.passes.vectors.roles import RolePass, last_tokens
 from mnemoscope.mining.passes.vectors.values import TOKENS_KEPT, ValuePass
@@ -101,10 +100,8 @@ def targets_of(run: MiningRun, layer: int) -> Ints:
 class ReadoutPass:
     def __init__(self, run: MiningRun, lenses: Lenses) -> None:
         self._run, self._model, self._layers, self._lenses = run, run.model, run.plan.layers, lenses
-        listed = pl.read_parquet(run.path("prefixes"), glob=False).sort("prefix")
-        sentence, position, self._following, self._final = (
-            listed[name].cast(pl.Int64).to_numpy() for name in ("sentence", "position", "next_token", "final_top")
-        )
+        names = ("sentence", "position", "next_token", "final_top")
+        sentence, position, self._following, self._final = read_prefixes(run, *names)
         self._control = self._final[next_in_circle(len(sentence), run.plan.seed, 13)]
         shape = (len(sentence), len(self._layers), len(lenses))
         self.answers: dict[str, NDArray[Any]] = {
@@ -160,19 +157,16 @@ class ReadoutPass:
                 "output_top": top(translated_scores(model, streams[2], translator), 1)[0][:, 0],
             }
 
-    def write(self) -> Mapping[str, Any]:
-        self._run.write("readouts", self.columns())
-        return {}
-
-    def columns(self) -> dict[str, Any]:
+    def write(self) -> None:
         count, layers, lenses = self.answers["residual_top"].shape
         names = list(self._lenses)
-        return {
+        columns = {
             "prefix": np.repeat(np.arange(count, dtype=np.int32), layers * lenses),
             "layer": np.tile(np.repeat(np.array(self._layers, np.int16), lenses), count),
             "lens": names * (count * layers),
             **{name: array.reshape(-1) for name, array in self.answers.items()},
         }
+        self._run.write("readouts", columns)
 
     def fall_back(self) -> dict[str, tuple[int, ...]]:
         """By lens the layers at which it is no better than the plain readout; their answers become the plain ones."""

@@ -122,28 +122,24 @@ class RidgeFit:
                 found |= {f"words {layer} {judged} products": one.products}
         return found
 
-    def to_final(self) -> "dict[int, FittedTranslator]":
+    def to_final(self) -> "dict[int, Fitted]":
         return {layer: fit_ridge(*pair) for layer, pair in self._to_final.items()}
 
-    def from_words(self) -> "dict[int, FittedTranslator]":
+    def from_words(self) -> "dict[int, Fitted]":
         return {layer: fit_ridge(*pair) for layer, pair in self._from_words.items()}
 
 
-@dataclass(frozen=True)
-class FittedTranslator:
-    """A translator, and the penalty chosen (None: nothing was fitted)."""
-
-    translator: Translator
-    penalty: float | None
+Fitted = tuple[Translator, float | None]
+"""A translator, and the penalty chosen (None: nothing was fitted)."""
 
 
-def fit_ridge(fitted: Moments, judged: Moments) -> FittedTranslator:
+def fit_ridge(fitted: Moments, judged: Moments) -> Fitted:
     """The translator of `fitted` positions, with the penalty of least squared error on the `judged` ones: the middle
     one without judged positions. Without fitted ones it is the identity.
     """
     hidden = len(fitted.of_stream)
     if not fitted.count:
-        return FittedTranslator(Translator.identity(hidden), None)
+        return Translator.identity(hidden), None
     mean, final_mean, covariance, shared = fitted.covariances()
     size = float(covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny))
     found = []
@@ -155,7 +151,7 @@ def fit_ridge(fitted: Moments, judged: Moments) -> FittedTranslator:
     errors = [squared_error(judged, weight, bias) for _, weight, bias in found]
     best = min(range(len(found)), key=errors.__getitem__) if judged.count else len(found) // 2
     penalty, weight, bias = found[best]
-    return FittedTranslator(Translator(weight.float(), bias.float()), penalty)
+    return Translator(weight.float(), bias.float()), penalty
 
 
 def squared_error(moments: Moments, weight: Tensor, bias: Tensor) -> float:

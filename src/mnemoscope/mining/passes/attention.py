@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.mining.text.circle import next_in_circle
@@ -41,22 +39,22 @@ class AttentionPass:
 
     def __init__(self, run: MiningRun) -> None:
         self._run, self._model, self._plan = run, run.model, run.plan
-        names = ["prefix", "sentence", "position", "final_top", "next_token"]
-        listed = pl.read_parquet(run.path("prefixes"), columns=names, glob=False).sort("prefix").cast(pl.Int64)
-        self._sentence, self._position, self._final, self._next = (listed[name].to_numpy() for name in names[1:])
-        dealt = next_in_circle(len(listed), run.plan.seed, 10)
+        names = ("sentence", "position", "final_top", "next_token")
+        self._sentence, self._position, self._final, self._next = read_prefixes(run, *names)
+        count = len(self._position)
+        dealt = next_in_circle(count, run.plan.seed, 10)
         self._other, self._other_next = self._final[dealt], self._next[dealt]
         found = find_attention(run.model)
         self._attention = [one if layer in run.plan.layers else BlockAttention() for layer, one in enumerate(found)]
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._reader = StreamReader(run.model)
         self._parallel = [run.model.layer(layer).attention is not None for layer in run.plan.layers]
-        shape = (len(listed), len(run.plan.layers))
+        shape = (count, len(run.plan.layers))
         self.answers: dict[str, NDArray[Any]] = {
             **{name: empty_answers(shape, np.int32) for name in ("input_top", "attention_top", "ffn_alone_top")},
             **{name: empty_answers(shape, np.float32) for name in ("attention_norm", "ffn_norm", "attended")},
             **{name: empty_answers(shape, np.float32) for name in _OF_LAYER},
-            **{name: empty_answers(len(listed), np.float32) for name in _OF_PREFIX},
+            **{name: empty_answers(count, np.float32) for name in _OF_PREFIX},
         }
         self.steps = plan_prefixes(
             run, self._sentence, self._position, self.read, self.answers, stage="attention", weights=BUDGET.weights,
@@ -71,7 +69,8 @@ class AttentionPass:
             last = batch.run(model, parts.keep, self._plan.layers).to(model.device)
         found = self._split(batch.chosen, parts, last)
         found |= self._project([parts.layers[layer] for layer in self._plan.layers])
-        self._check(found, batch.chosen)
+        for name, values in found.items():
+            check_finite(values, self._sentence[batch.chosen], name, self._plan.layers)
         return found
 
     def _split(self, chosen: NDArray[np.int64], kept: StreamParts[None], last: Tensor) -> dict[str, NDArray[Any]]:
@@ -116,20 +115,8 @@ class AttentionPass:
                 found[name][:, places] = tops.T.cpu().numpy()
         return found
 
-    def _check(self, found: Mapping[str, NDArray[Any]], chosen: NDArray[np.int64]) -> None:
-        for name, array in found.items():
-            finite = np.isfinite(array).reshape(len(chosen), -1)
-            if not finite.all():
-                row, at = np.argwhere(~finite)[0]
-                where = "the final stream" if array.ndim == 1 else f"layer {self._plan.layers[at]}"
-                raise NotFinite(
-                    f"{where} has NaN or infinite {name} on sentence {self._sentence[chosen[row]]}; "
-                    "try --dtype float32, or check the model's weights"
-                )
-
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         self._run.write("attention", self.columns())
-        return {}
 
     def columns(self) -> dict[str, Any]:
         count, layers = len(self._position), self._plan.layers

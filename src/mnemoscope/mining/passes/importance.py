@@ -11,18 +11,16 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.attribution.gradients import coefficient_gradients
-from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import PrefixRows, plan_prefixes
-from mnemoscope.mining.steps import empty_answers, is_unanswered, join_pieces, run_piece
+from mnemoscope.mining.passes.prefix_pass import PrefixRows, check_finite, plan_prefixes, read_prefixes
+from mnemoscope.mining.steps import empty_answers, is_unanswered
 from mnemoscope.mining.text.exact_sums import ROWS, add_sums, exact_sum, value_of
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models.forward.attention import eager_attention, find_attention, read_attention
@@ -37,21 +35,19 @@ LARGEST = 20
 
 
 class ImportancePass:
-    """Adds up both kinds of effect; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head that is not
-    one matrix, and for a network without a gradient.
+    """Adds up both kinds of effect, in one piece; needs `prefixes` and `sentences`. Raises ModelUnsupported for a head
+    that is not one matrix, and for a network without a gradient.
     """
 
     def __init__(self, run: MiningRun) -> None:
         check_head(run.model)
         self._run, self._model = run, run.model
-        names = ["prefix", "sentence", "position", "final_top"]
-        listed = pl.read_parquet(run.path("prefixes"), columns=names, glob=False).sort("prefix").cast(pl.Int64)
-        self._sentence, position, self._final = (listed[name].to_numpy() for name in names[1:])
+        self._sentence, position, self._final = read_prefixes(run, "sentence", "position", "final_top")
         self._attention = find_attention(run.model)
         self._logits, self._splitter = TokenLogits(run.model), LogitSplitter(run.model, self._attention)
         self._effects = MemoryEffects(run.model)
         self._firsts = np.concatenate([[0], np.cumsum(run.model.sizes.memories)])
-        rows, memories = min(1, len(listed)), int(self._firsts[-1])
+        rows, memories = min(1, len(position)), int(self._firsts[-1])
         self.answers: dict[str, NDArray[Any]] = {
             "sums": empty_answers((rows, ROWS, len(KINDS), memories), np.int64),
             "among": empty_answers((rows, len(KINDS), memories), np.int64),
@@ -112,15 +108,11 @@ class ImportancePass:
 
     def _sizes(self, kind: str, effects: Mapping[int, Tensor], batch: PrefixRows) -> Tensor:
         """Absolute values `[row, memory]` of all layers, float64."""
-        found = torch.cat([effects[layer].double() for layer in range(self._model.sizes.layers)], 1).abs()
-        if not bool(found.isfinite().all()):
-            row, memory = (~found.isfinite()).nonzero()[0].tolist()
-            layer = int(np.searchsorted(self._firsts, memory, side="right")) - 1
-            raise NotFinite(
-                f"layer {layer} has a NaN or infinite {kind} effect on sentence {self._sentence[batch.chosen[row]]};"
-                " try --dtype float32, or check the model's weights"
-            )
-        return found
+        every = range(self._model.sizes.layers)
+        for layer in every:
+            values = effects[layer].double().numpy()[:, None]
+            check_finite(values, self._sentence[batch.chosen], f"{kind} effects", [layer])
+        return torch.cat([effects[layer].double() for layer in every], 1).abs()
 
     def write(self) -> None:
         count = len(self._final)
@@ -134,13 +126,3 @@ class ImportancePass:
                 columns[kind] = np.concatenate(means or [np.empty(0)])
                 columns[f"{kind}_among_{LARGEST}"] = among.reshape(-1) / max(1, count)
             self._run.write("importance", columns, layer)
-
-
-def make_importance(run: MiningRun) -> None:
-    """Reads the prefixes that no earlier run has read, and writes the table. Raises what the pass raises, Interrupted,
-    StoreFailed, MiningError.
-    """
-    asked = ImportancePass(run)
-    run_piece(run.context, asked.steps)
-    join_pieces(run.context, asked.steps)
-    asked.write()

@@ -5,7 +5,6 @@ A document counts with its first 64 tokens: given 32, the model has memorised it
 so one forward answers it.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,16 @@ from torch import Tensor
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.corpus import open_source
 from mnemoscope.corpus.tokenized.document_sample import DocumentSample, SampledDocument
 from mnemoscope.errors import CorpusNotFound, NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import MEMORISED_GIVEN, MEMORISED_TOKENS
-from mnemoscope.foundation.options.mining_options import is_chat
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
-from mnemoscope.mining.run_folder import encoder_of
-from mnemoscope.mining.steps import PlannedSteps, RunContext, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.run_folder import encoder_of, open_text
+from mnemoscope.mining.steps import RunContext, empty_answers
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_final
 from mnemoscope.tracing import rank_of
@@ -51,10 +48,9 @@ class MemorisedPass:
             "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
         }  # fmt: skip
         lengths = np.full(len(documents), model.reading.columns(MEMORISED_TOKENS))
-        self.steps = PlannedSteps(
-            self.take, pack(lengths, area=plan.batch_tokens, rows=plan.batch_tokens), self.answers, stage="memorised",
-            unit="documents", inputs=digest(plan.hash(), self._tokens), team=ThreadTeam.of(model),
-        )  # fmt: skip
+        self.steps = plan_rows(
+            run, self.take, lengths, self.answers, stage="memorised", unit="documents", inputs=(self._tokens,)
+        )
 
     def take(self, items: slice) -> None:
         ids = pad(list(self._tokens[items]), self._model)
@@ -80,36 +76,28 @@ class MemorisedPass:
             number = self.documents[items.start + int(np.flatnonzero(~np.isfinite(nats).all(1))[0])].number
             raise NotFinite(f"the model has no finite loss on document {number}; try --dtype float32")
 
-    def write(self) -> Mapping[str, Any]:
-        self._run.write("memorised", self.columns())
-        return {}
-
-    def columns(self) -> dict[str, Any]:
-        return {
+    def write(self) -> None:
+        columns = {
             "document": np.array([one.number for one in self.documents], np.int64),
             "held_out": np.array([one.held_out for one in self.documents], np.bool_),
-            "agreed": self.answers["agreed"],
-            "loss": self.answers["loss"],
             "text": [one.text for one in self.documents],
             "sentences": [list(one.sentences) for one in self.documents],
             "inside": [list(one.inside) for one in self.documents],
         }
+        self._run.write("memorised", columns | self.answers)
 
 
 def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) -> list[SampledDocument]:
     directory = context.directory
     try:
-        source = open_source(
-            mined_from(directory)["corpus"], text_field=plan.text_field, ids_field=plan.ids_field, split=plan.split,
-            chat=is_chat(plan.text_field), skip_bad_rows=plan.skip_bad_rows,
-        ).with_sample(plan.sample, plan.seed)  # fmt: skip
+        source = open_text(mined_from(directory)["corpus"], plan).with_sample(plan.sample, plan.seed)
     except CorpusNotFound as error:
         raise CorpusNotFound(
             f"{error}; the mined text is read again, so run this where `mnemoscope mine` was run"
         ) from None
     counts = open_atlas(directory).manifest.corpus.counts
     own_validation = plan.validation is not None or not counts["held_out_documents"]
-    encoder, _, render = encoder_of(model, text_field=plan.text_field, ids=plan.ids_field is not None)
+    encoder, _, render = encoder_of(model, plan)
     paths = sorted((directory / "sentences").glob("part-*.parquet"))
     stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
     sample = DocumentSample(

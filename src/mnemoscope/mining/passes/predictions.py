@@ -15,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.errors import MiningError, NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.passes.stream_readings import StreamReader, Streams
-from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.steps import empty_answers, missing
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import activity_of, votes_in
 
@@ -69,10 +68,7 @@ class PredictionPass:
         self._prefixes = prefixes = Prefixes.of(run)
         for layer in run.plan.layers:
             if not run.is_made("values", layer):
-                raise MiningError(
-                    f"the table of layer {layer}'s values is missing, or is of another run"
-                    f" ({run.path('values', layer)}); run the same command again, which makes it"
-                )
+                raise missing(f"the table of layer {layer}'s values", run.path("values", layer))
         self._votes = {
             layer: Votes.of(run.path("values", layer), device=run.model.devices[layer]) for layer in run.plan.layers
         }
@@ -108,16 +104,11 @@ class PredictionPass:
             own = readings[layer]
             own |= self._votes[layer].count(coefficients[layer], own["ffn_vote_top"], own["output_top"])
             own[ROUTED] = routed[layer]
-            wrong = torch.stack([~own[name].isfinite().to("cpu") for name in _NUMBERS]).nonzero()
-            if len(wrong):
-                sentence = int(self._prefixes.sentence[batch.chosen[int(wrong[0, 1])]])
-                raise NotFinite(
-                    f"layer {layer} has NaN or infinite predictions on sentence {sentence}; "
-                    "try --dtype float32, or check the model's weights"
-                )
             for name in columns.keys() & own.keys():
                 columns[name].append(own[name].cpu().numpy())
         of_layers = {name: np.stack(each, 1) for name, each in columns.items() if each}
+        for name in _NUMBERS:
+            check_finite(of_layers[name], self._prefixes.sentence[batch.chosen], "predictions", self._layers)
         return {**of_layers, "final_top": final_top.cpu().numpy()}
 
     def _reachable(self, layer: int, block: Block) -> Tensor:

@@ -7,23 +7,22 @@ and puts what a pass reads off each forward (`read`) at the rows' places among t
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import AtlasDamaged, MiningError
+from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, read_saved, run_piece
+from mnemoscope.mining.steps import Answers, PlannedSteps, digest, join_pieces, missing, read_saved, run_piece
 from mnemoscope.mining.text.batches import even_parts, pack, pad
 from mnemoscope.mining.text.thread_team import ThreadTeam
 from mnemoscope.models import LanguageModel
@@ -55,19 +54,8 @@ class Prefixes:
         path = run.context.work / PREFIXES
         saved = read_saved(path, run.plan.hash())
         if saved is None:
-            raise MiningError(
-                f"the list of prefixes is missing, or is of another run ({path}); run the same command again, "
-                "which makes it"
-            )
+            raise missing("the list of prefixes", path)
         return cls(**saved)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """The list of a finished part; raises AtlasDamaged."""
-        try:
-            return cls(**load_file(path))
-        except (OSError, SafetensorError, TypeError) as error:
-            raise AtlasDamaged(f"{path} does not hold a part's prefixes ({error}); mine that part again") from error
 
     @classmethod
     def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, reading: Reading) -> Self:
@@ -97,8 +85,8 @@ class PlannedPass(Protocol):
 
     def __init__(self, run: MiningRun) -> None: ...
 
-    def write(self) -> Mapping[str, Any]:
-        """Writes the tables; returns facts for the manifest."""
+    def write(self) -> Mapping[str, Any] | None:
+        """Writes the tables; returns facts for the manifest, if any."""
         ...
 
 
@@ -116,13 +104,26 @@ class PrefixRows:
 
     def run(self, model: LanguageModel, keep: Callable[[int, Block], None], layers: Sequence[int]) -> Tensor:
         """Runs the model and gives `keep` each of the layers' blocks; returns the final stream at the columns."""
-        final: list[Tensor] = []
-        with (
-            read_blocks(model, keep, layers=layers, own_thread=True),
-            read_final(model, lambda stream: final.append(self.at(stream)), own_thread=True),
-        ):
-            model.backbone(self.ids)
-        return final[0]
+        return self.at(run_blocks(model, self.ids, keep, layers))
+
+
+def run_blocks(model: LanguageModel, ids: Tensor, keep: Callable[[int, Block], None], layers: Sequence[int]) -> Tensor:
+    """Runs the model and gives `keep` each of the layers' blocks; returns the final stream `[batch, position,
+    hidden]`.
+    """
+    final: list[Tensor] = []
+    with (
+        read_blocks(model, keep, layers=layers, own_thread=True),
+        read_final(model, final.append, own_thread=True),
+    ):
+        model.backbone(ids)
+    return final[0]
+
+
+def read_prefixes(run: MiningRun, *names: str) -> list[Ints]:
+    """These columns of the table `prefixes`, in order of prefix."""
+    listed = pl.read_parquet(run.path("prefixes"), columns=["prefix", *names], glob=False).sort("prefix")
+    return [listed[name].cast(pl.Int64).to_numpy() for name in names]
 
 
 def plan_prefixes(
@@ -134,6 +135,7 @@ def plan_prefixes(
     *,
     stage: str,
     inputs: Sequence[object],
+    unit: str = "prefixes",
     weights: int | None = None,
     area: int | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -159,8 +161,43 @@ def plan_prefixes(
             answers[name][chosen] = values
 
     return PlannedSteps(
-        step, cuts, answers, stage=stage, unit="prefixes", team=ThreadTeam.of(model), around=around,
+        step, cuts, answers, stage=stage, unit=unit, team=ThreadTeam.of(model), around=around,
         inputs=digest(run.plan.hash(), sentence, position, *sentences.arrays(), *inputs),
+    )  # fmt: skip
+
+
+def check_finite(values: NDArray[Any], sentences: Ints, what: str, layers: Sequence[int]) -> None:
+    """Raises NotFinite for a NaN or infinity in values of the final stream `[row]`, or `[row, layer, ...]`."""
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        where = "the final stream" if values.ndim == 1 else f"layer {layers[wrong[0][1]]}"
+        raise NotFinite(
+            f"{where} has NaN or infinite {what} on sentence {sentences[wrong[0][0]]}; "
+            "try --dtype float32, or check the model's weights"
+        )
+
+
+def plan_rows(
+    run: MiningRun,
+    step: Callable[[slice], None],
+    lengths: Ints,
+    answers: Answers,
+    *,
+    stage: str,
+    unit: str,
+    inputs: Sequence[object],
+    parts: Ints | int = 0,
+    area: int | None = None,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> PlannedSteps:
+    """Steps over rows of these lengths, in order; `parts` ascend. The rows of a step are of one part, on one side of a
+    boundary of the model, and of at most `area` tokens, or the plan's number.
+    """
+    model, area = run.model, area or run.plan.batch_tokens
+    cuts = pack(lengths, area=area, rows=area, apart=parts * (1 + len(model.boundaries)) + sides(model, lengths))
+    return PlannedSteps(
+        step, cuts, answers, stage=stage, unit=unit, inputs=digest(run.plan.hash(), *inputs),
+        team=ThreadTeam.of(model), around=around,
     )  # fmt: skip
 
 
@@ -183,4 +220,4 @@ def answer(run: MiningRun, kind: type[PlannedPass], stage: str) -> None:
     """Joins the pieces' answers, writes the tables, notes facts for the manifest. Raises MiningError, StoreFailed."""
     asked = run.keep(kind, lambda: kind(run))
     halved = join_pieces(run.context, asked.steps, of=run.pieces)
-    run.note(stage, {**asked.write(), "halved": halved})
+    run.note(stage, {**(asked.write() or {}), "halved": halved})

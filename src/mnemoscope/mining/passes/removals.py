@@ -10,7 +10,6 @@ earlier. A run is a row of a padded batch, as long as anything in it is asked, o
 import hashlib
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,77 +24,57 @@ from mnemoscope.atlas.experts import Numberings, counted_through
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
+from mnemoscope.mining.passes.prefix_pass import plan_rows
 from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.plan.removal_cost import TRIGGERS_ASKED
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
 from mnemoscope.models.proof.company import sides
 
-Ints = NDArray[np.int64]
-
 WHOLE = -1
 """In place of a removed token: the whole sentence."""
 
-Answer = Callable[[int, Ints, Tensor], None]
-"""Called with a layer, the numbers of requests and their coefficients."""
-
-
-@dataclass(frozen=True)
-class Requests:
-    """For each request a layer and memory: the coefficient at `position - 1` of its sentence without token `gap`."""
-
-    layer: Ints
-    memory: Ints
-    sentence: Ints
-    gap: Ints
-    position: Ints
-
-    def at(self, places: Ints | slice) -> "Requests":
-        return Requests(*(each[places] for each in vars(self).values()))
+See = Callable[[int, dict[str, NDArray[np.int64]], Tensor], None]
+"""Called with a layer, its requests, whose `run` counts through the batch, and its coefficients."""
 
 
 class ShortenedRuns:
-    """The runs, each a row of a batch, by deepest layer and length; `cuts` are the batches of `area` tokens."""
+    """The runs that answer requests, each a row of a batch, by deepest layer and length. A request is about the first
+    `position` tokens of the `sentence` without token `gap`, and the coefficients there of a `memory` of a `layer`.
+    """
 
-    def __init__(self, requests: Requests, model: LanguageModel, sentences: NamedSentences, *, area: int) -> None:
+    def __init__(self, requests: pl.DataFrame, model: LanguageModel, sentences: NamedSentences) -> None:
         self._model, self._sentences = model, sentences
-        asked = pl.DataFrame({name: getattr(requests, name) for name in ("sentence", "gap", "layer", "position")})
-        asked = asked.with_columns(side=sides(model, model.reading.columns(requests.position)))
-        one = ("sentence", "gap", "side")
+        side = sides(model, model.reading.columns(requests["position"].to_numpy()))
+        asked, one = requests.with_columns(side=side).with_row_index("number"), ("sentence", "gap", "side")
         runs = asked.group_by(one).agg(pl.col("layer").max(), pl.col("position").max())
-        self._runs = runs.sort("layer", "position", "sentence", "gap", "side")
-        found = asked.join(self._runs.select(one).with_row_index("run"), on=one, maintain_order="left")["run"]
-        run = found.to_numpy().astype(np.int64)
-        self._order = np.argsort(run, kind="stable")
-        self._run, self._requests = run[self._order], requests.at(self._order)
-        lengths = model.reading.columns(self._runs["position"].to_numpy())
-        apart = self._runs["layer"].to_numpy() * (1 + len(model.boundaries)) + self._runs["side"].to_numpy()
-        self.cuts = pack(lengths, area=area, rows=area, apart=apart)
+        self._runs = runs.sort("layer", "position", *one)
+        numbered = self._runs.select(one).with_row_index("run")
+        self._asked = asked.join(numbered, on=one).sort("run", "number").cast(pl.Int64)
+        self.lengths = model.reading.columns(self._runs["position"].to_numpy())
+        self.deepest = self._runs["layer"].to_numpy()
 
-    def take(self, items: slice, answer: Answer) -> None:
+    def take(self, items: slice, see: See) -> None:
         ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
                   self._model)  # fmt: skip
-        begin, end = np.searchsorted(self._run, (items.start, items.stop))
-        asked, numbers, run = self._requests.at(slice(begin, end)), self._order[begin:end], self._run[begin:end]
+        begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
+        asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
         def read(layer: int, coefficients: Tensor) -> None:
-            here = np.flatnonzero(asked.layer == layer)
-            last = self._model.reading.columns(asked.position[here] - 1)
-            places = (run[here] - items.start, last, asked.memory[here])
-            answer(layer, numbers[here], coefficients[tuple(map(torch.from_numpy, places))])
+            own = asked.filter(pl.col("layer") == layer)
+            see(layer, {column.name: column.to_numpy(writable=True) for column in own}, coefficients)
 
-        layers = np.unique(asked.layer).tolist()
+        layers = asked["layer"].unique().sort().to_list()
         with torch.inference_mode(), read_coefficients(self._model, read, layers=layers, own_thread=True):
             self._model.backbone(ids, stop_after=layers[-1])
 
     def _shorten(self, sentence: int, gap: int, position: int) -> NDArray[np.int32]:
         """The tokens of a run: its sentence without the removed one, up to the last position asked."""
         tokens = self._model.reading.context(self._sentences.of(sentence), position)
-        return tokens[:-1] if gap == WHOLE else np.delete(tokens, gap)
+        return (tokens if gap == WHOLE else np.delete(tokens, gap))[:position]
 
 
 def random_position(seed: int, layer: int, memory: int, sentence: int, position: int) -> int:
@@ -142,33 +121,33 @@ class RemovalPass:
         self._run, model, plan = run, run.model, run.plan
         first = model.reading.first
         triggers, self._left_out = choose_triggers(run.directory, plan, first=first, numberings=model.numberings)
-        places = triggers.select("layer", "memory", "sentence", "position").iter_rows()
-        drawn = [random_position(plan.seed, *place) for place in places]
+        fired = triggers.select("layer", "memory", "sentence", "position").iter_rows()
+        drawn = [random_position(plan.seed, *place) for place in fired]
         dropped = {"first": pl.lit(0), "last": pl.col("position"), "random": pl.lit(pl.Series(drawn, dtype=pl.Int64))}
         asked = [
             triggers.with_columns(removed=pl.lit(name), removed_position=place.cast(pl.Int64))
             for name, place in dropped.items()
         ]
         self.requests = pl.concat(asked).sort("layer", "memory", "trigger_rank", maintain_order=True)
-        columns = {name: self.requests[name].to_numpy() for name in ("layer", "memory", "sentence", "position")}
-        removed = self.requests["removed_position"].to_numpy()
         # Dropping the last token leaves the beginning of the sentence as it stands.
-        gaps = np.where(removed < columns["position"], removed, WHOLE)
-        self._runs = ShortenedRuns(Requests(**columns, gap=gaps), model, run.sentences, area=plan.batch_tokens)
+        gap = pl.when(pl.col("removed_position") < pl.col("position")).then("removed_position").otherwise(WHOLE)
+        places = self.requests.select("layer", "memory", "sentence", "position", gap=gap)
+        self._runs = ShortenedRuns(places, model, run.sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
-        self.steps = PlannedSteps(
-            lambda items: self._runs.take(items, self._answer), self._runs.cuts, self._answers, stage="removals",
-            unit="sentences", team=ThreadTeam.of(model),
-            inputs=digest(plan.hash(), *self.requests.drop("removed"), *run.sentences.arrays()),
+        self.steps = plan_rows(
+            run, lambda items: self._runs.take(items, self._answer), self._runs.lengths, self._answers,
+            stage="removals", unit="sentences", parts=self._runs.deepest,
+            inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
         )  # fmt: skip
 
-    def _answer(self, layer: int, requests: NDArray[np.int64], coefficients: Tensor) -> None:
-        found = coefficients.float().cpu().numpy()
+    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+        places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])
+        found = coefficients[tuple(map(torch.from_numpy, places))].float().cpu().numpy()
         if not np.isfinite(found).all():
             raise NotFinite(
                 f"layer {layer} has NaN or infinite coefficients where a token was removed; try --dtype float32"
             )
-        self._answers["removed_coefficient"][requests] = found
+        self._answers["removed_coefficient"][asked["number"]] = found
 
     def write(self) -> Mapping[str, Any]:
         """Writes `removals`, sorted by layer, memory, rank."""

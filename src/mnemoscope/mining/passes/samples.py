@@ -1,7 +1,6 @@
 """Coefficients of every memory at the first background prefixes. Makes `samples`, which `compare` correlates."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,11 +32,9 @@ class SamplePass:
         self._column = torch.from_numpy(run.model.reading.columns(position))
         sizes = {layer: run.model.numbering(layer).count for layer in run.plan.layers}
         self._answers = {str(one): empty_answers((len(sentence), size), np.float32) for one, size in sizes.items()}
-        self.steps = replace(
-            plan_prefixes(
-                run, sentences, last, self._read, self._answers, stage="samples", inputs=("samples", sentence, position)
-            ),
-            unit="sentences",
+        self.steps = plan_prefixes(
+            run, sentences, last, self._read, self._answers, stage="samples", unit="sentences",
+            inputs=("samples", sentence, position),
         )  # fmt: skip
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
@@ -55,7 +52,7 @@ class SamplePass:
         batch.run(self._run.model, keep, self._run.plan.layers)
         return {}
 
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         for layer in self._run.plan.layers:
             rows = self._answers[str(layer)].T
             # Both normal numbers in float16 and the largest are kept.
@@ -63,4 +60,3 @@ class SamplePass:
             scale[scale == 0] = 1
             columns = {"memory": np.arange(len(rows), dtype=np.int32), "scale": scale}
             self._run.write("samples", {**columns, "coefficients": (rows / scale[:, None]).astype(np.float16)}, layer)
-        return {}

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, plan_prefixes
+from mnemoscope.mining.passes.prefix_pass import Prefixes, PrefixRows, check_finite, plan_prefixes
 from mnemoscope.mining.steps import empty_answers
 from mnemoscope.models.forward.hooks import Block
 from mnemoscope.tracing.scoring.scores import own_norm_scales
@@ -43,12 +42,7 @@ class ScalePass:
         last = model.norm_scale(batch.run(model, keep, self._layers), layer=None)[:, None]
         own = [last * own_norm_scales(model, layer, *kept[layer]) for layer in self._layers]
         scale = np.stack([each.expand(-1, self._ways).cpu().numpy() for each in own], 1)
-        if wrong := np.argwhere(~np.isfinite(scale)).tolist():
-            sentence = int(self._prefixes.sentence[batch.chosen[wrong[0][0]]])
-            raise NotFinite(
-                f"layer {self._layers[wrong[0][1]]} has NaN or infinite predictions on sentence {sentence}; "
-                "try --dtype float32, or check the model's weights"
-            )
+        check_finite(scale, self._prefixes.sentence[batch.chosen], "predictions", self._layers)
         return {"scale": scale}
 
     def write(self) -> Mapping[str, Any]:

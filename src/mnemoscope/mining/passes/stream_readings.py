@@ -7,7 +7,6 @@ they are in its cache.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from threading import local
 from typing import final
 
 import torch
@@ -41,7 +40,6 @@ class StreamReader:
         self._model, self._readout = model, SharedReadout.of(model)
         self.shared = self._readout is not None
         self._rows = rows_within(BUDGET.stream_scores, model.sizes.vocabulary)
-        self._kept = local()
 
     def lens_tops(self, streams: Tensor) -> Tensor:
         """The top token `[row]` that the model itself reads off streams `[row, hidden]`."""
@@ -69,12 +67,8 @@ class StreamReader:
         return found
 
     def _room(self) -> Tensor:
-        """The buffer of one thread: fresh memory would cost a tenth of every product."""
-        if getattr(self._kept, "room", None) is None:
-            model = self._model
-            self._kept.room = room_for_scores(max(2, self._rows), model.sizes.vocabulary, device=model.device)
-        room: Tensor = self._kept.room
-        return room
+        """A buffer that the products of one call share."""
+        return room_for_scores(max(2, self._rows), self._model.sizes.vocabulary, device=self._model.device)
 
     def _read_together(
         self, readout: SharedReadout, streams: Mapping[int, Streams], finals: Tensor

@@ -45,16 +45,15 @@ def write_text_tables(run: MiningRun) -> None:
         routing += [counted.columns(layer) for counted in state.routing.values()]
     named = np.unique(np.concatenate(sentences))
     if run.copy is not None:
-        prefixes = _write_tables(run, run.copy, named)
+        _write_tables(run, run.copy, named)
     elif run.parts:
-        prefixes = _copy_tables(run, run.parts, named)
+        _copy_tables(run, run.parts, named)
     else:
         raise MiningError("the text tables are made of the tokenized text, which was not given")
     if run.plan.random:
         write_random_sentences(run, drawn)
     if run.copy is not None:
         run.copy.release()
-    prefixes.save(run)
     if routing:
         run.write("routing", {name: np.concatenate([table[name] for table in routing]) for name in routing[0]})
     run.note("text", {"halved": state.halved, "equality": state.equality()})
@@ -95,7 +94,7 @@ def write_layer_random(run: MiningRun, state: MiningState, layer: int) -> None:
     run.write("random", rows, layer)
 
 
-def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixes:
+def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> None:
     text, raw = run.model.vocabulary()
     prefixes = Prefixes.choose(copy, count=run.plan.prefixes, seed=run.plan.seed, reading=run.model.reading)
     background = background_table(copy, run.plan, run.model.reading)
@@ -104,18 +103,18 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> Prefixe
     run.write("background", background)
     named = np.union1d(named, np.concatenate([background["sentence"], prefixes.sentence]))
     write_sentences(run.directory, sentence_rows(copy, named), provenance=run.provenance)
-    return prefixes
+    prefixes.save(run)
 
 
-def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> Prefixes:
+def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> None:
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
-    prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
+    copy_file(parts[0] / STATE / PREFIXES, run.context.work / PREFIXES)
+    prefixes = Prefixes.of(run)
     background = pq.read_table(run.path("background"))["sentence"].to_numpy()
     named = np.union1d(named, np.concatenate([background, prefixes.sentence]))
     make_folder(run.directory / "sentences")
     write_sentences(run.directory, _sentences(parts, named), provenance=run.provenance)
-    return prefixes
 
 
 def _sentences(parts: Sequence[Path], named: Ints) -> Iterator[pa.Table]:

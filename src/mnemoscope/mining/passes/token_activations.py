@@ -4,7 +4,6 @@ A sentence is read once, as far as the deepest layer that asks about it, for all
 same prefix count once.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from torch import Tensor
 
 from mnemoscope.errors import NotFinite
 from mnemoscope.mining.mining_run import MiningRun
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.models.forward.hooks import read_coefficients
-from mnemoscope.models.proof.company import sides
+from mnemoscope.mining.passes.prefix_pass import plan_rows
+from mnemoscope.mining.passes.removals import WHOLE, ShortenedRuns
+from mnemoscope.mining.steps import empty_answers
 
 BEST = 10
 """Different prefixes of each memory and sign."""
@@ -32,52 +29,35 @@ class TokenActivationPass:
     """Reads whole sentences; needs `triggers` and `sentences`."""
 
     def __init__(self, run: MiningRun) -> None:
-        self._run, self._model, sentences = run, run.model, run.sentences
+        self._run, sentences = run, run.sentences
         self.asked = pl.concat([_best_triggers(run, layer) for layer in run.plan.layers])
         rows = np.searchsorted(sentences.ids, self.asked["sentence"].to_numpy())
         lengths = sentences.lengths[rows]
         self._ends = np.cumsum(lengths)
-        asked = self.asked.with_columns(length=lengths, begin=self._ends - lengths)
-        runs = asked.group_by("sentence").agg(pl.col("layer").max(), pl.col("length").first())
-        self._runs = runs.sort("layer", "length", "sentence")
-        asked = asked.join(self._runs.select("sentence").with_row_index("run"), on="sentence").sort("run", "begin")
-        names = ("run", "layer", "memory", "length", "begin")
-        self._requests = {name: asked[name].to_numpy().astype(np.int64) for name in names}
-        columns = self._model.reading.columns(self._runs["length"].to_numpy())
-        apart = self._runs["layer"].to_numpy() * (1 + len(self._model.boundaries)) + sides(self._model, columns)
-        area = run.plan.batch_tokens
+        begin, length = self._ends - lengths, pl.Series("position", lengths)
+        asked = self.asked.select("layer", "memory", "sentence", length, gap=WHOLE, begin=pl.Series(begin))
+        self._runs = ShortenedRuns(asked, run.model, sentences)
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
-        self.steps = PlannedSteps(
-            self.take, pack(columns, area=area, rows=area, apart=apart), self._answers, stage="token activations",
-            unit="sentences", team=ThreadTeam.of(self._model),
-            inputs=digest(run.plan.hash(), *self.asked, *sentences.arrays()),
+        self.steps = plan_rows(
+            run, self.take, self._runs.lengths, self._answers, stage="token activations", unit="sentences",
+            inputs=(*self.asked, *sentences.arrays()), parts=self._runs.deepest,
         )  # fmt: skip
 
     def take(self, items: slice) -> None:
         """Runs these sentences. Raises NotFinite."""
-        model, layers = self._model, self._runs["layer"][items]
-        ids = pad([self._run.sentences.of(sentence) for sentence in self._runs["sentence"][items]], model)
-        begin, end = np.searchsorted(self._requests["run"], (items.start, items.stop))
-        asked = {name: column[begin:end] for name, column in self._requests.items()}
+        self._runs.take(items, self._answer)
 
-        def read(layer: int, coefficients: Tensor) -> None:
-            row, memory, length, first = (
-                asked[name][asked["layer"] == layer] for name in ("run", "memory", "length", "begin")
-            )
-            places = (torch.from_numpy(row - items.start).to(coefficients.device), slice(model.reading.offset, None))
-            found = coefficients[(*places, torch.from_numpy(memory).to(coefficients.device))].float().cpu().numpy()
-            position = np.arange(found.shape[1])[None]
-            inside = position < length[:, None]
-            if not np.isfinite(found[inside]).all():
-                raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
-            self._answers["coefficients"][(first[:, None] + position)[inside]] = found[inside]
+    def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
+        row, memory = (torch.from_numpy(asked[name]).to(coefficients.device) for name in ("run", "memory"))
+        found = coefficients[row, self._run.model.reading.offset :, memory].float().cpu().numpy()
+        position = np.arange(found.shape[1])[None]
+        inside = position < asked["position"][:, None]
+        if not np.isfinite(found[inside]).all():
+            raise NotFinite(f"layer {layer} has NaN or infinite coefficients; try --dtype float32")
+        self._answers["coefficients"][(asked["begin"][:, None] + position)[inside]] = found[inside]
 
-        needed = sorted(set(asked["layer"].tolist()))
-        with torch.inference_mode(), read_coefficients(model, read, layers=needed, own_thread=True):
-            model.backbone(ids, stop_after=int(layers[-1]))
-
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         ends = np.concatenate([[0], self._ends])
         first = 0
         for layer in self._run.plan.layers:
@@ -86,7 +66,6 @@ class TokenActivationPass:
             first += len(rows)
             columns = {name: rows[name].to_numpy() for name in ("memory", "sign", "rank")}
             self._run.write("token_activations", columns | _as_halves(self._answers["coefficients"], own), layer)
-        return {}
 
 
 def _best_triggers(run: MiningRun, layer: int) -> pl.DataFrame:

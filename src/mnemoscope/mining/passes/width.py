@@ -16,24 +16,27 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from mnemoscope.atlas.features import mean_magnitude
 from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.foundation.memory_names import ABLATED_PARTS, EXIT_THRESHOLDS
 from mnemoscope.mining.mining_run import MiningRun, columns_of
-from mnemoscope.mining.passes.usefulness import find_duplicates, usefulness
-from mnemoscope.mining.steps import PlannedSteps, digest, empty_answers
-from mnemoscope.mining.text.batches import pack, pad
-from mnemoscope.mining.text.thread_team import ThreadTeam
+from mnemoscope.mining.passes.prefix_pass import plan_rows, run_blocks
+from mnemoscope.mining.steps import empty_answers
+from mnemoscope.mining.text.batches import pad
 from mnemoscope.mining.text.trigger_table import NamedSentences
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_blocks, read_final
+from mnemoscope.models.forward.hooks import Block, overwrite_coefficients, read_final
 from mnemoscope.models.forward.partial_forward import PartialForward
-from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing import top
 
 DRAWS = 4
 """Random orders in which memories are taken out."""
+
+SAME = 0.9
+"""Cosine above which two values, or two keys, count as the same."""
 
 MOST_TOKENS = 16_384
 """Held-out tokens whose loss is measured, about."""
@@ -137,15 +140,13 @@ class WidthPass:
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
-        area = min(plan.batch_tokens, BUDGET.width_tokens)
-        apart = stages * (1 + len(model.boundaries)) + sides(model, lengths)
         tokens = [self._sentences.of(sentence) for sentence in self.text.sentence.tolist()]
         orders = (order for of in self._orders.values() for order in of.values())
-        inputs = digest(plan.hash(), self.text.sentence, *tokens, *orders, *(m.cpu() for m in self._mean.values()))
+        inputs = (self.text.sentence, *tokens, *orders, *(mean.cpu() for mean in self._mean.values()))
         self.partial = PartialForward(model)
-        self.steps = PlannedSteps(
-            self.take, pack(lengths, area=area, rows=area, apart=apart), self.answers, stage="width",
-            unit="sentences, layer by layer", inputs=inputs, team=ThreadTeam.of(model), around=self.partial.install,
+        self.steps = plan_rows(
+            run, self.take, lengths, self.answers, stage="width", unit="sentences, layer by layer", inputs=inputs,
+            parts=stages, area=min(plan.batch_tokens, BUDGET.width_tokens), around=self.partial.install,
         )  # fmt: skip
 
     def _order_memories(self, layer: int) -> None:
@@ -172,17 +173,11 @@ class WidthPass:
 
     def _take_whole(self, asked: LossForward) -> None:
         residuals: dict[int, Tensor] = {}
-        final: list[Tensor] = []
 
         def keep(layer: int, block: Block) -> None:
             residuals[layer] = asked.at_places(block.residual)
 
-        with (
-            read_blocks(self._model, keep, layers=self._layers, own_thread=True),
-            read_final(self._model, final.append, own_thread=True),
-        ):
-            self._model.backbone(asked.ids)
-        stream = asked.at_places(final[0])
+        stream = asked.at_places(run_blocks(self._model, asked.ids, keep, self._layers))
         self.answers["whole"][asked.rows] = self._losses(stream, asked, "the whole model")
         last, _ = self._tops(stream)
         for place, layer in enumerate(self._layers):
@@ -238,10 +233,9 @@ class WidthPass:
             probabilities.append((1 / (scores - best).exp().sum(1)).double().cpu())
         return torch.cat(tokens).numpy(), torch.cat(probabilities).numpy()
 
-    def write(self) -> Mapping[str, Any]:
+    def write(self) -> None:
         duplicates = {layer: int(find_duplicates(self._model, layer).sum()) for layer in self._layers}
         self._run.write("width", self.columns(duplicates))
-        return {}
 
     def columns(self, duplicates: Mapping[int, int]) -> dict[str, Any]:
         documents, code = np.unique(self.text.document, return_inverse=True)
@@ -276,3 +270,26 @@ def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:
     found = np.zeros((int(code.max(initial=-1)) + 1, *numbers.shape[1:]), np.result_type(numbers, np.int64))
     np.add.at(found, code, numbers)
     return found
+
+
+def usefulness(activity: pl.DataFrame, value_norm: NDArray[np.float64], *, layer: int) -> NDArray[np.float64]:
+    """The mean of |m| over the mined text times the norm of the value, `[memory]`; raises NotFinite."""
+    found = mean_magnitude(activity) * value_norm
+    if not np.isfinite(found).all():
+        raise NotFinite(f"layer {layer} has coefficients or values that are not finite; check the model's weights")
+    return found
+
+
+def find_duplicates(model: LanguageModel, layer: int) -> NDArray[np.bool_]:
+    """The memories `[memory]` with a twin: cosines of value and key (gated: both keys) above `SAME`."""
+    tiny, found = torch.finfo(torch.float32).tiny, []
+    with torch.inference_mode():
+        every = [model.values(layer), model.keys(layer), model.up_keys(layer)]
+        units = [normalize(rows.float(), dim=1, eps=tiny) for rows in every if rows is not None]
+        for own in torch.split(torch.arange(len(units[0])), rows_within(BUDGET.cosines, len(units[0]))):
+            alike = torch.ones(len(own), len(units[0]), dtype=torch.bool)
+            for unit in units:
+                alike &= (unit[own.to(unit.device)] @ unit.T > SAME).cpu()
+            alike[torch.arange(len(own)), own] = False
+            found.append(alike.any(1).numpy())
+    return np.concatenate(found)

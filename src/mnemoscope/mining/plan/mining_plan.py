@@ -177,14 +177,6 @@ class MiningPlan:
         stated: dict[str, Any] = {name: begun[name] for name in LIBRARIES if name in begun}
         return replace(self, **stated)
 
-    def check_same(self, begun: Mapping[str, Any], directory: Path) -> None:
-        """Raises PlanDiffers, naming each difference, unless `begun` is this plan."""
-        if found := self.difference(begun):
-            raise PlanDiffers(
-                f"{directory} was begun with another plan ({found[0]}); "
-                f"use {found[1]}, another folder, or --force to start again"
-            )
-
     def difference(self, begun: Mapping[str, Any]) -> tuple[str, str] | None:
         """What differs from the plan `begun`, and what to use; None if nothing does. Open entries do not differ."""
         usual = {each.name: each.default for each in fields(self) if each.metadata.get("added")}

@@ -66,22 +66,21 @@ class BatchLoader:
     def in_text_order(self) -> Iterator[list[int]]:
         """The mined sentences' tokens in corpus order, endlessly."""
         while True:
-            for _, tokens in mined_tokens(self._copy):
+            for tokens in _mined_tokens(self._copy):
                 yield from (t.tolist() for t in tokens)
 
 
-def mined_tokens(copy: TokenizedCorpus) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
-    """The mined sentences in corpus order: ids and tokens, in chunks."""
+def _mined_tokens(copy: TokenizedCorpus) -> Iterator[list[NDArray[np.int32]]]:
+    """The mined sentences' tokens in corpus order, in chunks."""
     for start in range(0, len(copy.mined), _CHUNK):
-        ids = np.array(copy.mined[start : start + _CHUNK], np.int64)
-        yield ids, [copy.tokens(i) for i in ids.tolist()]
+        yield [copy.tokens(i) for i in copy.mined[start : start + _CHUNK].tolist()]
 
 
 def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
     """The columns of `tokens`: counts of each token, also as next and as first token, over mined sentences."""
     count = np.zeros(vocabulary, np.int64)
     first = np.zeros(vocabulary, np.int64)
-    for _, tokens in mined_tokens(copy):
+    for tokens in _mined_tokens(copy):
         count += np.bincount(np.concatenate(tokens), minlength=vocabulary)
         first += np.bincount([t[0] for t in tokens], minlength=vocabulary)
     token = np.arange(vocabulary, dtype=np.int32)
@@ -116,21 +115,18 @@ def background_table(copy: TokenizedCorpus, plan: MiningPlan, reading: Reading) 
 def sentence_rows(copy: TokenizedCorpus, ids: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     """The rows of `sentences`, in chunks; ids from `copy.sentences` on are of a separate validation text."""
     own = int(np.searchsorted(ids, copy.sentences))
-    yield from _rows(copy, ids[:own], sentences=0, documents=0)
+    texts = [(copy, ids[:own], 0, 0)]
     if own < len(ids):
         assert isinstance(copy.validation, TokenizedCorpus)
-        documents = int(copy.counts["documents"])
-        yield from _rows(copy.validation, ids[own:], sentences=copy.sentences, documents=documents)
-
-
-def _rows(copy: TokenizedCorpus, ids: NDArray[np.int64], *, sentences: int, documents: int) -> Iterator[dict[str, Any]]:
-    for start in range(0, len(ids), _CHUNK):
-        chosen = ids[start : start + _CHUNK] - sentences
-        yield {
-            "sentence": chosen + sentences,
-            "document": copy.documents(chosen) + documents,
-            "text": [copy.text(i) for i in chosen.tolist()],
-            "tokens": [copy.tokens(i) for i in chosen.tolist()],
-            "multiplicity": np.array(copy.multiplicity[chosen], np.int32),
-            "held_out": np.array(copy.held_out[chosen], bool) | (sentences > 0),
-        }
+        texts.append((copy.validation, ids[own:], copy.sentences, int(copy.counts["documents"])))
+    for text, named, sentences, documents in texts:
+        for start in range(0, len(named), _CHUNK):
+            chosen = named[start : start + _CHUNK] - sentences
+            yield {
+                "sentence": chosen + sentences,
+                "document": text.documents(chosen) + documents,
+                "text": [text.text(i) for i in chosen.tolist()],
+                "tokens": [text.tokens(i) for i in chosen.tolist()],
+                "multiplicity": np.array(text.multiplicity[chosen], np.int32),
+                "held_out": np.array(text.held_out[chosen], bool) | (sentences > 0),
+            }

@@ -21,10 +21,9 @@ from mnemoscope.kernels.reference import Observer, Swept
 from mnemoscope.mining.text.activity import BatchMeasures
 from mnemoscope.mining.text.batches import Batch, run_in_halves
 from mnemoscope.mining.text.blocks import CoefficientBlock, Places
-from mnemoscope.mining.text.random_firings import DrawnPositions, Lottery, RandomFirings, RoutedRows
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.mining.text.thread_team import ThreadTeam
-from mnemoscope.mining.text.triggers import Survivors
+from mnemoscope.mining.text.triggers import Survivors, Triggers
 from mnemoscope.models import Group, LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients, read_groups
 from mnemoscope.models.memories.groups import weights_of
@@ -64,7 +63,8 @@ class ExpertMeasures:
 class PieceMeasures:
     """Measures of a piece by (layer, expert), and the router's `weights` by layer and share."""
 
-    def __init__(self, shape: StateShape, shares: int) -> None:
+    def __init__(self, piece: Batch, shape: StateShape, shares: int) -> None:
+        self.piece = piece
         self.experts = {
             (layer, expert): ExpertMeasures(shares, together=layer in shape.experts)
             for layer in shape.memories
@@ -74,9 +74,9 @@ class PieceMeasures:
 
 
 class BatchReader:
-    """Measures a batch, and counts it when told to. A sentence gives a memory at most one trigger; with `everywhere`
-    every position may be one, except the tokens `never`, which only activity counts. A state with random firings needs
-    the `lottery`. On a CPU several threads take equal parts of a batch's rows.
+    """Measures batches and counts them. A sentence gives a memory at most one trigger; with `everywhere`
+    every position may be one, except the tokens `never`, which only activity counts. Random firings are drawn at one
+    of `one_in` positions. On a CPU several threads take equal parts of a batch's rows.
     """
 
     def __init__(
@@ -86,17 +86,15 @@ class BatchReader:
         *,
         everywhere: bool = False,
         never: Collection[int] = (),
-        lottery: Lottery | None = None,
+        one_in: int = 1,
     ) -> None:
         self.model, self.state, self.everywhere = model, state, everywhere
         self._never = torch.tensor(sorted(never), dtype=torch.long)
-        self._lottery = lottery
+        self._one_in = one_in
         self.layers = list(state.shape.memories)
         self._team = ThreadTeam.of(model)
         self._observers = [Observer() for _ in range(self._team.size)]
-        self._pieces: list[Batch] = []
-        self._found: list[tuple[int, int, Survivors | Best]] = []
-        self._drawn: list[tuple[RandomFirings, tuple[Survivors, Tensor]]] = []
+        self._found: list[tuple[Triggers, Survivors | Best]] = []
         self._measured: list[PieceMeasures] = []
         self._finite: list[Tensor] = []
         """Whether coefficients that are drawn without other measures are finite."""
@@ -104,35 +102,45 @@ class BatchReader:
         """Batches that were counted without a look, and whether their numbers are finite."""
 
     def read(self, batch: Batch) -> bool:
-        """Measures the batch, in halves where memory runs out; returns whether it fitted whole."""
-        self._pieces, self._found, self._drawn, self._measured, self._finite = [], [], [], [], []
-        return run_in_halves(self._read_piece, batch, Batch.halves)
+        """Measures the batch, in halves where memory runs out, and counts it; returns whether it fitted whole. Raises
+        NotFinite (nothing counted), or on a card leaves that to `check`.
+        """
+        self._found, self._measured, self._finite = [], [], []
+        whole = run_in_halves(self._read_piece, batch, Batch.halves)
+        self._count()
+        return whole
 
     def _read_piece(self, piece: Batch) -> None:
-        found, drawn, shares = len(self._found), len(self._drawn), piece.split(self._team.size)
-        measures = PieceMeasures(self.state.shape, len(shares))
+        found, shares = len(self._found), piece.split(self._team.size)
+        measures = PieceMeasures(piece, self.state.shape, len(shares))
         try:
             self._team.run([partial(self._read_share, measures, number, share) for number, share in enumerate(shares)])
         except (RuntimeError, MemoryError):  # a piece that does not fit is measured again, in halves
-            del self._found[found:], self._drawn[drawn:]
+            del self._found[found:]
             for observer in self._observers:
                 observer.forget()
             raise
-        self._pieces.append(piece)
         self._measured.append(measures)
 
     def _read_share(self, measures: PieceMeasures, number: int, share: Batch) -> None:
         places = Places(share, self.model.reading, self._never)
         rows_on = cache(places.rows)
-        looked_at = None if self._lottery is None else places.draw(self._lottery)
+        shape = self.state.shape
+        looked_at = None if shape.random is None else places.draw(seed=shape.random, one_in=self._one_in)
         drawn_on = cache(lambda device: looked_at and looked_at.to(device))
 
         def measure(layer: int, group: Group) -> None:
             if (drawn := drawn_on(group.coefficients.device)) is not None:
-                self._draw(group, drawn, layer)
-            if self.state.shape.alone:
+                drawn = drawn if layer not in shape.experts else drawn.in_experts(group)
+                coefficients = group.coefficients.flatten(0, -2)
+                if shape.alone:
+                    self._finite.append(coefficients[drawn.row].isfinite().all())
+                for sign in shape.signs:
+                    firings = self.state.random[layer, sign]
+                    self._found.append((firings, firings.draw(coefficients, drawn, sign=sign)))
+            if shape.alone:
                 return
-            dense = layer not in self.state.shape.experts
+            dense = layer not in shape.experts
             if dense:
                 block = self.model.split_batch(group.coefficients)
                 if (kernels := self._kernels_of(layer, block.dtype)) is not None:
@@ -141,11 +149,11 @@ class BatchReader:
                 blocks = places.whole(block)
             else:
                 blocks = places.of_experts(group)
-            found = self._sweep(self._observers[number], blocks, layer, sampled=share.sampled)
+            swept = self._sweep(self._observers[number], blocks, layer, sampled=share.sampled)
             for expert in range(group.count):
-                measures.experts[layer, group.expert + expert].take(number, *found.get(expert, ([], None)))
+                measures.experts[layer, group.expert + expert].take(number, *swept.get(expert, ([], None)))
             if not dense:
-                table = weights_of(group, self.state.shape.width(layer))
+                table = weights_of(group, shape.width(layer))
                 own, known = table[places.own.to(table.device)], measures.weights[layer]
                 known[number] = known[number] + own if number in known else own
 
@@ -177,32 +185,9 @@ class BatchReader:
         measures.experts[layer, 0].histogram = swept.histogram
         for sign in self.state.shape.signs:
             triggers = self.state.triggers[layer, sign]
-            best = kernels.best(
-                swept.peaks[sign],
-                rows,
-                triggers.threshold,
-                sign=sign,
-                keep=triggers.keep,
-                first=self.model.reading.first,
-            )
-            self._found.append((layer, sign, best))
-
-    def _draw(self, group: Group, drawn: DrawnPositions, layer: int) -> None:
-        """Notes the firings of a layer at the positions looked at, without the layer's other measures."""
-        coefficients, rows, routed = group.coefficients.flatten(0, -2), drawn.tokens, None
-        if layer in self.state.shape.experts:
-            place_of = torch.full((group.of,), -1, device=coefficients.device)
-            place_of[drawn.tokens] = torch.arange(len(drawn.tokens), device=coefficients.device)
-            places = place_of if group.tokens is None else place_of[group.tokens]
-            rows = (places >= 0).nonzero()[:, 0]
-            experts = torch.zeros_like(rows) if group.experts is None else group.experts[rows]
-            weights = torch.ones(len(rows), device=rows.device) if group.weights is None else group.weights[rows]
-            drawn, routed = drawn.at(places[rows]), RoutedRows(group.first, experts, weights.float())
-        if self.state.shape.alone:
-            self._finite.append(coefficients[rows].isfinite().all())
-        for sign in self.state.shape.signs:
-            own = self.state.random[layer, sign]
-            self._drawn.append((own, own.draw(coefficients, rows, drawn, sign=sign, routed=routed)))
+            first, keep = self.model.reading.first, triggers.keep
+            best = kernels.best(swept.peaks[sign], rows, triggers.threshold, sign=sign, keep=keep, first=first)
+            self._found.append((triggers, best))
 
     def _sweep(
         self, observer: Observer, blocks: list[CoefficientBlock], layer: int, *, sampled: bool
@@ -245,22 +230,20 @@ class BatchReader:
                 place = torch.cat([(one if sign > 0 else -one).argmax(1) for one, _ in taken])
                 ids = torch.cat([sentences for _, sentences in taken])
                 found = [triggers.best_of_batch(torch.cat(highest), place, ids, first=self.model.reading.first)]
-            self._found += [(layer, sign, one) for one in found]
+            self._found += [(triggers, one) for one in found]
 
-    def count(self) -> None:
-        """Adds the measurements; raises NotFinite (nothing added), or on a card leaves that to `check`."""
+    def _count(self) -> None:
         finite = [one.finite() for piece in self._measured for own in piece.experts.values() for one in own.measured]
         finite += self._finite
         if finite:
-            self._unchecked.append((self._pieces, torch.stack([one.to(self.model.device) for one in finite]).all()))
+            pieces = [measures.piece for measures in self._measured]
+            self._unchecked.append((pieces, torch.stack([one.to(self.model.device) for one in finite]).all()))
             if may_look(self.model.device):
                 self.check()
         for layer in self.layers:  # by one thread: small operations of several wait for Python
             self._count_layer(layer)
-        for layer, sign, found in self._found:
-            self.state.triggers[layer, sign].enqueue(found)
-        for random, drawn in self._drawn:
-            random.count(*drawn)
+        for own, found in self._found:
+            own.enqueue(found)
         every = [*self.state.triggers.values(), *self.state.random.values()]
         self._team.run([one.settle for one in every if one.is_due])
         if len(self._unchecked) >= _LOOKED_AT:

@@ -16,7 +16,7 @@ from torch import Tensor
 from mnemoscope.foundation.reading import Reading
 from mnemoscope.kernels.choose import BatchRows
 from mnemoscope.mining.text.batches import Batch, send
-from mnemoscope.mining.text.random_firings import DrawnPositions, Lottery
+from mnemoscope.mining.text.random_firings import DrawnPositions
 from mnemoscope.mining.text.triggers import RoutedBlock
 from mnemoscope.models import Group
 
@@ -85,12 +85,13 @@ class Places:
         reading, width = self.reading, self.batch.ids.shape[1]
         return torch.from_numpy(reading.inside(self.batch.lengths, width, first=reading.first).reshape(-1))
 
-    def draw(self, lottery: Lottery) -> DrawnPositions:
-        """The positions of this lottery, on the CPU; those of the tokens `never` have no part in it."""
+    def draw(self, *, seed: int, one_in: int) -> DrawnPositions:
+        """The positions that are looked at, on the CPU; none of the tokens `never`."""
         own = self.own if self._hidden is None else self.own & ~self._hidden.flatten().cpu()
         tokens, width = own.nonzero()[:, 0], self.batch.ids.shape[1]
         sentences = self.batch.sentences.cpu()[tokens // width]
-        return lottery.draw(tokens, sentences, tokens % width - self.reading.offset)
+        positions = tokens % width - self.reading.offset
+        return DrawnPositions.among(tokens, sentences, positions, seed=seed, one_in=one_in)
 
     def of_experts(self, group: Group) -> list[CoefficientBlock]:
         """The blocks of experts, rows by expert and sentence."""

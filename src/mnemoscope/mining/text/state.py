@@ -62,14 +62,6 @@ class StateShape:
         memories = {layer: each.count for layer, each in numberings.items()}
         return cls(memories, keep, model.signs, experts, random, alone)
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "memories": {str(layer): count for layer, count in self.memories.items()},
-            "keep": self.keep,
-            "signs": list(self.signs),
-            "experts": {str(layer): numbering.document() for layer, numbering in self.experts.items()},
-        }
-
     def width(self, layer: int) -> int:
         """The number of experts of a layer, routed and shared; 1 for a dense layer."""
         return len(self.experts[layer].widths) if layer in self.experts else 1
@@ -160,7 +152,7 @@ class MiningState:
         tensors["next_batch"] = torch.tensor([self.next_batch])
         tensors["halved"] = torch.tensor(self.halved, dtype=torch.int64)
         self.finished = join_ranges(self.finished)
-        said = {"plan": plan, "finished": self.finished, "device": self.device, "shape": self.shape.document()}
+        said = {"plan": plan, "finished": self.finished, "device": self.device}
         return save(tensors, {"state": json.dumps(said)})  # one entry: a file's entries have no fixed order
 
     def tensors(self) -> dict[str, Tensor]:

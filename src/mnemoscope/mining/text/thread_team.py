@@ -8,12 +8,14 @@ holds the number of threads.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.modules.offloading import may_be_shared
+
+Found = TypeVar("Found")
 
 MOST = 8
 """Threads of a team, which wait for one another in Python; cores are divided evenly."""
@@ -42,14 +44,12 @@ class ThreadTeam:
         """The same for work that needs no model."""
         return cls(min(torch.get_num_threads(), MOST) if device.type == "cpu" else 1)
 
-    def run(self, tasks: Sequence[Callable[[], object]]) -> None:
-        """Runs all tasks, at most `size` at the same time; then raises the error of the first that failed. Meanwhile
-        the model may be used in these threads only, with hooks set with `own_thread`.
+    def run(self, tasks: Sequence[Callable[[], Found]]) -> list[Found]:
+        """Runs all tasks, at most `size` at the same time; then raises the error of the first that failed, or returns
+        what they return. Meanwhile the model may be used in these threads only, with hooks set with `own_thread`.
         """
         if len(tasks) <= 1 or self.size == 1:
-            for task in tasks:
-                task()
-            return
+            return [task() for task in tasks]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="read")
         begun = [self._pool.submit(self._run_one, task) for task in tasks]
@@ -58,13 +58,12 @@ class ThreadTeam:
         finally:  # also after Ctrl-C
             wait(begun)
             torch.set_num_threads(self._cores)
-        for one in begun:
-            one.result()
+        return [one.result() for one in begun]
 
-    def _run_one(self, task: Callable[[], object]) -> None:
+    def _run_one(self, task: Callable[[], Found]) -> Found:
         # OpenMP has a number for each thread, the matrix library one for the process.
         torch.set_num_threads(max(1, self._cores // self.size))
-        task()
+        return task()
 
 
 def runs_side_by_side(model: LanguageModel) -> bool:

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.foundation.reading import Reading
+from mnemoscope.mining.text.random_firings import scramble
 from mnemoscope.mining.text.state import MiningState
 
 Ints = NDArray[np.int64]
@@ -102,15 +104,7 @@ def _prefix_hashes(tokens: NDArray[np.int32], starts: Ints, lengths: Ints) -> ND
         return np.empty(0, np.uint64)
     place = np.arange(len(tokens)) - np.repeat(starts, lengths)
     power = np.cumprod(np.full(int(place.max()) + 1, 0x9E3779B97F4A7C15, np.uint64), dtype=np.uint64)
-    terms = _scramble(tokens.astype(np.uint64)) * power[place]
+    terms = scramble(torch.from_numpy(tokens.astype(np.int64))).numpy().view(np.uint64) * power[place]
     sums = np.cumsum(terms, dtype=np.uint64)
     before = np.concatenate([np.zeros(1, np.uint64), sums])[starts]
     return np.asarray(sums - np.repeat(before, lengths), np.uint64)
-
-
-def _scramble(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A fixed one-to-one mixing of 64-bit numbers (the finaliser of splitmix64)."""
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))

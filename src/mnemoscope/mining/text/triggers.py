@@ -29,13 +29,16 @@ _LEAST_POSITIVE = 2.0**-149
 
 @dataclass(frozen=True)
 class Survivors:
-    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's."""
+    """Candidates of one batch; an empty place has sentence NEVER and memory = memories. `weight`: the router's;
+    `firings`: how many each memory had, where they are drawn at random.
+    """
 
     memory: Tensor
     magnitude: Tensor
     sentence: Tensor
     position: Tensor
     weight: Tensor | None = None
+    firings: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.memory.shape[0])
@@ -83,11 +86,8 @@ class Triggers:
         over positions, `sentences [batch]` their ids; `first` is the position of the block's first column.
         """
         row, memory = (peaks >= self._thresholds(peaks.shape[1], routed)).nonzero(as_tuple=True)
-        if 4 * len(row) > peaks.numel():  # a dense start: one sweep is cheaper than many gathers
-            place = (block if sign > 0 else -block).max(dim=1).indices[row, memory]
-        else:
-            candidates = block[row, :, memory]
-            place = (candidates if sign > 0 else -candidates).argmax(dim=1)
+        candidates = block[row, :, memory]
+        place = (candidates if sign > 0 else -candidates).argmax(dim=1)
         return self._found(peaks[row, memory].float(), row, place, memory, sentences, first, routed, peaks.shape[-1])
 
     def _thresholds(self, width: int, routed: RoutedBlock | None) -> Tensor:
@@ -211,7 +211,8 @@ class Triggers:
         """The order of rows by memory and rank."""
         # A positive float32 sorts as its bits do; memory above, falling magnitude below, in one integer.
         key = (rows.memory << 32) - rows.magnitude.view(torch.int32)
-        return _order_of_pairs(key, rows.sentence * (1 << 24) + rows.position)
+        order = (rows.sentence * (1 << 24) + rows.position).argsort(stable=True)
+        return order[key[order].argsort(stable=True)]
 
     def raise_threshold(self) -> None:
         self.threshold = self.magnitude[:, -1].clamp(min=_LEAST_POSITIVE)
@@ -228,18 +229,3 @@ class Triggers:
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
         self.raise_threshold()
-
-
-def _order_of_pairs(keys: Tensor, places: Tensor) -> Tensor:
-    """Sorts pairs of integers by key, then place; on a CPU only the few places of equal keys are sorted."""
-    if not may_look(keys.device):
-        order = places.argsort(stable=True)
-        return order[keys[order].argsort(stable=True)]
-    sorted_keys, order = keys.sort(stable=True)
-    equal = (sorted_keys[1:] == sorted_keys[:-1]).nonzero()[:, 0]
-    if len(equal):
-        at = torch.unique(torch.cat([equal, equal + 1]))
-        rows = order[at]
-        rows = rows[places[rows].argsort(stable=True)]
-        order[at] = rows[keys[rows].argsort(stable=True)]
-    return order

@@ -62,7 +62,7 @@ class KeyTriggers:
             inside = torch.from_numpy(model.reading.inside(lengths[order][cut], padded.shape[1]))
             words = padded.cpu()[inside]
 
-            def keep(layer: int, block: Block, inside: Tensor = inside, words: Tensor = words) -> None:
+            def keep(layer: int, block: Block) -> None:
                 keys, up = (None if one is None else one.float() for one in (model.keys(layer), model.up_keys(layer)))
                 inputs = block.ffn_input[inside.to(block.ffn_input.device)].float()
                 if keys is None or not keys.shape[1] == inputs.shape[1] == model.sizes.hidden:

@@ -42,16 +42,12 @@ class Projector:
     """A head, a buffer for one block of scores, and threads that read it."""
 
     def __init__(self, head: Head, vocabulary: int, *, device: torch.device) -> None:
-        self._head = head
+        self._head, self.linear = head, head.linear
+        """`linear`: whether a multiple of a vector has that multiple of its scores."""
         self.rows = max(16, min(1024, BUDGET.scores // vocabulary))
         self._scores = room_for_scores(self.rows, vocabulary, device=device)
-        self._opposite = None if self._head.linear else torch.empty(self.rows, vocabulary, device=device)
+        self._opposite = None if self.linear else torch.empty(self.rows, vocabulary, device=device)
         self._team = ThreadTeam.of_cores(device)
-
-    @property
-    def linear(self) -> bool:
-        """Whether a multiple of a vector has that multiple of its scores."""
-        return self._head.linear
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
@@ -78,18 +74,12 @@ class Projector:
         """What `read` returns for equal parts of a block, in order, one per thread."""
         if block.scores.numel() < BUDGET.shared_scores:
             return [read(block)]
-        rows, size, opposite = len(block.scores), self._team.size, block.opposite
+        opposite = block.opposite
         shares = [
             Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own])
-            for own in even_parts(slice(0, rows), size)
+            for own in even_parts(slice(0, len(block.scores)), self._team.size)
         ]
-        found: dict[int, Found] = {}
-
-        def take(number: int) -> None:
-            found[number] = read(shares[number])
-
-        self._team.run([partial(take, number) for number in range(len(shares))])
-        return [found[number] for number in range(len(shares))]
+        return self._team.run([partial(read, share) for share in shares])
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:

@@ -114,9 +114,7 @@ def _rank(name: str, wanted: Ints, share: Share) -> dict[str, NDArray[Any]]:
     return {name: ranks, f"{name} unknown": np.zeros(len(ranks), np.bool_)}
 
 
-def read_cosines(
-    triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | None = None
-) -> dict[str, NDArray[Any]]:
+def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | None = None) -> dict[str, NDArray[Any]]:
     """The columns of some memories, from cosines `[memory, token]`; `triggers` are their own and the control's, and
     `on_text` the token that activates each key most on a little text. Under a key of zeros every token ties, and the
     lower id comes first.

@@ -173,7 +173,8 @@ def _null_if_not_finite(column: NDArray[Any]) -> pa.Array:
 def _read_distance(share: Share) -> NDArray[np.float32]:
     """How far the first score of each row is above the mean, in standard deviations of the row."""
     with torch.inference_mode():
-        distance: NDArray[np.float32] = _distance(_spread(share.scores), share.scores.amax(1)).cpu().numpy()
+        deviation, mean = _spread(share.scores)
+        distance: NDArray[np.float32] = ((share.scores.amax(1) - mean).abs() / deviation).cpu().numpy()
     return distance
 
 
@@ -186,11 +187,6 @@ def _spread(scores: Tensor) -> tuple[Tensor, Tensor]:
         for part, centre in zip(torch.split(scores, rows), torch.split(mean, rows), strict=True)
     ]
     return (torch.cat(norms) / math.sqrt(count)).to(scores.dtype), mean
-
-
-def _distance(spread: tuple[Tensor, Tensor], score: Tensor) -> Tensor:
-    deviation, mean = spread
-    return (score - mean).abs() / deviation
 
 
 def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
@@ -211,10 +207,12 @@ def _read_scores(
         worst = TOKENS_KEPT if opposite is None else 0
         ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
         tokens, best = ranking.best
-        spread = _spread(scores)
-        top_z = _distance(spread, best[:, 0])
+        deviation, mean = _spread(scores)
+        top_z = (best[:, 0] - mean).abs() / deviation
         low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
-        bottom_z = _distance(spread if opposite is None else _spread(opposite), low[:, 0])
+        if opposite is not None:
+            deviation, mean = _spread(opposite)
+        bottom_z = (low[:, 0] - mean).abs() / deviation
         low = -low if opposite is None else low
         first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
         memory = wanted.memory[first:last] - memories.start
