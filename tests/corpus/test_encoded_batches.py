@@ -12,7 +12,7 @@ from mnemoscope.corpus import open_source, prepare
 from mnemoscope.corpus.tokenized import first_pass
 from mnemoscope.corpus.tokenized.duplicates import text_hashes
 from mnemoscope.corpus.tokenized.encoded_batches import EncodedBatch, encode_batch
-from mnemoscope.corpus.tokenized.tokenizer_threads import one_thread_a_call
+from mnemoscope.corpus.tokenized.first_pass import one_thread_a_call
 from mnemoscope.errors import ModelDamaged
 from support.corpus_reference import Letters, Words
 from support.corpus_texts import varied_text

@@ -69,9 +69,11 @@ class Source:
         pieces = self.read(self.meter, begin, self.rows.within(vocabulary, render))
         yield from pieces if self.draw is None else self._draw_from(pieces, self.draw, skip)
 
-    def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
+    def documents(
+        self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
+    ) -> Iterator[str]:
         """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
-        yield from self._join_pieces(self.pieces(skip, render=render), first=skip)
+        return self._join_pieces(self.pieces(skip, vocabulary=vocabulary, render=render), first=skip)
 
     def with_sample(self, share: float | None, seed: int) -> "Source":
         """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
@@ -207,8 +209,8 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
                     yield text, ends
                 elif ends:
                     skip -= 1
-            now = path.stat()
-            if (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+            now = path.stat() if path.exists() else None
+            if now is None or (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
                 raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
 
     identity: dict[str, object] = {

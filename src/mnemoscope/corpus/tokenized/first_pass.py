@@ -11,6 +11,7 @@ While batches of sentences are tokenised, one per core, the text is read and cut
 import hashlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any, final
 
 from mnemoscope.corpus.tokenized.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
-from mnemoscope.corpus.tokenized.tokenizer_threads import one_thread_a_call
 from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.shared_change import shared_change
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
@@ -32,6 +33,22 @@ BATCH_SENTENCES, BATCH_CHARACTERS = 250, 1 << 17
 """... and at least in each of them."""
 _THREADS = 16
 """Most threads used: the work done in Python keeps one or two cores busy."""
+_VARIABLE = "TOKENIZERS_PARALLELISM"
+
+
+@shared_change
+def one_thread_a_call() -> Iterator[None]:
+    """Makes calls of tokenizers in this process use the caller's thread; a user's own setting stays. Concurrent callers
+    gain next to nothing otherwise: they free what the library's threads allocate, and wait for each other (docs/log).
+    """
+    if _VARIABLE in os.environ:
+        yield
+        return
+    os.environ[_VARIABLE] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE, None)
 
 
 def document_hash(text: str) -> int:

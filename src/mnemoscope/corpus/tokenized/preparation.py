@@ -20,14 +20,13 @@ import numpy as np
 from mnemoscope.corpus.sources.opening import Source
 from mnemoscope.corpus.sources.row_fields import Render
 from mnemoscope.corpus.sources.sentences import check_split, split_sentences
-from mnemoscope.corpus.sources.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized.duplicates import count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import Encoder
 from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
 from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
-from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
+from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus
 from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PromptError
-from mnemoscope.foundation.files import flush, read_object, remove_strays, write_bytes
+from mnemoscope.foundation.files import flush, read_object, remove_strays, storing, write_bytes
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
 FORMAT = 2
@@ -192,23 +191,17 @@ class _Preparation:
             return final, False
         skipped = state.pieces
         saved = shown = time.monotonic()
-        whole_text: list[str] = []
-        size = 0
-        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render):
+        pieces = source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render)
+        if split != "sentence":
+            # These splits keep the text as it is, so a document is cut only when it is whole.
+            whole = source.documents(state.documents, vocabulary=self.vocabulary, render=self.render)
+            pieces = ((text, True) for text in whole)
+        for piece, ends in pieces:
             reading.hash_piece(piece)
             if skipped:
                 skipped -= 1
-            elif split == "sentence":
-                reading.add(split_sentences(piece, split))
             else:
-                # These splits keep the text as it is, so a document is cut only when it is whole.
-                whole_text.append(piece)
-                size += len(piece)
-                if size > LONGEST:
-                    raise too_long(f"{source.spec}: document {state.documents}")
-                if ends:
-                    reading.add(split_sentences("".join(whole_text), split))
-                    whole_text, size = [], 0
+                reading.add(split_sentences(piece, split))
             if ends:
                 reading.end_document()
                 state.passed_over = source.meter.passed_over
@@ -218,7 +211,7 @@ class _Preparation:
             if now - shown >= PROGRESS_EVERY:
                 self.progress("reading text", source.meter.done, source.size, "bytes")
                 shown = now
-            if now - saved >= self.checkpoint_every and not (whole_text or skipped):
+            if now - saved >= self.checkpoint_every and not skipped:
                 self._save(position=reading.checkpoint())
                 saved = time.monotonic()
         state.passed_over = source.meter.passed_over

@@ -11,10 +11,8 @@ position in twenty is padding, and no boundary of the model lies inside it.
 
 from __future__ import annotations
 
-import errno
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mnemoscope.errors import OptionError, StoreFailed
+from mnemoscope.foundation.files import storing
 
 COLUMNS = {
     "text_starts": "<i8",
@@ -47,20 +46,6 @@ PADDING_SHARE = 20
 """At most one position in so many is padding, in every single batch."""
 
 Integers = NDArray[np.int64]
-
-_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
-
-
-@contextmanager
-def storing(directory: Path) -> Iterator[None]:
-    """Turns a full disk, a read-only folder or a missing permission in `directory` into StoreFailed."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _REFUSED and not isinstance(error, FileExistsError | NotADirectoryError):
-            raise
-        reason = error.strerror or str(error)
-        raise StoreFailed(f"cannot write to {directory}: {reason}; make room or name another folder") from None
 
 
 @final
