@@ -168,7 +168,7 @@ def other_campaign(lines: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changed(2, kind="deep"), "line 3: kind is 'deep', not one of shallow, semantic, both, none"),
+        (changed(2, kind="deep"), "line 3: the kind is 'deep'; choose one of shallow, semantic, both, none"),
         (changed(2, triggers=[0, 1, 40]), "line 3: trigger 40 is not shown in this item"),
         (changed(2, memory=77), "line 3: the campaign has no [a-z]+ 77 in layer"),
         (changed(2, code="0" * 20), "line 3: .* was shown with other prefixes there"),

@@ -118,8 +118,8 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         raise AnnotationError(
             f"it is about another atlas (manifest {str(row['atlas'])[:12]}, this one is {atlas[:12]})"
         )
-    _check_field(row, "event", tuple(_EVENTS))
-    _check_field(row, "kind", _EVENTS[row["event"]])
+    check_choice(row["event"], tuple(_EVENTS), what="event")
+    check_choice(row["kind"], _EVENTS[row["event"]], what="kind")
     stored = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
     for name in ("key", "undoes"):
         if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
@@ -144,17 +144,13 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
     return stored
 
 
-def _check_field(row: dict[str, Any], name: str, allowed: Sequence[str]) -> None:
-    if row[name] not in allowed:
-        raise AnnotationError(f"{name} is {row[name]!r}, not one of {', '.join(allowed)}")
-
-
 def _check_item(row: dict[str, Any]) -> None:
     if row["item_kind"] is None and row["event"] == "finish":
         if any(row[name] is not None for name in ("layer", "memory", "code")):
             raise AnnotationError("a layer, memory or code is given without item_kind; give both or neither")
         return
-    _check_field(row, "item_kind", {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS))
+    kinds = {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS)
+    check_choice(row["item_kind"], kinds, what="item_kind")
     for name in ("layer", "memory"):
         if type(row[name]) is not int or not 0 <= row[name] < 2**31:
             raise AnnotationError(f"{name} is {row[name]!r}, not a number")

@@ -29,7 +29,7 @@ def _flag(name: str) -> Column[Any]:
     return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
 
 
-def _events(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
+def _events(name: str, index: str, *own: Column[Any]) -> Table:
     return Table(
         name,
         metadata,
@@ -38,7 +38,6 @@ def _events(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], .
         _not_null("made_at", String(40)),
         *own,
         _not_null("key", String(80)),
-        *last,
         UniqueConstraint("author", "key"),
         Index(index, "item", "author"),
     )
@@ -93,7 +92,7 @@ judgements = _events(
     _not_null("description", Text),
     _not_null("triggers", Text),
     _not_null("item", Integer, ForeignKey("items.id")),
-    last=(Column("undoes", String(80)),),
+    Column("undoes", String(80)),
 )
 """The latest row of an author on a pattern counts."""
 

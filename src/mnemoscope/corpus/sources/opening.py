@@ -48,8 +48,8 @@ class Source:
     """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
     rows: RowField = field(default_factory=lambda: RowField("text"))
-    draw: "DocumentDraw | None" = None
-    """Which documents there are at all; None: every one."""
+    draw: tuple[float, int] | None = None
+    """The share of documents that there are at all, and the seed that draws them; None: every one."""
 
     @property
     def name(self) -> str:
@@ -66,8 +66,8 @@ class Source:
         begin = skip if self.draw is None else 0  # a number counts drawn documents only
         if begin == 0:
             self.rows.bad.places.clear()
-        pieces = self.read(self.meter, begin, self.rows.within(vocabulary, render))
-        yield from pieces if self.draw is None else self._draw_from(pieces, self.draw, skip)
+        pieces = self.read(self.meter, begin, replace(self.rows, vocabulary=vocabulary, render=render))
+        yield from pieces if self.draw is None else self._draw_from(pieces, *self.draw, skip=skip)
 
     def documents(
         self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
@@ -79,11 +79,15 @@ class Source:
         """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
         if share is None:
             return self
-        return replace(self, draw=DocumentDraw(share, seed), identity={**self.identity, "sample": [share, seed]})
+        return replace(self, draw=(share, seed), identity={**self.identity, "sample": [share, seed]})
 
-    def _draw_from(self, pieces: Iterator[Piece], draw: "DocumentDraw", skip: int) -> Iterator[Piece]:
+    def _draw_from(self, pieces: Iterator[Piece], share: float, seed: int, *, skip: int) -> Iterator[Piece]:
+        """Each document is drawn by its text alone (the first 8 bytes of blake2b of the seed in decimal, a space and
+        the text, over 2^64, are below the share): so it merges and resumes exactly.
+        """
         for text in self._join_pieces(pieces):
-            if not draw.takes(text):
+            digest = hashlib.blake2b(f"{seed} {text}".encode()).digest()
+            if int.from_bytes(digest[:_HASH_BYTES]) >= share * 2.0 ** (8 * _HASH_BYTES):
                 self.meter.passed_over += 1
             elif skip:
                 skip -= 1
@@ -101,21 +105,6 @@ class Source:
             if ends:
                 yield "".join(parts)
                 parts, number, size = [], number + 1, 0
-
-
-@dataclass(frozen=True)
-class DocumentDraw:
-    """A seeded share of documents, each drawn by its text alone: so it merges and resumes exactly."""
-
-    share: float
-    seed: int
-
-    def takes(self, text: str) -> bool:
-        """Whether blake2b of the seed in decimal, a space and the text, its first eight bytes as a number over 2^64, is
-        below the share.
-        """
-        digest = hashlib.blake2b(f"{self.seed} {text}".encode()).digest()
-        return bool(int.from_bytes(digest[:_HASH_BYTES]) < self.share * 2.0 ** (8 * _HASH_BYTES))
 
 
 def open_source(

@@ -47,17 +47,12 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
                 yield "".join(held), True
             held, size, open_run = [], 0, False
             continue
-        if open_run and not open_line:
-            if size > PIECE:
-                yield "".join(held), False
-                held, size = [], 0
-            held.append("\n")
-        held.append(line)
-        size += len(line) + 1
-        open_run, open_line = True, not ended
-        if open_line:
+        if size > PIECE:
             yield "".join(held), False
             held, size = [], 0
+        held += ["\n", line] if open_run and not open_line else [line]
+        size = size + len(line) + 1 if ended else PIECE + 1  # a piece of a line is yielded as it is
+        open_run, open_line = True, not ended
     if open_run:
         yield "".join(held), True
 

@@ -6,7 +6,7 @@ model's template. `RowField` says which field of a row is read, and as what; eve
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from mnemoscope.corpus.sources.streams import LONGEST, too_long
@@ -67,9 +67,6 @@ class RowField:
     @property
     def mask(self) -> str:
         return "".join(self.name.rpartition(".")[:2]) + MASK
-
-    def within(self, vocabulary: int | None, render: Render | None) -> "RowField":
-        return replace(self, vocabulary=vocabulary, render=render)
 
     def text_of(self, row: object, place: str) -> str | None:
         """The text of a row; None for a skipped one. `place` names it in errors. Raises CorpusUnreadable."""

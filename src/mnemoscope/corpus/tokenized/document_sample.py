@@ -95,8 +95,6 @@ class DocumentSample:
             yield from (head for _, _, head in kept)
 
     def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
-        if not sentences:
-            return
         whole = " ".join(text.split()) if self.split == "sentence" else text
         for sentence in sentences:
             if sentence not in whole:
