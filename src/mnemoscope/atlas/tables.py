@@ -243,12 +243,6 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
-def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
-    words = f"{shlex.quote(str(directory))} --model {model_words(manifest, otherwise='MODEL')}"
-    name = table.removesuffix("_sentences")
-    return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {name}`"
-
-
 def model_words(manifest: Manifest, *, otherwise: str) -> str:
     """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
     plan = manifest.plan
@@ -257,14 +251,16 @@ def model_words(manifest: Manifest, *, otherwise: str) -> str:
 
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
-    """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
+    """The command, in backquotes, that makes a table of the atlas in `directory`."""
     if table in ("patterns", "labels"):
         return patterns_command(directory)
+    model, folder, plan = model_words(manifest, otherwise="MODEL"), shlex.quote(str(directory)), manifest.plan
+    if table in LENS_TABLES:
+        return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
-        return extend_command(directory, table, manifest)
-    plan = manifest.plan
+        return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
     corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
-    words = [model_words(manifest, otherwise="MODEL"), corpus, "--out", shlex.quote(str(directory))]
+    words = [model, corpus, "--out", folder]
     for name in _PLAN_OPTIONS:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":

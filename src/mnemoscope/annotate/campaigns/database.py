@@ -113,8 +113,8 @@ class Database:
         if "annotations_version" in missing:
             raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
         versions = connection.execute(select(tables.version.c.version)).scalars().all()
-        if len(versions) != 1 or versions[0] != VERSION:
-            shown = " and ".join(str(number) for number in versions) or "none"
+        if list(versions) != [VERSION]:
+            shown = " and ".join(map(str, versions)) or "none"
             raise AnnotationError(
                 f"{name} holds annotations of version {shown}, this package reads version {VERSION};"
                 " use the package that wrote it, or another database"

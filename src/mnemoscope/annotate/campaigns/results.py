@@ -194,11 +194,8 @@ def _alpha(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], value: str) -> list[list[Unit]]:
-    units: dict[object, list[Unit]] = {}
-    grouped = rows.group_by(*cluster, *unit, maintain_order=True).agg(pl.col(value))
-    for row in grouped.iter_rows(named=True):
-        units.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
-    return list(units.values())
+    units = rows.group_by(*cluster, *unit, maintain_order=True).agg(value)
+    return units.group_by(*cluster, maintain_order=True).agg(value)[value].to_list()
 
 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:

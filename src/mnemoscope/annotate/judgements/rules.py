@@ -83,9 +83,8 @@ def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
     if not all(type(mark) is int for mark in marks):
         raise AnnotationError(f"the marks are {list(marks)!r}, not numbers of prefixes")
     chosen = sorted(set(marks))
-    if chosen and not (chosen[0] >= 0 and chosen[-1] < count):
-        wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
-        raise AnnotationError(f"prefix {wrong} is marked, but there are only prefixes 0-{count - 1}")
+    if wrong := [mark for mark in chosen if not 0 <= mark < count]:
+        raise AnnotationError(f"prefix {wrong[0]} is marked, but there are only prefixes 0-{count - 1}")
     if len(chosen) < AT_LEAST:
         raise AnnotationError(f"{len(chosen)} prefixes are marked; a pattern is in at least {AT_LEAST}")
     return tuple(chosen)

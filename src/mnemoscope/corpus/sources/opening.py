@@ -168,11 +168,11 @@ def _hub(spec: str, *, field: RowField) -> Source:
         raise CorpusNotFound(f"{spec!r} does not name a data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
     config = options[0] if options and options[0] else None
     rows = options[1] if len(options) == 2 and options[1] else "train"
-    revision, contents = find_hub(name, config=config, split=rows)
+    stream, contents = find_hub(name, config=config, split=rows)
 
     def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
         passed = len(own.bad.places)
-        for text, ends in read_hub(name, config=config, split=rows, revision=revision, field=own, skip=skip + passed):
+        for text, ends in read_hub(name, stream(), field=own, skip=skip + passed):
             meter.done += len(text.encode())
             yield text, ends
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, final
 
@@ -109,11 +110,8 @@ class FirstPass:
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        self.state = state
-        self._encoder = encoder
-        self._longest = longest
-        self._vocabulary = vocabulary
-        self._listed = listed
+        self.state, self._listed = state, listed
+        self._encode = partial(encode_batch, encoder, longest=longest, vocabulary=vocabulary)
         self._texts: list[str] = []
         self._documents: list[int] = []
         self._characters = 0
@@ -177,10 +175,7 @@ class FirstPass:
 
     def _hand_on(self) -> None:
         if self._texts:
-            self._encoding.append(self._workers.submit(
-                encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,
-                vocabulary=self._vocabulary,
-            ))  # fmt: skip
+            self._encoding.append(self._workers.submit(self._encode, self._texts, self._documents))
             self._texts, self._documents, self._characters = [], [], 0
         # One batch more than threads, so that no thread waits for the text to be cut.
         while self._encoding and (len(self._encoding) > self._threads + 1 or self._encoding[0].done()):
