@@ -106,8 +106,8 @@ class Tables:
             with self._open(path) as file:
                 pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
         rows, expected = pl.concat(pieces), self.manifest.model.sizes.vocabulary
-        if name == "tokens" and rows.height != expected:
-            raise AtlasDamaged(f"{self.path}: table tokens has {rows.height} rows, and the model {expected} tokens")
+        if name in ("tokens", "vocabulary") and rows.height != expected:
+            raise AtlasDamaged(f"{self.path}: table {name} has {rows.height} rows, and the model {expected} tokens")
         return rows
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:

@@ -39,8 +39,6 @@ class Vocabulary:
         rows = tables.table("vocabulary")
         if rows["token"].to_list() != list(range(rows.height)):
             raise AtlasDamaged(f"{tables.path}/vocabulary.parquet does not list the tokens in order")
-        if rows.height != (expected := tables.manifest.model.sizes.vocabulary):
-            raise AtlasDamaged(f"{tables.path}/vocabulary.parquet has {rows.height} tokens, and the model {expected}")
         return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.path))
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -130,7 +130,7 @@ def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
 
 def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame, seed: int) -> Numbers:
     people = people.sort(*KEY, "group", "author")
-    marked = people.with_columns(kind=pl.when(pl.col("kind") == "none").then(pl.lit("no")).otherwise(pl.lit("yes")))
+    marked = people.with_columns(pl.col("kind") != "none")
     yield None, "key_class", alpha(_units(classes, KEY, (), "class"), seed=seed)
     yield None, "trigger_marked", alpha(_units(marked, KEY, ("group",), "kind"), seed=seed)
     yield None, "trigger_class", alpha(_units(people, KEY, ("group",), "kind"), seed=seed)
