@@ -56,7 +56,7 @@ class Vocabulary:
     def visible_text(self, token: int) -> str:
         """The token with visible white space, and as bytes, such as <E2 80>, where it is part of a character."""
         text = self.texts[token]
-        if "\ufffd" in text and self.raw[token]:
+        if "\ufffd" in text:
             try:
                 self.raw[token].decode()
             except UnicodeDecodeError:

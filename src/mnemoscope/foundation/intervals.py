@@ -220,11 +220,11 @@ class Resamples:
         found = []
         for level in levels:
             needed = level * sums[:, -1:]
-            block = np.minimum((sums < needed).sum(1), blocks - 1)
+            block = (sums < needed).sum(1)
             before = np.where(block > 0, sums[draws, block - 1], 0.0)
             inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
             weights = self._weights[draws[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
-            steps = np.minimum((before[:, None] + weights < needed).sum(1), size - 1)
+            steps = (before[:, None] + weights < needed).sum(1)
             found.append(np.where(sums[:, -1] > 0, ordered[inside[draws, steps]], np.nan))
         return found
 
@@ -255,7 +255,7 @@ def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
     """
     exact = np.asarray(columns, np.float64)
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
-    if largest == 0 or np.array_equal(exact, np.rint(exact)):
+    if np.array_equal(exact, np.rint(exact)):
         return exact, largest < 1 << 24
     grid = 2.0 ** min(1000, 51 - math.ceil(math.log2(largest)))
     return np.rint(exact * grid) / grid, False

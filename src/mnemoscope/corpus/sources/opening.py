@@ -9,7 +9,6 @@ import glob
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -21,8 +20,7 @@ from mnemoscope.corpus.sources.streams import COMPRESSED, LONGEST, Meter, too_lo
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
 from mnemoscope.foundation.options.model_options import display_name
 
-_ROWS = (".jsonl", ".ndjson", ".json")
-_ENDINGS = (".txt", *_ROWS, ".parquet")
+_ENDINGS = (".txt", ".jsonl", ".ndjson", ".json", ".parquet")
 _TABLES = (".csv", ".tsv")
 BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
 _HASH_BYTES = 8
@@ -187,13 +185,10 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
     stats = [path.stat() for path in paths]
 
     def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
-        readers: dict[str, Callable[[Path, Meter], Iterator[Piece]]] = {
-            ".txt": partial(read_text, split=split),
-            **dict.fromkeys(_ROWS, partial(read_jsonl, field=own)),
-            ".parquet": partial(read_parquet, field=own),
-        }
         for path, ending, opened in zip(paths, endings, stats, strict=True):
-            for text, ends in readers[ending](path, meter):
+            rows = read_parquet if ending == ".parquet" else read_jsonl
+            pieces = read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=own)
+            for text, ends in pieces:
                 if skip == 0:
                     yield text, ends
                 elif ends:
