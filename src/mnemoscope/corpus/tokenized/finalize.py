@@ -178,7 +178,7 @@ def fingerprint(directory: Path, sentences: int) -> str:
         runs = zip([starts[0], *starts[1:][breaks]], [*ends[:-1][breaks], ends[-1]], strict=True)
         for start, stop in runs:
             for at in range(start, stop, TEXT_CHUNK):
-                of_texts.update(text.array[at : min(at + TEXT_CHUNK, stop)])
+                of_texts.update(text.array[at : min(at + TEXT_CHUNK, stop)].tobytes())
                 text.release()
         for digest, values in ((of_lengths, lengths), (of_documents, documents), (of_flags, held)):
             digest.update(values.tobytes())
