@@ -272,11 +272,11 @@ def test_bootstrapped_medians_are_those_of_drawing_them_all(rows: list[tuple[int
     resamples = Resamples(6, seed)
     drawn = [np.repeat(values, weights[codes].astype(int)) for weights in resamples.sums(np.eye(6))]
     medians = [order(some, 0.5) if len(some) else np.nan for some in drawn]
-    np.testing.assert_array_equal(resamples.median_draws(values, codes), medians)
+    np.testing.assert_array_equal(resamples.quantile_draws(values, codes, [0.5])[0], medians)
 
 
 def test_a_median_of_nothing_is_not_a_number() -> None:
-    assert np.isnan(Resamples(2, 0).median_draws([], np.zeros(0, int))).tolist() == [True] * DRAWS
+    assert np.isnan(Resamples(2, 0).quantile_draws([], np.zeros(0, int), [0.5])[0]).tolist() == [True] * DRAWS
 
 
 @pytest.mark.parametrize(

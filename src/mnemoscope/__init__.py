@@ -10,8 +10,9 @@ from importlib import import_module
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
+from mnemoscope import errors
+
 if TYPE_CHECKING:
-    from mnemoscope import errors
     from mnemoscope.atlas import Atlas, open_atlas, verify
     from mnemoscope.attribution import attribute, diff
     from mnemoscope.comparison import compare
@@ -78,8 +79,6 @@ def _whole() -> Iterator[None]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("mnemoscope.errors")
     for room, names in _ROOMS.items():
         if name in names:
             with _whole():

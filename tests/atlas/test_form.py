@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.atlas.form import form_faults
-from mnemoscope.atlas.plain_json import short, unwritable
+from mnemoscope.atlas.form import form_faults, short, unwritable
 from support.handbuilt_atlas import manifest
 
 COUNT, ROWS = "a whole number from 0 on", "a whole number from 1 to 16,777,216"

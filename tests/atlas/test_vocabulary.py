@@ -83,7 +83,7 @@ def test_a_vocabulary_of_another_size_than_the_model_s_is_damage(tmp_path: Path)
     columns = {"token": [0, 1], "text": WORDS[:2], "bytes": [WORDS[n].encode() for n in (0, 1)]}
     write_table(tmp_path / "vocabulary.parquet", columns, name="vocabulary", provenance=PROVENANCE)
     seal(tmp_path, manifest())
-    with pytest.raises(AtlasDamaged, match=r"vocabulary\.parquet has 2 tokens, and the model 24"):
+    with pytest.raises(AtlasDamaged, match=r"table vocabulary has 2 rows, and the model 24 tokens"):
         open_atlas(tmp_path).token_text([1])
 
 

@@ -20,8 +20,8 @@ def plan(lengths: NDArray[Any], **options: int) -> Batches:
         return plan_batches(lengths, np.arange(len(lengths)), directory=Path(folder), **options)
 
 
-def check(batches: Batches, lengths: NDArray[np.int64], *, budget: int, window: int, extra: int) -> None:
-    """The laws of a plan, checked sentence by sentence."""
+def check(batches: Batches, lengths: NDArray[np.int64], *, budget: int, window: int, extra: int) -> float:
+    """The laws of a plan, checked sentence by sentence; returns the share of padding."""
     seen: list[int] = []
     padding = positions = 0
     for k in range(batches.count):
@@ -38,7 +38,7 @@ def check(batches: Batches, lengths: NDArray[np.int64], *, budget: int, window: 
         seen += ids
     assert sorted(seen) == list(range(len(lengths)))
     assert [i // window for i in seen] == sorted(i // window for i in seen)
-    assert (batches.positions, batches.padding) == (positions, padding)
+    return padding / max(1, positions)
 
 
 def test_a_small_plan_by_eye() -> None:
@@ -46,7 +46,6 @@ def test_a_small_plan_by_eye() -> None:
     batches = plan(lengths, batch_tokens=12)
     # With the beginning: three of width 2, and two by two of width 6.
     assert [batches.ids(k).tolist() for k in range(batches.count)] == [[1, 3, 5], [0, 2], [4, 6]]
-    assert (batches.positions, batches.padding) == (30, 0)
 
 
 def test_ids_are_those_given(tmp_path: Path) -> None:
@@ -63,7 +62,6 @@ def test_no_batch_has_rows_on_both_sides_of_a_boundary(tmp_path: Path) -> None:
     for boundaries, expected in plans.items():
         batches = plan_batches(lengths, np.arange(5), directory=tmp_path, batch_tokens=400, boundaries=boundaries)
         assert [batches.ids(k).tolist() for k in range(batches.count)] == expected
-        assert batches.positions - batches.padding == sum(lengths) + 5
 
 
 @pytest.mark.parametrize("k", [-1, 1])
@@ -103,8 +101,7 @@ def test_realistic_lengths_hardly_need_padding_or_masks() -> None:
     budget = 4096
     lengths = realistic(50_000)
     batches = plan(lengths, batch_tokens=budget)
-    check(batches, lengths, budget=budget, window=65_536, extra=1)
-    assert batches.padding / batches.positions < 0.01
+    assert check(batches, lengths, budget=budget, window=65_536, extra=1) < 0.01
     pure = sum(len(np.unique(lengths[batches.ids(k)])) == 1 for k in range(batches.count))
     assert pure / batches.count > 0.5
     least = (lengths + 1).sum() / budget

@@ -17,7 +17,6 @@ from mnemoscope.corpus.sources import readers, row_fields, streams
 from mnemoscope.corpus.sources.readers import read_jsonl, read_parquet, read_text
 from mnemoscope.corpus.sources.row_fields import RowField
 from mnemoscope.corpus.sources.streams import Meter, text_blocks
-from mnemoscope.corpus.tokenized import preparation
 from mnemoscope.errors import CorpusUnreadable
 from support.corpus_reference import Words
 
@@ -29,7 +28,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> int:
     """The bound, lowered to what a test can write."""
-    for module in (streams, readers, row_fields, sources, preparation):
+    for module in (streams, readers, row_fields, sources):
         monkeypatch.setattr(module, "LONGEST", 1_000)
     return 1_000
 

@@ -1,7 +1,6 @@
 """The working copy against a plain reference: ids, repeats, windows, held-out documents, caps, validation text."""
 
 import hashlib
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -259,24 +258,9 @@ class Refusing(Words):
     """A tokenizer for some texts only, as that of token ids is."""
 
     def encode(self, texts: list[str], /) -> list[list[int]]:
-        if any("fox" in text or "Bad" in text for text in texts):
+        if any("Bad" in text for text in texts):
             raise PromptError("'fox' is no token")
         return super().encode(texts)
-
-
-def test_another_tokenizer_makes_it_anew(tmp_path: Path) -> None:
-    """Seen by what it makes of a few texts, or that it refuses them."""
-    path = tmp_path / "a.txt"
-    path.write_text("One two.\n\nThree.")
-    encoders = [Words(), Words(), Words(4_999), Refusing(), Refusing()]
-    made = []
-    for encoder in encoders:
-        prepare(
-            open_source(str(path)), encoder, directory=tmp_path / "copy", longest=9, split="sentence", vocabulary=5_000
-        )
-        made.append((tmp_path / "copy/tokens.bin").stat().st_ino)
-        (tmp_path / f"kept-{len(made)}").hardlink_to(tmp_path / "copy/tokens.bin")  # so that no number is used again
-    assert [here == before for before, here in itertools.pairwise(made)] == [True, False, False, True]
 
 
 def test_a_text_that_cannot_be_tokenised_is_named_by_its_document(tmp_path: Path) -> None:
@@ -318,8 +302,7 @@ def test_a_copy_that_is_not_whole_is_not_opened(text: Path, tmp_path: Path, dama
         open_prepared(directory, validation=False)
 
 
-def test_what_else_decides_the_copy_makes_it_anew(text: Path, tmp_path: Path) -> None:
-    # Two tokenizers may agree on every text that is tried out, and not on this one.
+def test_another_tokenizer_makes_the_copy_anew(text: Path, tmp_path: Path) -> None:
     made = make(text, tmp_path / "copy", made_with={"tokenizer": "a"})
     before = (tmp_path / "copy/tokens.bin").stat().st_ino
     assert make(text, tmp_path / "copy", made_with={"tokenizer": "a"}).fingerprint == made.fingerprint

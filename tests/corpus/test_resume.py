@@ -75,8 +75,7 @@ def test_what_was_read_before_the_checkpoint_is_not_encoded_again(
         make(open_source(str(text)), tmp_path / "broken", words=before, checkpoint_every=0)
     monkeypatch.setattr(Source, "pieces", real)
     make(open_source(str(text)), tmp_path / "broken", words=after)
-    # Both runs try the tokenizer on three fixed texts; no sentence is encoded twice.
-    assert before.encoded + after.encoded == everything.encoded + 3
+    assert before.encoded + after.encoded == everything.encoded
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
@@ -129,7 +128,7 @@ def test_a_file_that_may_not_grow_is_said_in_one_line(text: Path, tmp_path: Path
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(StoreFailed, match=r"cannot write to .*copy: File too large; make room"):
+        with pytest.raises(StoreFailed, match=r"cannot write .*copy: File too large \(.* free there\); choose"):
             make(open_source(str(text)), tmp_path / "copy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -143,20 +142,21 @@ def test_a_full_disk_is_said_in_one_line(small_disk: Path, tmp_path: Path, docum
     text.write_text("\n\n".join(f"Sentence {i}." for i in range(documents)))
     with pytest.raises(StoreFailed) as caught:
         make(open_source(str(text)), small_disk / "copy")
-    assert "No space left on device; make room or name another folder" in str(caught.value)
+    assert "No space left on device (" in str(caught.value)
+    assert "make room or choose another folder" in str(caught.value)
 
 
 def test_a_read_only_disk_is_said_in_one_line(small_disk: Path, text: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreFailed, match="Read-only file system; make room or name another folder"):
+    with pytest.raises(StoreFailed, match=r"Read-only file system \(.*choose another folder"):
         make(open_source(str(text)), small_disk / "copy")
 
 
 def test_a_file_in_the_place_of_the_folder(text: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").write_text("")
-    with pytest.raises(StoreFailed, match="cannot write to"):
+    with pytest.raises(StoreFailed, match="cannot write "):
         make(open_source(str(text)), tmp_path / "copy" / "deeper")
-    with pytest.raises(StoreFailed, match="cannot write to"):
+    with pytest.raises(StoreFailed, match="cannot write "):
         make(open_source(str(text)), tmp_path / "copy")
 
 

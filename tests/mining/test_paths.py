@@ -13,7 +13,7 @@ import pytest
 from mining.conftest import byte_tokenizer, odd_text, tables_of
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import mined_from
-from mnemoscope.atlas.tables import extend_command, rebuild_command
+from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.cli import main
 from mnemoscope.errors import Interrupted, ModelNotFound, PlanDiffers
 from mnemoscope.foundation.options.model_options import ModelOptions, display_name, full_name
@@ -173,7 +173,7 @@ def test_the_model_is_found_by_what_an_atlas_calls_it(mined: tuple[Path, Opened]
     with client(copied, model=called, opening=ModelOptions(**trusted)) as web:
         assert web.get("/trace.json?prompt=the+cat").status_code == 200
     manifest = open_atlas(copied).manifest
-    assert f"--model {called}" in extend_command(copied, "width", manifest)
+    assert f"--model {called}" in rebuild_command(copied, "width", manifest)
     assert f"mine {called} " in rebuild_command(copied, "triggers", manifest)
     (copied / "run.json").unlink()
     if called == "base":

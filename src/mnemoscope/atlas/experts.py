@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from mnemoscope.foundation.memory_names import Numbering
 
@@ -31,17 +30,13 @@ def with_experts(columns: Mapping[str, Any], numberings: Numberings, layer: int 
         if memory in stored:
             numbers = np.asarray(stored[memory])
             layers = np.asarray(stored[of]) if of in stored else np.full(len(numbers), layer)
-            stored[expert], stored[memory] = _name_all(numbers, layers, numberings)
+            experts, within = np.full(len(numbers), -1, np.int16), numbers.astype(np.int32)
+            for own in np.unique(layers).tolist():
+                numbering, rows = numberings[own], layers == own
+                if numbering.routed is not None:
+                    experts[rows], within[rows] = numbering.experts(numbers[rows]), numbering.within(numbers[rows])
+            stored[expert], stored[memory] = np.ma.masked_equal(experts, -1), within
     return stored
-
-
-def _name_all(numbers: NDArray[Any], layers: NDArray[Any], numberings: Numberings) -> tuple[Any, NDArray[np.int32]]:
-    experts, within = np.full(len(numbers), -1, np.int16), numbers.astype(np.int32)
-    for layer in np.unique(layers).tolist():
-        numbering, rows = numberings[layer], layers == layer
-        if numbering.routed is not None:
-            experts[rows], within[rows] = numbering.experts(numbers[rows]), numbering.within(numbers[rows])
-    return np.ma.masked_equal(experts, -1), within
 
 
 def as_stored(rows: Frame, numberings: Numberings, layer: int | None) -> Frame:

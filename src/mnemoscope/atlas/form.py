@@ -5,12 +5,13 @@ anything is allocated or looked up, and every reader relies on them. Entries wit
 atlases lack some); entries that no record has may be anything in JSON and UTF-8. Reads no file.
 """
 
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, get_args, get_origin
 
-from mnemoscope.atlas.plain_json import short, unwritable, wrong
 from mnemoscope.atlas.schema import SCHEMA_VERSION, Provenance
 from mnemoscope.foundation.files import is_file_entry
 from mnemoscope.foundation.options.model_options import shown_manifest
@@ -20,6 +21,7 @@ MOST = 2**24
 MOST_IN_ALL = 2**28
 
 _MOST_EXPERTS = 2**15
+_DEEPEST = 32
 
 _Test = Callable[[Any], bool]
 
@@ -282,3 +284,36 @@ def _fit(experts: list[dict[str, Any] | None], memories: list[int]) -> bool:
         each is None or each["routed"] * each["memories"] + sum(each["shared"]) == count
         for each, count in zip(experts, memories, strict=True)
     )
+
+
+def unwritable(manifest: dict[str, Any]) -> str | None:
+    """The fault of values that no manifest of ours holds: not finite, too long, not UTF-8, too deep; else None."""
+    waiting: list[tuple[str, Any, int]] = [("", manifest, 0)]
+    while waiting:
+        path, value, depth = waiting.pop()
+        if depth > _DEEPEST:
+            return f"the manifest is nested more than {_DEEPEST} deep"
+        if isinstance(value, dict):
+            waiting += [(path, key, depth) for key in value]
+            waiting += [(f"{path}.{key}".lstrip("."), part, depth + 1) for key, part in value.items()]
+        elif isinstance(value, list):
+            waiting += [(path, part, depth + 1) for part in value]
+        elif isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return f"the manifest holds text under {short(path)} that is not UTF-8"
+        elif isinstance(value, float) and not math.isfinite(value):
+            return wrong(path, value, "a finite number")
+        elif type(value) is int and abs(value) >= 2**63:
+            return wrong(path, value, "a number of 64 bits")
+    return None
+
+
+def wrong(path: str, value: Any, expected: str) -> str:
+    return f"the manifest's {short(path)} is {short(json.dumps(value, ensure_ascii=False))}, not {expected}"
+
+
+def short(text: str) -> str:
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

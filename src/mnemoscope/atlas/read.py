@@ -323,7 +323,7 @@ class Memory:
         Raises AtlasUnfinished in a part, which has no values yet.
         """
         row = self._with_texts(self._with_texts(self._only_row("values"), "top"), "bottom")
-        return row.with_columns(self._texts("target_text", row["target"]))
+        return row.with_columns(_strings("target_text", self._atlas.token_text(row["target"].to_list())))
 
     def activity(self) -> pl.DataFrame:
         """One row: how often and how strongly the memory fires, with the 35 `edges` of its histogram's 36 bins."""
@@ -347,9 +347,7 @@ class Memory:
 
     def patterns(self) -> pl.DataFrame:
         """What the triggers have in common; raises AtlasUnfinished where patterns were not made."""
-        table = self._atlas.table("patterns")
-        rows = table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number))
-        return as_stored(rows, self._atlas.numberings, None)
+        return as_stored(self._made_later("patterns"), self._atlas.numberings, None)
 
     def token_activations(self) -> pl.DataFrame:
         """The coefficients at the tokens of the best triggers' sentences: `sign`, `rank` (the trigger's), `texts` (of
@@ -375,10 +373,7 @@ class Memory:
         """`sign`, `label`, `promotes` of each of its features: what its triggers share, and what its value promotes;
         raises AtlasUnfinished where patterns were not made.
         """
-        table = self._atlas.table("labels")
-        return table.filter((pl.col("layer") == self.id.layer) & (pl.col("memory") == self._number)).select(
-            "sign", "label", "promotes"
-        )
+        return self._made_later("labels").select("sign", "label", "promotes")
 
     def readings(self) -> pl.DataFrame:
         """The value through every fitted lens, one row each: `lens`, `target_rank`, `top_texts`.
@@ -417,6 +412,9 @@ class Memory:
         rows = self._atlas.rows_where(name, layer, column="memory", ids=[self._number], columns=columns)
         return as_stored(rows, self._atlas.numberings, layer)
 
+    def _made_later(self, name: str) -> pl.DataFrame:
+        return self._atlas.table(name).filter(layer=self.id.layer, memory=self._number)
+
     def _only_row(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:
         rows = self._rows(name, columns=columns)
         if rows.height != 1:
@@ -426,9 +424,6 @@ class Memory:
     def _with_texts(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
         texts = [self._atlas.token_text(tokens) for tokens in rows[f"{name}_tokens"].to_list()]
         return rows.with_columns(pl.Series(f"{name}_texts", texts, dtype=pl.List(pl.String)))
-
-    def _texts(self, name: str, tokens: pl.Series) -> pl.Series:
-        return _strings(name, self._atlas.token_text(tokens.to_list()))
 
 
 def _of_sign(rows: pl.DataFrame, sign: int | None) -> pl.DataFrame:

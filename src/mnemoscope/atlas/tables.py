@@ -110,8 +110,8 @@ class Tables(MinedMemories):
             with self._open(path) as file:
                 pieces.append(self._frame(name, file.read(columns=self._names(columns)), columns, layer))
         rows, expected = pl.concat(pieces), self.manifest.model.sizes.vocabulary
-        if name == "tokens" and rows.height != expected:
-            raise AtlasDamaged(f"{self.path}: table tokens has {rows.height} rows, and the model {expected} tokens")
+        if name in ("tokens", "vocabulary") and rows.height != expected:
+            raise AtlasDamaged(f"{self.path}: table {name} has {rows.height} rows, and the model {expected} tokens")
         return rows
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
@@ -247,12 +247,6 @@ def patterns_command(directory: Path) -> str:
     return f"`mnemoscope analyze {shlex.quote(str(directory))} --patterns`"
 
 
-def extend_command(directory: Path, table: str, manifest: Manifest) -> str:
-    words = f"{shlex.quote(str(directory))} --model {model_words(manifest, otherwise='MODEL')}"
-    name = table.removesuffix("_sentences")
-    return f"`mnemoscope lens {words}`" if table in LENS_TABLES else f"`mnemoscope extend {words} {name}`"
-
-
 def model_words(manifest: Manifest, *, otherwise: str) -> str:
     """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
     plan = manifest.plan
@@ -261,14 +255,16 @@ def model_words(manifest: Manifest, *, otherwise: str) -> str:
 
 
 def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
-    """The command, in backquotes, that makes a table of the atlas in `directory`: analyze for patterns, else mine."""
+    """The command, in backquotes, that makes a table of the atlas in `directory`."""
     if table in ("patterns", "labels"):
         return patterns_command(directory)
+    model, folder, plan = model_words(manifest, otherwise="MODEL"), shlex.quote(str(directory)), manifest.plan
+    if table in LENS_TABLES:
+        return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
-        return extend_command(directory, table, manifest)
-    plan = manifest.plan
+        return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
     corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
-    words = [model_words(manifest, otherwise="MODEL"), corpus, "--out", shlex.quote(str(directory))]
+    words = [model, corpus, "--out", folder]
     for name in _PLAN_OPTIONS:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":

@@ -39,8 +39,6 @@ class Vocabulary:
         rows = tables.table("vocabulary")
         if rows["token"].to_list() != list(range(rows.height)):
             raise AtlasDamaged(f"{tables.path}/vocabulary.parquet does not list the tokens in order")
-        if rows.height != (expected := tables.manifest.model.sizes.vocabulary):
-            raise AtlasDamaged(f"{tables.path}/vocabulary.parquet has {rows.height} tokens, and the model {expected}")
         return Vocabulary(rows["text"].to_list(), rows["bytes"].to_list(), str(tables.path))
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -58,7 +56,7 @@ class Vocabulary:
     def visible_text(self, token: int) -> str:
         """The token with visible white space, and as bytes, such as <E2 80>, where it is part of a character."""
         text = self.texts[token]
-        if "\ufffd" in text and self.raw[token]:
+        if "\ufffd" in text:
             try:
                 self.raw[token].decode()
             except UnicodeDecodeError:

@@ -30,16 +30,13 @@ class Cache:
         self._most, self._weigh = most, weigh
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._weight = 0.0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of the key. Where it is missing, one thread calls `make` while others wait; its error is raised and
         not cached. `make` may request other keys, but not its own.
         """
         with self._lock:
-            if key not in self._entries:
-                self._add(key, _Entry())
-            entry = self._entries[key]
+            entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
         with entry.lock:
             if not entry.made:
@@ -47,11 +44,14 @@ class Cache:
                     entry.value = make()
                 except BaseException:
                     with self._lock:
-                        self._drop(key, entry)
+                        if self._entries.get(key) is entry:
+                            del self._entries[key]
                     raise
                 entry.made = True
-                if self._weigh is not None:
-                    self._reweigh(key, entry, self._weigh(entry.value))
+                entry.weight = 1 if self._weigh is None else self._weigh(entry.value)
+                with self._lock:
+                    if self._entries.get(key) is entry:
+                        self._make_room(key)
         value: T = entry.value
         return value
 
@@ -67,29 +67,13 @@ class Cache:
 
     def keep(self, key: Hashable, value: object, *, weight: float = 1) -> None:
         """Stores a value in place of any other of the key; the latest value stays, whatever its weight."""
-        entry = _Entry(weight, made=True, value=value)
         with self._lock:
-            self._drop(key, self._entries.get(key))
-            self._add(key, entry)
+            self._entries[key] = _Entry(weight, made=True, value=value)
+            self._make_room(key)
 
-    def _add(self, key: Hashable, entry: _Entry) -> None:
-        self._entries[key] = entry
-        self._weight += entry.weight
-        self._make_room()
-
-    def _reweigh(self, key: Hashable, entry: _Entry, weight: float) -> None:
-        with self._lock:
-            if self._entries.get(key) is entry:
-                self._weight += weight - entry.weight
-                entry.weight = weight
-                self._entries.move_to_end(key)
-                self._make_room()
-
-    def _make_room(self) -> None:
-        while self._weight > self._most and len(self._entries) > 1:
-            self._weight -= self._entries.popitem(last=False)[1].weight
-
-    def _drop(self, key: Hashable, entry: _Entry | None) -> None:
-        if entry is not None and self._entries.get(key) is entry:
-            del self._entries[key]
-            self._weight -= entry.weight
+    def _make_room(self, key: Hashable) -> None:
+        """Drops the oldest entries, never that of the key, while all weigh too much."""
+        self._entries.move_to_end(key)
+        weight = sum(entry.weight for entry in self._entries.values())
+        while weight > self._most and len(self._entries) > 1:
+            weight -= self._entries.popitem(last=False)[1].weight

@@ -56,28 +56,26 @@ def _resident() -> int:
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
-def keep_freed_memory(at_most: int, *, padding: int | None = None) -> None:
-    """Lets glibc keep `at_most` freed bytes from now on, and fetch `padding` bytes more than it needs."""
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MAPPED, 32 << 20)  # glibc's maximum
-        mallopt(_TRIMMED, at_most)
-        if padding is not None:
-            mallopt(_PADDED, padding)
+def keep_freed_memory(at_most: int, *, padding: int = 128 << 10) -> None:
+    """Lets glibc keep `at_most` freed bytes from now on, and fetch `padding` bytes (as by default) beyond its need."""
+    _tell_malloc({_MAPPED: 32 << 20, _TRIMMED: at_most, _PADDED: padding})  # the first is glibc's maximum
 
 
 def give_back_freed_memory() -> None:
     """Makes glibc return large blocks at once and use few heaps: each thread's own would keep them in pieces."""
+    _tell_malloc({_MAPPED: 1 << 20, _HEAPS: 2})
+
+
+def _tell_malloc(settings: dict[int, int]) -> None:
     with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MAPPED, 1 << 20)
-        mallopt(_HEAPS, 2)
+        for name, value in settings.items():
+            ctypes.CDLL(None).mallopt(name, value)
 
 
 def require_addresses(least: int, what: str) -> None:
     """Raises OptionError if fewer than `least` bytes of addresses may be used; libraries abort or hang then."""
-    limit = least if resource is None else resource.getrlimit(resource.RLIMIT_AS)[0]
-    if resource is not None and limit != resource.RLIM_INFINITY and limit < least:
+    limit = -1 if resource is None else resource.getrlimit(resource.RLIMIT_AS)[0]  # -1: no limit
+    if 0 <= limit < least:
         raise OptionError(
             f"{what} needs an address space of {least / 1e9:,.0f} GB, most of it reserved and never filled, and this"
             f" process may use {limit / 1e9:,.1f} GB; run it after `ulimit -v unlimited`, and limit memory by a cgroup"

@@ -202,63 +202,42 @@ class Resamples:
         np.divide(above, below, out=ratios, where=below > 0)
         return ratios
 
-    def median_draws(self, values: ArrayLike, codes: NDArray[Any]) -> Floats:
-        """The median `[draw]` in each resample: one of the values, or NaN; `codes` are the values' clusters. The block
-        of sorted values that holds it is found first.
+    def quantile_draws(self, values: ArrayLike, codes: NDArray[Any], levels: Sequence[float]) -> list[Floats]:
+        """For each level that quantile `[draw]` in each resample: the least value with at least `level` of the weight
+        at or below it, or NaN; `codes` are the values' clusters. The block of sorted values that holds it is sought
+        first.
         """
-        ordered, clusters = _sorted_set(values, codes)
+        numbers = np.asarray(values, np.float64)
+        order = np.argsort(numbers, kind="stable")
+        ordered, clusters = numbers[order], codes[order]
         size = max(1, math.isqrt(len(ordered)))
         blocks = -(-len(ordered) // size)
         if blocks == 0:
-            return np.full(DRAWS, np.nan)
-        places = np.arange(len(ordered)) // size
+            return [np.full(DRAWS, np.nan)] * len(levels)
+        places, draws = np.arange(len(ordered)) // size, np.arange(DRAWS)
         counts = np.bincount(clusters * blocks + places, minlength=self.clusters * blocks)
         sums = self.sums(counts.reshape(self.clusters, blocks)).cumsum(1)
-        half = sums[:, -1:] / 2
-        block = np.minimum((sums < half).sum(1), blocks - 1)
-        before = np.where(block > 0, sums[np.arange(DRAWS), block - 1], 0.0)
-        inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
-        weights = self._weights[np.arange(DRAWS)[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
-        steps = np.minimum((before[:, None] + weights < half).sum(1), size - 1)
-        medians = ordered[inside[np.arange(DRAWS), steps]]
-        return np.where(sums[:, -1] > 0, medians, np.nan)
+        found = []
+        for level in levels:
+            needed = level * sums[:, -1:]
+            block = (sums < needed).sum(1)
+            before = np.where(block > 0, sums[draws, block - 1], 0.0)
+            inside = np.minimum(block[:, None] * size + np.arange(size), len(ordered) - 1)
+            weights = self._weights[draws[:, None], clusters[inside]].cumsum(1, dtype=np.int64)
+            steps = (before[:, None] + weights < needed).sum(1)
+            found.append(np.where(sums[:, -1] > 0, ordered[inside[draws, steps]], np.nan))
+        return found
 
     def quantiles(self, sets: Sequence[ClusteredValues], levels: Sequence[float]) -> list[list[Estimate]]:
-        """For each set and level, that quantile (linear between two values) with its interval.
-
-        A resample's quantile is the least value with at least `level` of its weight at or below it. It is at most x
-        exactly if a sum over clusters is large enough, so bisection over the sorted values finds both ends.
-        """
-        kept = [_sorted_set(*one) for one in sets]
-        problems = [(index, level, end) for index in range(len(kept)) for level in levels for end in LEVELS]
-        usable = [len(kept[index][0]) > 0 and self.clusters > 1 for index, _, _ in problems]
-        low = np.zeros(len(problems), np.int64)
-        high = np.array([max(0, len(kept[index][0]) - 1) for index, _, _ in problems], np.int64)
-        if any(usable):
-            whole = self.sums(np.stack([np.bincount(codes, minlength=self.clusters) for _, codes in kept], axis=1))
-            needed = np.stack([level * whole[:, index] for index, level, _ in problems], axis=1)
-            valid = np.stack([whole[:, index] > 0 for index, _, _ in problems], axis=1)
-            enough = np.array([_ceil(end * count) for (*_, end), count in zip(problems, valid.sum(0), strict=True)])
-        while any(usable) and (low < high).any():
-            middle = (low + high) // 2
-            counts = [
-                np.bincount(kept[index][1][: place + 1], minlength=self.clusters)
-                for (index, _, _), place in zip(problems, middle.tolist(), strict=True)
-            ]
-            reached = (self.sums(np.stack(counts, axis=1)) >= needed) & valid
-            good = reached.sum(0) >= enough
-            high = np.where(good, middle, high)
-            low = np.where(good, low, np.minimum(middle + 1, high))
-        ends = [
-            float(kept[index][0][place]) if fit else None
-            for (index, _, _), place, fit in zip(problems, low.tolist(), usable, strict=True)
-        ]
-        pairs = [(kept[index][0], level) for index, level, _ in problems[::2]]
-        estimates = [
-            enclose(float(np.quantile(values, level)), len(values), bounds) if len(values) else NOTHING
-            for (values, level), bounds in zip(pairs, zip(ends[::2], ends[1::2], strict=True), strict=True)
-        ]
-        return [estimates[i : i + len(levels)] for i in range(0, len(estimates), len(levels))]
+        """For each set and level, that quantile (linear between two values) with its interval."""
+        estimates = []
+        for values, codes in sets:
+            draws = self.quantile_draws(values, codes, levels) if self.clusters > 1 else [np.empty(0)] * len(levels)
+            estimates.append([
+                enclose(float(np.quantile(values, level)), len(values), ends(own)) if len(values) else NOTHING
+                for level, own in zip(levels, draws, strict=True)
+            ])  # fmt: skip
+        return estimates
 
 
 def ends(draws: Floats) -> Bounds:
@@ -270,19 +249,13 @@ def ends(draws: Floats) -> Bounds:
     return low, high
 
 
-def _sorted_set(values: ArrayLike, codes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
-    numbers = np.asarray(values, np.float64)
-    order = np.argsort(numbers, kind="stable")
-    return numbers[order], codes[order]
-
-
 def _on_grid(columns: NDArray[Any], clusters: int) -> tuple[Floats, bool]:
     """The columns rounded to a grid so coarse that no sum over a resample (at most `clusters` times the largest entry)
     is rounded; whole numbers stay. The second result: whether single precision holds the sums, too.
     """
     exact = np.asarray(columns, np.float64)
     largest = float(np.abs(exact).max(initial=0.0)) * max(1, clusters)
-    if largest == 0 or np.array_equal(exact, np.rint(exact)):
+    if np.array_equal(exact, np.rint(exact)):
         return exact, largest < 1 << 24
     grid = 2.0 ** min(1000, 51 - math.ceil(math.log2(largest)))
     return np.rint(exact * grid) / grid, False

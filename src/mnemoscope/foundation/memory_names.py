@@ -124,19 +124,12 @@ class Numbering:
         return MemoryId(layer, memory, shared=expert - self.routed)
 
     def number(self, memory: MemoryId) -> int | None:
-        expert = self.expert_of(memory)
-        if expert is None or not 0 <= memory.memory < self.widths[expert]:
+        """None for a memory that the layer does not have."""
+        expert = (memory.expert or 0) if memory.shared is None else (self.routed or 0) + memory.shared
+        if not (0 <= expert < len(self.widths) and 0 <= memory.memory < self.widths[expert]):
             return None
-        return self.firsts[expert] + memory.memory
-
-    def expert_of(self, memory: MemoryId) -> int | None:
-        """The index of a memory's expert among all experts; None if the layer does not have it."""
-        if self.routed is None:
-            return 0 if memory.expert is None and memory.shared is None else None
-        if memory.shared is not None:
-            place = self.routed + memory.shared
-            return place if place < len(self.widths) else None
-        return memory.expert if memory.expert is not None and memory.expert < self.routed else None
+        number = self.firsts[expert] + memory.memory
+        return number if self.name(memory.layer, number) == memory else None
 
     def experts(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int16]:
         return (np.searchsorted(self.firsts, numbers, side="right") - 1).astype(np.int16)

@@ -28,10 +28,12 @@ def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
     """For each prefix the index of the first of its fold; `prefixes` are tokens, best first. Each joins the fold of the
     first earlier one that it resembles. Prefixes without a trigram resemble equal ones only.
     """
-    trigrams = [_trigrams(prefix[-COMPARED:]) for prefix in prefixes]
+    ends = [tuple(prefix[-COMPARED:]) for prefix in prefixes]
+    trigrams: list[set[tuple[int, ...]]] = [set(zip(end, end[1:], end[2:], strict=False)) or {end} for end in ends]
     firsts: list[int] = []
     for number, own in enumerate(trigrams):
-        similar = (earlier for earlier in range(number) if _resemble(trigrams[earlier], own))
+        before = enumerate(trigrams[:number])
+        similar = (at for at, other in before if 10 * len(own & other) >= _TENTHS * len(own | other))
         first = next(similar, number)
         firsts.append(number if first == number else firsts[first])
     return firsts
@@ -43,11 +45,3 @@ def count_different(ranks: Iterable[int], best: Sequence[Mapping[str, Any]]) -> 
     """
     groups = {one["rank"]: one["prefix_group"] for one in best}
     return len({groups[one["fold"]] for one in best} & {groups[rank] for rank in ranks if rank in groups})
-
-
-def _trigrams(tokens: Sequence[int]) -> set[tuple[int, ...]]:
-    return set(zip(tokens, tokens[1:], tokens[2:], strict=False)) or {tuple(tokens)}
-
-
-def _resemble(one: set[tuple[int, ...]], other: set[tuple[int, ...]]) -> bool:
-    return 10 * len(one & other) >= _TENTHS * len(one | other)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -72,7 +73,8 @@ class Database:
             original = error.orig if isinstance(error, DBAPIError) else error
             lines = str(original).strip().splitlines() or [type(original).__name__]
             reason = lines[0].strip()
-            for secret in _secrets(self.url):
+            named = (values for name, values in self.url.normalized_query.items() if "password" in name)
+            for secret in filter(None, [str(self.url.password or ""), *chain.from_iterable(named)]):
                 reason = reason.replace(secret, "***")
             code = getattr(original, "sqlite_errorname", "") or getattr(original, "sqlstate", "") or ""
             advice = next((text for pattern, text in _ADVICE if re.search(pattern, f"{code} {reason}")), "try again")
@@ -111,8 +113,8 @@ class Database:
         if "annotations_version" in missing:
             raise AnnotationError(f"{name} holds tables of annotations, but not their version; restore it from a copy")
         versions = connection.execute(select(tables.version.c.version)).scalars().all()
-        if len(versions) != 1 or versions[0] != VERSION:
-            shown = " and ".join(str(number) for number in versions) or "none"
+        if list(versions) != [VERSION]:
+            shown = " and ".join(map(str, versions)) or "none"
             raise AnnotationError(
                 f"{name} holds annotations of version {shown}, this package reads version {VERSION};"
                 " use the package that wrote it, or another database"
@@ -191,14 +193,6 @@ def format_address(url: URL) -> str:
     return f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
 
 
-def _secrets(url: URL) -> list[str]:
-    secrets = [str(url.password or "")]
-    for name, value in url.query.items():
-        if "password" in name:
-            secrets += [value] if isinstance(value, str) else value
-    return [secret for secret in secrets if secret]
-
-
 def _file(path: Path) -> URL:
     if path.is_dir():
         raise AnnotationError(f"{path} is a folder; name a file for the annotations")
@@ -231,8 +225,7 @@ def _engine(url: URL) -> Engine:
 
 def _prepare(connection: Any, _: object) -> None:
     try:
-        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
-            connection.execute(f"PRAGMA {pragma}")
+        connection.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")
     except sqlite3.Error:
         connection.close()
         raise

@@ -130,7 +130,7 @@ def _figure(keys: pl.DataFrame, prefixes: pl.DataFrame) -> Numbers:
 
 def _agreement(people: pl.DataFrame, classes: pl.DataFrame, cases: pl.DataFrame, seed: int) -> Numbers:
     people = people.sort(*KEY, "group", "author")
-    marked = people.with_columns(kind=pl.when(pl.col("kind") == "none").then(pl.lit("no")).otherwise(pl.lit("yes")))
+    marked = people.with_columns(pl.col("kind") != "none")
     yield None, "key_class", alpha(_units(classes, KEY, (), "class"), seed=seed)
     yield None, "trigger_marked", alpha(_units(marked, KEY, ("group",), "kind"), seed=seed)
     yield None, "trigger_class", alpha(_units(people, KEY, ("group",), "kind"), seed=seed)
@@ -194,11 +194,8 @@ def _alpha(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _units(rows: pl.DataFrame, cluster: tuple[str, ...], unit: tuple[str, ...], value: str) -> list[list[Unit]]:
-    units: dict[object, list[Unit]] = {}
-    grouped = rows.group_by(*cluster, *unit, maintain_order=True).agg(pl.col(value))
-    for row in grouped.iter_rows(named=True):
-        units.setdefault(tuple(row[name] for name in cluster), []).append(row[value])
-    return list(units.values())
+    units = rows.group_by(*cluster, *unit, maintain_order=True).agg(value)
+    return units.group_by(*cluster, maintain_order=True).agg(value)[value].to_list()
 
 
 def _against_automatic(atlas: Atlas, prefixes: pl.DataFrame, people: pl.DataFrame, keys: pl.DataFrame) -> Numbers:

@@ -130,14 +130,12 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if not {"annotations_version", "judgements"} <= tables:
                 raise AtlasDamaged(f"{path} is not a database of annotations; move it away, or restore it from a copy")
-            versions = database.execute("SELECT version FROM annotations_version").fetchall()
-            found = versions[0][0] if len(versions) == 1 else None
-            if not isinstance(found, int):
-                raise AtlasDamaged(f"{path} holds the versions {versions!r}, not one version; restore it from a copy")
-            if found > VERSION:
-                raise AtlasTooNew(f"{path} has version {found}, this package reads up to {VERSION}; update mnemoscope")
-            if found != VERSION:
-                raise AtlasDamaged(f"{path} has version {found}, expected {VERSION}; restore it from a copy")
+            found = [version for (version,) in database.execute("SELECT version FROM annotations_version")]
+            shown = " and ".join(map(str, found)) or "none"
+            if len(found) == 1 and isinstance(found[0], int) and found[0] > VERSION:
+                raise AtlasTooNew(f"{path} has version {shown}, this package reads up to {VERSION}; update mnemoscope")
+            if found != [VERSION]:
+                raise AtlasDamaged(f"{path} has version {shown}, expected {VERSION}; restore it from a copy")
             _check_atlas(database, path)
             return list(ask(database))
     except (sqlite3.Error, UnicodeError) as error:

@@ -27,7 +27,6 @@ LONGEST_DESCRIPTION = 500
 LONGEST_NAME = 80
 MOST_PATTERNS = 25
 """Patterns per author and key."""
-LAST = datetime.max.replace(tzinfo=UTC)
 FIELDS = (
     "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
     "undoes", "code", "campaign", "atlas",
@@ -83,9 +82,8 @@ def check_marks(marks: Sequence[int], count: int) -> tuple[int, ...]:
     if not all(type(mark) is int for mark in marks):
         raise AnnotationError(f"the marks are {list(marks)!r}, not numbers of prefixes")
     chosen = sorted(set(marks))
-    if chosen and not (chosen[0] >= 0 and chosen[-1] < count):
-        wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
-        raise AnnotationError(f"prefix {wrong} is marked, but there are only prefixes 0-{count - 1}")
+    if wrong := [mark for mark in chosen if not 0 <= mark < count]:
+        raise AnnotationError(f"prefix {wrong[0]} is marked, but there are only prefixes 0-{count - 1}")
     if len(chosen) < AT_LEAST:
         raise AnnotationError(f"{len(chosen)} prefixes are marked; a pattern is in at least {AT_LEAST}")
     return tuple(chosen)
@@ -118,8 +116,8 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
         raise AnnotationError(
             f"it is about another atlas (manifest {str(row['atlas'])[:12]}, this one is {atlas[:12]})"
         )
-    _check_field(row, "event", tuple(_EVENTS))
-    _check_field(row, "kind", _EVENTS[row["event"]])
+    check_choice(row["event"], tuple(_EVENTS), what="event")
+    check_choice(row["kind"], _EVENTS[row["event"]], what="kind")
     stored = row | {"author": check_name(row["author"]), "made_at": _check_time(row["made_at"])}
     for name in ("key", "undoes"):
         if (name, row[name]) != ("undoes", None) and not re.fullmatch(r"[A-Za-z0-9_.-]{8,80}", str(row[name])):
@@ -144,17 +142,13 @@ def check_row(row: dict[str, Any], atlas: str) -> dict[str, Any]:
     return stored
 
 
-def _check_field(row: dict[str, Any], name: str, allowed: Sequence[str]) -> None:
-    if row[name] not in allowed:
-        raise AnnotationError(f"{name} is {row[name]!r}, not one of {', '.join(allowed)}")
-
-
 def _check_item(row: dict[str, Any]) -> None:
     if row["item_kind"] is None and row["event"] == "finish":
         if any(row[name] is not None for name in ("layer", "memory", "code")):
             raise AnnotationError("a layer, memory or code is given without item_kind; give both or neither")
         return
-    _check_field(row, "item_kind", {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS))
+    kinds = {"verdict": ("case",), "judgement": ITEM_KINDS[:3]}.get(row["event"], ITEM_KINDS)
+    check_choice(row["item_kind"], kinds, what="item_kind")
     for name in ("layer", "memory"):
         if type(row[name]) is not int or not 0 <= row[name] < 2**31:
             raise AnnotationError(f"{name} is {row[name]!r}, not a number")
@@ -181,7 +175,7 @@ def _check_time(text: Any) -> str:
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
     if time.tzinfo is None:
         raise AnnotationError(f"made_at is {text!r}; it needs its offset from UTC, such as +00:00")
-    if not 1 < time.year < LAST.year:
+    if not 1 < time.year < 9999:
         # The author's next row on the item must be later, and the time must be valid in UTC.
-        raise AnnotationError(f"made_at is {text!r}; its year must be from 2 to {LAST.year - 1}")
+        raise AnnotationError(f"made_at is {text!r}; its year must be from 2 to 9998")
     return format_time(time)

@@ -4,20 +4,18 @@
 client. reading.py also reads files with fewer tables, written by hand (docs/patterns.md).
 """
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import CheckConstraint, Column, Connection, ForeignKey, Index, Integer, MetaData, String, Table, Text
-from sqlalchemy.schema import SchemaItem, UniqueConstraint
+from sqlalchemy.schema import UniqueConstraint
 
 from mnemoscope.annotate.judgements.rules import ITEM_KINDS, JUDGED_KINDS, VERDICTS
 
 ROLES = ("annotator", "host")
 
 metadata = MetaData()
-
-
-def _not_null(name: str, kind: Any, *more: SchemaItem) -> Column[Any]:
-    return Column(name, kind, *more, nullable=False)
+_not_null = partial(Column[Any], nullable=False)
 
 
 def _one_of(name: str, values: tuple[str, ...]) -> Column[Any]:
@@ -29,7 +27,7 @@ def _flag(name: str) -> Column[Any]:
     return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
 
 
-def _events(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], ...] = ()) -> Table:
+def _events(name: str, index: str, *own: Column[Any]) -> Table:
     return Table(
         name,
         metadata,
@@ -38,7 +36,6 @@ def _events(name: str, index: str, *own: Column[Any], last: tuple[Column[Any], .
         _not_null("made_at", String(40)),
         *own,
         _not_null("key", String(80)),
-        *last,
         UniqueConstraint("author", "key"),
         Index(index, "item", "author"),
     )
@@ -61,8 +58,8 @@ annotators = Table(
     "annotators",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("name", String(80), nullable=False, unique=True),
-    Column("folded", String(240), nullable=False, unique=True),
+    _not_null("name", String(80), unique=True),
+    _not_null("folded", String(240), unique=True),
     _one_of("role", ROLES),
     Column("token_hash", String(64), unique=True),
     _not_null("made_at", String(40)),
@@ -73,7 +70,7 @@ items = Table(
     "items",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("code", String(40), nullable=False, unique=True),
+    _not_null("code", String(40), unique=True),
     _one_of("kind", ITEM_KINDS),
     _not_null("layer", Integer),
     _not_null("memory", Integer),
@@ -93,7 +90,7 @@ judgements = _events(
     _not_null("description", Text),
     _not_null("triggers", Text),
     _not_null("item", Integer, ForeignKey("items.id")),
-    last=(Column("undoes", String(80)),),
+    Column("undoes", String(80)),
 )
 """The latest row of an author on a pattern counts."""
 

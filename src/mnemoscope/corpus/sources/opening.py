@@ -9,7 +9,6 @@ import glob
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -21,8 +20,7 @@ from mnemoscope.corpus.sources.streams import COMPRESSED, LONGEST, Meter, too_lo
 from mnemoscope.errors import CorpusNotFound, CorpusUnreadable, OptionError
 from mnemoscope.foundation.options.model_options import display_name
 
-_ROWS = (".jsonl", ".ndjson", ".json")
-_ENDINGS = (".txt", *_ROWS, ".parquet")
+_ENDINGS = (".txt", ".jsonl", ".ndjson", ".json", ".parquet")
 _TABLES = (".csv", ".tsv")
 BUILT_IN = {"builtin:pydocs": "all", "builtin:pydocs:stdlib": "stdlib"}
 _HASH_BYTES = 8
@@ -48,8 +46,8 @@ class Source:
     """Keys of the documents held out in place of the hash rule (the built-in corpus), or None."""
     meter: Meter = field(default_factory=Meter)
     rows: RowField = field(default_factory=lambda: RowField("text"))
-    draw: "DocumentDraw | None" = None
-    """Which documents there are at all; None: every one."""
+    draw: tuple[float, int] | None = None
+    """The share of documents that there are at all, and the seed that draws them; None: every one."""
 
     @property
     def name(self) -> str:
@@ -66,22 +64,28 @@ class Source:
         begin = skip if self.draw is None else 0  # a number counts drawn documents only
         if begin == 0:
             self.rows.bad.places.clear()
-        pieces = self.read(self.meter, begin, self.rows.within(vocabulary, render))
-        yield from pieces if self.draw is None else self._draw_from(pieces, self.draw, skip)
+        pieces = self.read(self.meter, begin, replace(self.rows, vocabulary=vocabulary, render=render))
+        yield from pieces if self.draw is None else self._draw_from(pieces, *self.draw, skip=skip)
 
-    def documents(self, skip: int = 0, *, render: Render | None = None) -> Iterator[str]:
+    def documents(
+        self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
+    ) -> Iterator[str]:
         """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
-        yield from self._join_pieces(self.pieces(skip, render=render), first=skip)
+        return self._join_pieces(self.pieces(skip, vocabulary=vocabulary, render=render), first=skip)
 
     def with_sample(self, share: float | None, seed: int) -> "Source":
         """The same text with a seeded share of its documents (definitions.md section 3, "sample"); None: all."""
         if share is None:
             return self
-        return replace(self, draw=DocumentDraw(share, seed), identity={**self.identity, "sample": [share, seed]})
+        return replace(self, draw=(share, seed), identity={**self.identity, "sample": [share, seed]})
 
-    def _draw_from(self, pieces: Iterator[Piece], draw: "DocumentDraw", skip: int) -> Iterator[Piece]:
+    def _draw_from(self, pieces: Iterator[Piece], share: float, seed: int, *, skip: int) -> Iterator[Piece]:
+        """Each document is drawn by its text alone (the first 8 bytes of blake2b of the seed in decimal, a space and
+        the text, over 2^64, are below the share): so it merges and resumes exactly.
+        """
         for text in self._join_pieces(pieces):
-            if not draw.takes(text):
+            digest = hashlib.blake2b(f"{seed} {text}".encode()).digest()
+            if int.from_bytes(digest[:_HASH_BYTES]) >= share * 2.0 ** (8 * _HASH_BYTES):
                 self.meter.passed_over += 1
             elif skip:
                 skip -= 1
@@ -99,21 +103,6 @@ class Source:
             if ends:
                 yield "".join(parts)
                 parts, number, size = [], number + 1, 0
-
-
-@dataclass(frozen=True)
-class DocumentDraw:
-    """A seeded share of documents, each drawn by its text alone: so it merges and resumes exactly."""
-
-    share: float
-    seed: int
-
-    def takes(self, text: str) -> bool:
-        """Whether blake2b of the seed in decimal, a space and the text, its first eight bytes as a number over 2^64, is
-        below the share.
-        """
-        digest = hashlib.blake2b(f"{self.seed} {text}".encode()).digest()
-        return bool(int.from_bytes(digest[:_HASH_BYTES]) < self.share * 2.0 ** (8 * _HASH_BYTES))
 
 
 def open_source(
@@ -177,11 +166,11 @@ def _hub(spec: str, *, field: RowField) -> Source:
         raise CorpusNotFound(f"{spec!r} does not name a data set; write hub:DATASET, hub:DATASET:CONFIG or with :SPLIT")
     config = options[0] if options and options[0] else None
     rows = options[1] if len(options) == 2 and options[1] else "train"
-    revision, contents = find_hub(name, config=config, split=rows)
+    stream, contents = find_hub(name, config=config, split=rows)
 
     def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
         passed = len(own.bad.places)
-        for text, ends in read_hub(name, config=config, split=rows, revision=revision, field=own, skip=skip + passed):
+        for text, ends in read_hub(name, stream(), field=own, skip=skip + passed):
             meter.done += len(text.encode())
             yield text, ends
 
@@ -196,19 +185,16 @@ def _files(spec: str, *, field: RowField, split: str) -> Source:
     stats = [path.stat() for path in paths]
 
     def read(meter: Meter, skip: int, own: RowField) -> Iterator[Piece]:
-        readers: dict[str, Callable[[Path, Meter], Iterator[Piece]]] = {
-            ".txt": partial(read_text, split=split),
-            **dict.fromkeys(_ROWS, partial(read_jsonl, field=own)),
-            ".parquet": partial(read_parquet, field=own),
-        }
         for path, ending, opened in zip(paths, endings, stats, strict=True):
-            for text, ends in readers[ending](path, meter):
+            rows = read_parquet if ending == ".parquet" else read_jsonl
+            pieces = read_text(path, meter, split=split) if ending == ".txt" else rows(path, meter, field=own)
+            for text, ends in pieces:
                 if skip == 0:
                     yield text, ends
                 elif ends:
                     skip -= 1
-            now = path.stat()
-            if (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+            now = path.stat() if path.exists() else None
+            if now is None or (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
                 raise CorpusUnreadable(f"{path} changed while it was read; run the same command again")
 
     identity: dict[str, object] = {

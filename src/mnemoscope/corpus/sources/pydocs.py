@@ -26,10 +26,8 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
-from mnemoscope.errors import CorpusNotFound, OptionError
+from mnemoscope.errors import CorpusNotFound
 from mnemoscope.foundation.files import digest_of_files
-
-PARTS = ("stdlib", "all")
 
 # Dependencies, direct and transitive, whose sources carry documentation; those not installed are skipped.
 DISTRIBUTIONS = (
@@ -63,8 +61,6 @@ def held_out_hashes() -> frozenset[str]:
 
 def documents(part: str = "all") -> Iterator[str]:
     """The documents of one part (`stdlib` or `all`), in a fixed order, without repeats."""
-    if part not in PARTS:
-        raise OptionError(f"builtin:pydocs has no part {part!r}; its parts are {', '.join(PARTS)}")
     seen: set[bytes] = set()
     for raw in chain(_topics(_topics_file()), chain.from_iterable(map(_docstrings, _source_files(part)))):
         text = clean(raw)

@@ -9,7 +9,8 @@ failure of `datasets` becomes one line.
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,12 @@ def read_text(path: Path, meter: Meter, *, split: str) -> Iterator[Piece]:
                 yield "".join(held), True
             held, size, open_run = [], 0, False
             continue
-        if open_run and not open_line:
-            if size > PIECE:
-                yield "".join(held), False
-                held, size = [], 0
-            held.append("\n")
-        held.append(line)
-        size += len(line) + 1
-        open_run, open_line = True, not ended
-        if open_line:
+        if size > PIECE:
             yield "".join(held), False
             held, size = [], 0
+        held += ["\n", line] if open_run and not open_line else [line]
+        size = size + len(line) + 1 if ended else PIECE + 1  # a piece of a line is yielded as it is
+        open_run, open_line = True, not ended
     if open_run:
         yield "".join(held), True
 
@@ -180,13 +176,8 @@ def _rows_together(path: Path, metadata: Any, field: RowField) -> int:
     return max(1, min(_TOGETHER, _UNPACKED // most))
 
 
-def read_hub(
-    name: str, *, config: str | None, split: str, revision: str | None, field: RowField, skip: int
-) -> Iterator[Piece]:
-    """Yields the text of every row after the first `skip`; `revision` is a commit. Raises CorpusNotFound,
-    CorpusUnreadable.
-    """
-    stream = _stream(name, config=config, split=split, revision=revision)
+def read_hub(name: str, stream: Any, *, field: RowField, skip: int) -> Iterator[Piece]:
+    """Yields the text of every row after the first `skip`. Raises CorpusNotFound, CorpusUnreadable."""
     number = skip
     try:
         for row in stream.skip(skip) if skip else stream:
@@ -200,16 +191,18 @@ def read_hub(
         raise kind(f"hub:{name}: row {number} cannot be read ({_reason(error)})") from None
 
 
-def find_hub(name: str, *, config: str | None, split: str) -> tuple[str | None, dict[str, object]]:
-    """The data set's commit (None: a local folder), and a description of its contents. Raises CorpusNotFound."""
+def find_hub(name: str, *, config: str | None, split: str) -> tuple[Callable[[], Any], dict[str, object]]:
+    """What opens the data set at its present commit, and a description of its contents. Raises CorpusNotFound, and so
+    does what opens it.
+    """
     folder = Path(name)
-    local = folder.exists()
-    revision = None if local else _commit(name)
-    _stream(name, config=config, split=split, revision=revision)
-    if not local:
-        return revision, {"commit": revision}
+    revision = None if folder.exists() else _commit(name)
+    stream = partial(_stream, name, config=config, split=split, revision=revision)
+    stream()
+    if not folder.exists():
+        return stream, {"commit": revision}
     files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
-    return None, {"files": digest_of_files(files)}
+    return stream, {"files": digest_of_files(files)}
 
 
 def _commit(name: str) -> str | None:

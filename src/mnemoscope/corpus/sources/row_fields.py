@@ -6,7 +6,7 @@ model's template. `RowField` says which field of a row is read, and as what; eve
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from mnemoscope.corpus.sources.streams import LONGEST, too_long
@@ -68,9 +68,6 @@ class RowField:
     def mask(self) -> str:
         return "".join(self.name.rpartition(".")[:2]) + MASK
 
-    def within(self, vocabulary: int | None, render: Render | None) -> "RowField":
-        return replace(self, vocabulary=vocabulary, render=render)
-
     def text_of(self, row: object, place: str) -> str | None:
         """The text of a row; None for a skipped one. `place` names it in errors. Raises CorpusUnreadable."""
         try:
@@ -128,21 +125,20 @@ class RowField:
             raise BadRow(f"{where} holds {type(ids).__name__}, not a list of token ids")
         if len(ids) > LONGEST_IDS:
             raise BadRow(str(too_long(place)))
-        # Python counts a truth value as an integer.
-        if kinds := set(map(type, ids)) - {int}:
-            place_of = next(number for number, one in enumerate(ids) if type(one) in kinds)
-            raise BadRow(f"{where} holds {str(ids[place_of])[:40]!r} at place {place_of}, not a token id")
-        if ids and min(ids) < 0:
-            wrong = next(number for number, one in enumerate(ids) if one < 0)
-            raise BadRow(f"{where} holds {_decimal(ids[wrong])} at place {wrong}; token ids are 0 or more")
         most = _MOST if self.vocabulary is None else self.vocabulary
-        if ids and max(ids) >= most:
-            wrong = next(number for number, one in enumerate(ids) if one >= most)
-            raise BadRow(
-                f"{where} holds token id {_decimal(ids[wrong])} at place {wrong}, beyond the {most:,} rows of the"
-                " model's head; give ids that were made for this model"
-            )
-        return " ".join(map(str, ids))
+        # Python counts a truth value as an integer.
+        if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < most):
+            return " ".join(map(str, ids))
+        at, one = next((at, one) for at, one in enumerate(ids) if type(one) is not int or not 0 <= one < most)
+        if type(one) is not int:
+            raise BadRow(f"{where} holds {str(one)[:40]!r} at place {at}, not a token id")
+        shown = str(one) if abs(one) < 1 << 63 else "a number of more than 18 digits"
+        if one < 0:
+            raise BadRow(f"{where} holds {shown} at place {at}; token ids are 0 or more")
+        raise BadRow(
+            f"{where} holds token id {shown} at place {at}, beyond the {most:,} rows of the model's head; give ids"
+            " that were made for this model"
+        )
 
     def _without_padding(self, text: str, mask: Any, place: str) -> str:
         """The ids that the mask keeps, which must be contiguous; raises BadRow."""
@@ -170,7 +166,3 @@ def _look_up(row: Mapping[str, Any], name: str) -> list[Any] | None:
         if isinstance(inner, dict) and (found := _look_up(inner, name[place + 1 :])) is not None:
             return found
     return None
-
-
-def _decimal(number: int) -> str:
-    return str(number) if abs(number) < 1 << 63 else "a number of more than 18 digits"

@@ -6,6 +6,7 @@ and stays linear on text without a period (figures in docs/log). It receives who
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 import sentencex  # type: ignore[import-untyped]
 
@@ -61,27 +62,15 @@ def cut_windows(
     `offsets` is the span of characters of every token. Tokens that share a character stay together: the cut moves back
     to the last place where a token ends before the next begins, unless a character has more than `longest` tokens.
     """
-    clean = _clean_cuts(offsets)
+    # For each token, whether it begins after all tokens before it have ended; and the end of all.
+    ends = accumulate((end for _, end in offsets), max, initial=0)
+    clean = [*(begin >= reached for (begin, _), reached in zip(offsets, ends, strict=False)), True]
     windows: list[tuple[str, list[int]]] = []
     start = text_start = 0
     while start < len(tokens):
-        stop = min(start + longest, len(tokens))
-        if stop < len(tokens):
-            cut = stop
-            while cut > start and not clean[cut]:
-                cut -= 1
-            stop = cut if cut > start else stop
+        most = min(start + longest, len(tokens))
+        stop = next((cut for cut in range(most, start, -1) if clean[cut]), most)
         text_stop = len(text) if stop == len(tokens) else max(text_start, offsets[stop - 1][1])
         windows.append((text[text_start:text_stop], list(tokens[start:stop])))
         start, text_start = stop, text_stop
     return windows
-
-
-def _clean_cuts(offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """For each token, whether it begins after all tokens before it have ended."""
-    clean: list[bool] = []
-    reached = 0
-    for begin, end in offsets:
-        clean.append(begin >= reached)
-        reached = max(reached, end)
-    return clean

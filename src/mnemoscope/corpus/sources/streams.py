@@ -113,10 +113,9 @@ def _bytes(path: Path, meter: Meter) -> Iterator[bytes]:
     before = meter.done
     try:
         with path.open("rb") as raw:
-            if raw.seek(0, 2) == 0:
-                return
-            raw.seek(0)
             check_fetched(path, raw.read(64))
+            if raw.tell() == 0:
+                return
             raw.seek(0)
             for block in _unpack(path, raw):
                 meter.done = before + raw.tell()

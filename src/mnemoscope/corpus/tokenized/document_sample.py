@@ -7,7 +7,7 @@ a stored sentence has changed since, and is refused.
 import hashlib
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -34,17 +34,12 @@ class SampledDocument:
     held_out: bool
     tokens: tuple[int, ...]
     text: str
-    sentences: tuple[int, ...]
-    inside: tuple[int, ...]
+    sentences: tuple[int, ...] = ()
+    inside: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _DocumentBeginning:
-    number: int
-    held_out: bool
-    text: str
-    end: int
-    tokens: tuple[int, ...]
+_Head = tuple[SampledDocument, str]
+"""A document whose sentences are not known yet, and the text around its first tokens."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +67,12 @@ class DocumentSample:
         that lacks a stored sentence, and the errors of reading.
         """
         stored = stored.sort("document", "sentence")
-        heads = sorted(self._heads(source, stored, tell), key=lambda head: head.number)
+        heads = sorted(self._heads(source, stored, tell), key=lambda head: head[0].number)
         return _with_sentences(heads, list(self._pieces(heads)), stored, encoder=self.encoder)
 
-    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_DocumentBeginning]:
+    def _heads(self, source: Source, stored: pl.DataFrame, tell: Callable[[], None]) -> Iterator[_Head]:
         numbers, last = stored["document"], stored["document"].max()
-        drawn: dict[bool, list[tuple[int, int, _DocumentBeginning]]] = {False: [], True: []}
+        drawn: dict[bool, list[tuple[int, int, _Head]]] = {False: [], True: []}
         for number, text in enumerate(source.documents(render=self.render)):
             if not isinstance(last, int) or number > last:
                 break
@@ -100,8 +95,6 @@ class DocumentSample:
             yield from (head for _, _, head in kept)
 
     def _check_holds(self, source: Source, number: int, text: str, sentences: Sequence[str]) -> None:
-        if not sentences:
-            return
         whole = " ".join(text.split()) if self.split == "sentence" else text
         for sentence in sentences:
             if sentence not in whole:
@@ -110,37 +103,36 @@ class DocumentSample:
                     " restore the text as it was"
                 )
 
-    def _head(self, number: int, held_out: bool, text: str) -> _DocumentBeginning | None:
+    def _head(self, number: int, held_out: bool, text: str) -> _Head | None:
         for most in _HEADS:
             head = text[:most]
             (tokens,) = self.encoder.encode([head])
-            cut = len(text) > most
-            if len(tokens) >= self.length + cut * _SPARE:
+            if len(tokens) >= self.length + (len(text) > most) * _SPARE:
                 end = self.encoder.offsets(head)[self.length - 1][1]
-                return _DocumentBeginning(number, held_out, head, end, tuple(map(int, tokens[: self.length])))
-            if not cut:
-                return None
+                return SampledDocument(number, held_out, tuple(map(int, tokens[: self.length])), head[:end]), head
+            if len(text) <= most:
+                break
         return None
 
-    def _pieces(self, heads: Sequence[_DocumentBeginning]) -> Iterator[tuple[int, int, str, int]]:
+    def _pieces(self, heads: Sequence[_Head]) -> Iterator[tuple[int, int, str, int]]:
         """Yields per sentence of the heads: its head's place, document, text, and how many of its characters count."""
-        for place, head in enumerate(heads):
-            text, end = head.text, head.end
+        for place, (document, head) in enumerate(heads):
+            text, before = head, document.text
+            end = len(before)
             if self.split == "sentence":
-                before = text[:end]
                 # Trailing white space becomes one space, as within a longer sentence.
-                text, end = " ".join(text.split()), len(" ".join(before.split())) + before[-1:].isspace()
+                text, end = " ".join(head.split()), len(" ".join(before.split())) + before[-1:].isspace()
             at = 0
-            for piece in split_sentences(head.text, self.split):
+            for piece in split_sentences(head, self.split):
                 at = text.index(piece, at)
                 if at >= end:
                     break
-                yield place, head.number, piece, min(end - at, len(piece))
+                yield place, document.number, piece, min(end - at, len(piece))
                 at += len(piece)
 
 
 def _with_sentences(
-    heads: Sequence[_DocumentBeginning],
+    heads: Sequence[_Head],
     pieces: Sequence[tuple[int, int, str, int]],
     stored: pl.DataFrame,
     *,
@@ -159,12 +151,10 @@ def _with_sentences(
     columns = ["place", "sentence", "text", "counted"]
     both = pl.concat([same.select(columns), begun.select(columns)])
     both = both.group_by("place", "sentence", "text").agg(pl.col("counted").max()).sort("place", "sentence")
-    sentences: list[list[int]] = [[] for _ in heads]
-    inside: list[list[int]] = [[] for _ in heads]
+    found: list[list[tuple[int, int]]] = [[] for _ in heads]
     for place, sentence, text, counted in both.iter_rows():
-        sentences[place].append(sentence)
-        inside[place].append(sum(end <= counted for _, end in encoder.offsets(text)))
+        found[place].append((sentence, sum(end <= counted for _, end in encoder.offsets(text))))
     return [
-        SampledDocument(head.number, head.held_out, head.tokens, head.text[: head.end], tuple(own), tuple(count))
-        for head, own, count in zip(heads, sentences, inside, strict=True)
+        replace(document, sentences=tuple(one for one, _ in own), inside=tuple(count for _, count in own))
+        for (document, _), own in zip(heads, found, strict=True)
     ]

@@ -167,26 +167,21 @@ def _within(lengths: NDArray[np.int64], *, mined: int, tokens: int, limits: Limi
 def fingerprint(directory: Path, sentences: int) -> str:
     """The sha256 of four sha256s over all distinct sentences: byte lengths, texts, documents, held-out flags."""
     of_lengths, of_texts, of_documents, of_flags = digests = [hashlib.sha256() for _ in range(4)]
-    with (directory / "text.bin").open("rb") as text, ExitStack() as stack:
-        files = {
-            name: stack.enter_context((directory / f"{name}.bin").open("rb"))
-            for name in ("text_starts", "text_lengths", "documents", "held_out")
-        }
-        for start in range(0, sentences, CHUNK):
-            count = min(CHUNK, sentences - start)
-            starts, lengths, documents, held = (np.fromfile(files[n], COLUMNS[n], count) for n in files)
-            of_lengths.update(lengths.tobytes())
-            # Adjacent distinct sentences are read as one run.
-            breaks = np.flatnonzero(starts[1:] != starts[:-1] + lengths[:-1]) + 1
-            firsts = np.concatenate(([0], breaks))
-            ends = starts + lengths
-            for first, last in zip(firsts, [*breaks, count], strict=True):
-                text.seek(int(starts[first]))
-                left = int(ends[last - 1] - starts[first])
-                while left:
-                    block = text.read(min(left, TEXT_CHUNK))
-                    of_texts.update(block)
-                    left -= len(block)
-            of_documents.update(documents.tobytes())
-            of_flags.update(held.tobytes())
+    text = MappedArray(directory / "text.bin", np.uint8)
+    names = ("text_starts", "text_lengths", "documents", "held_out")
+    columns = [MappedArray(directory / f"{name}.bin", COLUMNS[name]) for name in names]
+    for chunk in range(0, sentences, CHUNK):
+        starts, lengths, documents, held = (np.array(column.array[chunk : chunk + CHUNK]) for column in columns)
+        ends = starts + lengths
+        # Adjacent distinct sentences are read as one run.
+        breaks = np.flatnonzero(starts[1:] != ends[:-1])
+        runs = zip([starts[0], *starts[1:][breaks]], [*ends[:-1][breaks], ends[-1]], strict=True)
+        for start, stop in runs:
+            for at in range(start, stop, TEXT_CHUNK):
+                of_texts.update(text.array[at : min(at + TEXT_CHUNK, stop)].tobytes())
+                text.release()
+        for digest, values in ((of_lengths, lengths), (of_documents, documents), (of_flags, held)):
+            digest.update(values.tobytes())
+        for column in columns:
+            column.release()
     return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()

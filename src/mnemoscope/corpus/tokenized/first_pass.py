@@ -11,15 +11,17 @@ While batches of sentences are tokenised, one per core, the text is read and cut
 import hashlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, final
 
 from mnemoscope.corpus.tokenized.encoded_batches import RECORD, EncodedBatch, Encoder, encode_batch
-from mnemoscope.corpus.tokenized.tokenizer_threads import one_thread_a_call
 from mnemoscope.foundation.cores import usable_cores
+from mnemoscope.foundation.shared_change import shared_change
 
 FILES = ("text.bin", "tokens.bin", "occurrences.bin", "classes.bin")
 SHARES = 10_000
@@ -32,6 +34,22 @@ BATCH_SENTENCES, BATCH_CHARACTERS = 250, 1 << 17
 """... and at least in each of them."""
 _THREADS = 16
 """Most threads used: the work done in Python keeps one or two cores busy."""
+_VARIABLE = "TOKENIZERS_PARALLELISM"
+
+
+@shared_change
+def one_thread_a_call() -> Iterator[None]:
+    """Makes calls of tokenizers in this process use the caller's thread; a user's own setting stays. Concurrent callers
+    gain next to nothing otherwise: they free what the library's threads allocate, and wait for each other (docs/log).
+    """
+    if _VARIABLE in os.environ:
+        yield
+        return
+    os.environ[_VARIABLE] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE, None)
 
 
 def document_hash(text: str) -> int:
@@ -92,11 +110,8 @@ class FirstPass:
         vocabulary: int,
         listed: frozenset[str] | None,
     ) -> None:
-        self.state = state
-        self._encoder = encoder
-        self._longest = longest
-        self._vocabulary = vocabulary
-        self._listed = listed
+        self.state, self._listed = state, listed
+        self._encode = partial(encode_batch, encoder, longest=longest, vocabulary=vocabulary)
         self._texts: list[str] = []
         self._documents: list[int] = []
         self._characters = 0
@@ -160,10 +175,7 @@ class FirstPass:
 
     def _hand_on(self) -> None:
         if self._texts:
-            self._encoding.append(self._workers.submit(
-                encode_batch, self._encoder, self._texts, self._documents, longest=self._longest,
-                vocabulary=self._vocabulary,
-            ))  # fmt: skip
+            self._encoding.append(self._workers.submit(self._encode, self._texts, self._documents))
             self._texts, self._documents, self._characters = [], [], 0
         # One batch more than threads, so that no thread waits for the text to be cut.
         while self._encoding and (len(self._encoding) > self._threads + 1 or self._encoding[0].done()):

@@ -8,7 +8,7 @@ and made anew.
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -20,14 +20,13 @@ import numpy as np
 from mnemoscope.corpus.sources.opening import Source
 from mnemoscope.corpus.sources.row_fields import Render
 from mnemoscope.corpus.sources.sentences import check_split, split_sentences
-from mnemoscope.corpus.sources.streams import LONGEST, too_long
 from mnemoscope.corpus.tokenized.duplicates import count_repeats
 from mnemoscope.corpus.tokenized.encoded_batches import Encoder
 from mnemoscope.corpus.tokenized.finalize import FinalizedCorpus, Limits, finalize, fingerprint
 from mnemoscope.corpus.tokenized.first_pass import FILES, FirstPass, ReadState
-from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus, storing
-from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError, PromptError
-from mnemoscope.foundation.files import flush, read_object, remove_strays, write_bytes
+from mnemoscope.corpus.tokenized.tokenized_corpus import COLUMNS, TokenizedCorpus
+from mnemoscope.errors import CorpusEmpty, CorpusUnreadable, OptionError
+from mnemoscope.foundation.files import flush, read_object, remove_strays, storing, write_bytes
 from mnemoscope.foundation.progress import Progress, ignore_progress
 
 FORMAT = 2
@@ -35,7 +34,7 @@ FIRST_LOOK = 65_536
 """With a cap, the corpus is finalized after so many sentences and again whenever their number has doubled."""
 
 _STATE = "copy.json"
-_PROBE = ["The quick brown fox.", "  def f(x):\n    return 3.14", "caf\u00e9 \u65e5\u672c \U0001f600 <s> </s>"]
+_FINISHED = (*(name for name in FILES if name != "occurrences.bin"), *(f"{column}.bin" for column in COLUMNS))
 PROGRESS_EVERY = 0.2
 """Seconds between two reports of progress."""
 _READ_COUNTS = ("documents", "windows", "without_tokens", "tokens", "text_bytes")
@@ -64,8 +63,8 @@ def prepare(
     are mined, in corpus order, with at most `max_tokens`; a sentence that does not fit whole ends the mined text.
 
     `validation` is a separate text for the questions on held-out prefixes; nothing is held out then. `render` makes the
-    text of a chat. `made_with` holds what else decides the corpus, such as the tokenizer's fingerprint; a corpus with
-    other entries is made anew. `checkpoint_every` is in seconds. `progress` counts bytes of the text.
+    text of a chat. `made_with` holds what else decides the corpus, above all the tokenizer's fingerprint; a corpus
+    with other entries is made anew. `checkpoint_every` is in seconds. `progress` counts bytes of the text.
 
     Raises OptionError, CorpusNotFound, CorpusUnreadable, CorpusEmpty (no usable sentence), ModelDamaged (a token id
     beyond the head's rows), StoreFailed.
@@ -118,11 +117,11 @@ class _Preparation:
     @cached_property
     def arguments(self) -> Any:
         """What must be equal for the folder's files to be reused."""
+        listed = sorted(self.listed_documents or ())
         values = {
             "format": FORMAT,
             "source": self.source.identity,
-            "listed": None if self.listed_documents is None else _digest(sorted(self.listed_documents)),
-            "encoder": _probe(self.encoder),
+            "listed": hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
             "made_with": self.made_with,
             "longest": self.longest,
             "split": self.split,
@@ -192,23 +191,17 @@ class _Preparation:
             return final, False
         skipped = state.pieces
         saved = shown = time.monotonic()
-        whole_text: list[str] = []
-        size = 0
-        for piece, ends in source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render):
+        pieces = source.pieces(state.documents, vocabulary=self.vocabulary, render=self.render)
+        if split != "sentence":
+            # These splits keep the text as it is, so a document is cut only when it is whole.
+            whole = source.documents(state.documents, vocabulary=self.vocabulary, render=self.render)
+            pieces = ((text, True) for text in whole)
+        for piece, ends in pieces:
             reading.hash_piece(piece)
             if skipped:
                 skipped -= 1
-            elif split == "sentence":
-                reading.add(split_sentences(piece, split))
             else:
-                # These splits keep the text as it is, so a document is cut only when it is whole.
-                whole_text.append(piece)
-                size += len(piece)
-                if size > LONGEST:
-                    raise too_long(f"{source.spec}: document {state.documents}")
-                if ends:
-                    reading.add(split_sentences("".join(whole_text), split))
-                    whole_text, size = [], 0
+                reading.add(split_sentences(piece, split))
             if ends:
                 reading.end_document()
                 state.passed_over = source.meter.passed_over
@@ -218,7 +211,7 @@ class _Preparation:
             if now - shown >= PROGRESS_EVERY:
                 self.progress("reading text", source.meter.done, source.size, "bytes")
                 shown = now
-            if now - saved >= self.checkpoint_every and not (whole_text or skipped):
+            if now - saved >= self.checkpoint_every and not skipped:
                 self._save(position=reading.checkpoint())
                 saved = time.monotonic()
         state.passed_over = source.meter.passed_over
@@ -236,26 +229,15 @@ class _Preparation:
                     (directory / "occurrences.bin").unlink(missing_ok=True)
                     return state
             elif "position" in state:
-                least = ReadState(**state["position"]).sizes()
-                sizes = {name: (directory / name).stat().st_size for name in FILES if (directory / name).is_file()}
-                if all(sizes.get(name, -1) >= size for name, size in least.items()):
+                there = _sizes(directory, FILES)
+                if all(there[name] >= least for name, least in ReadState(**state["position"]).sizes().items()):
                     return state
-        (directory / _STATE).unlink(missing_ok=True)
-        for name in (*FILES, *(f"{column}.bin" for column in COLUMNS), "repeats.bin", "repeats.bin.spill"):
+        for name in (_STATE, *FILES, *_FINISHED, "repeats.bin", "repeats.bin.spill"):
             (directory / name).unlink(missing_ok=True)
         return {}
 
 
-def _probe(encoder: Encoder) -> str:
-    """A digest of the encoder's output for a few texts; an encoder that reads token ids refuses them."""
-    try:
-        return _digest([list(map(int, ids)) for ids in encoder.encode(list(_PROBE))])
-    except PromptError:
-        return "refused"
-
-
-def _sizes(directory: Path) -> dict[str, int]:
-    names = [*(name for name in FILES if name != "occurrences.bin"), *(f"{column}.bin" for column in COLUMNS)]
+def _sizes(directory: Path, names: Iterable[str] = _FINISHED) -> dict[str, int]:
     paths = {name: directory / name for name in names}
     return {name: path.stat().st_size if path.is_file() else -1 for name, path in paths.items()}
 
@@ -272,7 +254,3 @@ def _overlap(corpus: TokenizedCorpus, second: TokenizedCorpus) -> int:
     shared = int((repeats.array[mined:] == 0).sum())
     (corpus.directory / "overlap.bin").unlink()
     return shared
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

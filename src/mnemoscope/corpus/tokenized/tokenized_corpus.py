@@ -11,10 +11,8 @@ position in twenty is padding, and no boundary of the model lies inside it.
 
 from __future__ import annotations
 
-import errno
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mnemoscope.errors import OptionError, StoreFailed
+from mnemoscope.foundation.files import storing
 
 COLUMNS = {
     "text_starts": "<i8",
@@ -48,20 +47,6 @@ PADDING_SHARE = 20
 
 Integers = NDArray[np.int64]
 
-_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
-
-
-@contextmanager
-def storing(directory: Path) -> Iterator[None]:
-    """Turns a full disk, a read-only folder or a missing permission in `directory` into StoreFailed."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _REFUSED and not isinstance(error, FileExistsError | NotADirectoryError):
-            raise
-        reason = error.strerror or str(error)
-        raise StoreFailed(f"cannot write to {directory}: {reason}; make room or name another folder") from None
-
 
 @final
 class MappedArray:
@@ -84,13 +69,10 @@ class MappedArray:
 class Batches:
     """The batches of a plan, in order; `ids(k)` are the sentences of batch `k`, sorted by (length, id)."""
 
-    def __init__(self, order: NDArray[Any], ends: NDArray[Any], *, positions: int, padding: int) -> None:
-        """`order`: the sentences of all batches in a row; `ends`: where each batch ends."""
-        self._order = order
-        self._ends = ends
-        self.count: int = len(ends)
-        self.positions = positions
-        self.padding = padding
+    def __init__(self, directory: Path) -> None:
+        """Files in the folder: the sentences of all batches in a row, and where each batch ends."""
+        self._order, self._ends = (MappedArray(path, "<i8").array for path in _batch_files(directory))
+        self.count: int = len(self._ends)
 
     def ids(self, k: int) -> Integers:
         if not 0 <= k < self.count:
@@ -159,10 +141,9 @@ class TokenizedCorpus:
     def planned_batches(self) -> Batches:
         """The batches of an earlier `batches`, for processes that share the folder; raises StoreFailed if missing."""
         try:
-            order, ends = (MappedArray(path, "<i8").array for path in _batch_files(self.directory))
+            return Batches(self.directory)
         except OSError as error:
             raise StoreFailed(f"{self.directory} has no batches ({error.strerror}); prepare the text again") from None
-        return Batches(order, ends, positions=0, padding=0)
 
     def release(self) -> None:
         """Returns the mapped pages to the operating system; also called automatically."""
@@ -202,7 +183,7 @@ def plan_batches(
     """
     if batch_tokens < 1 or window < 1:
         raise OptionError(f"batches of {batch_tokens} positions in windows of {window}: both must be at least 1")
-    positions = padding = written = 0
+    written = 0
     files = _batch_files(directory)
     with storing(directory), files[0].open("wb") as orders, files[1].open("wb") as ends:
         for start in range(0, len(lengths), window):
@@ -211,14 +192,10 @@ def plan_batches(
             widths = widths[order]
             edges = np.unique([0, *np.searchsorted(widths, boundaries, side="right"), len(widths)])
             cuts = np.concatenate([_cut(widths[a:b], batch_tokens) + a for a, b in pairwise(edges)])
-            area = int((np.diff(cuts, prepend=0) * widths[cuts - 1]).sum())
-            positions += area
-            padding += area - int(widths.sum())
             orders.write(ids[start : start + window][order].astype("<i8").tobytes())
             ends.write((cuts + written).astype("<i8").tobytes())
             written += len(order)
-    order_map, ends_map = (MappedArray(path, "<i8") for path in files)
-    return Batches(order_map.array, ends_map.array, positions=positions, padding=padding)
+    return Batches(directory)
 
 
 def _cut(widths: Integers, budget: int) -> Integers:

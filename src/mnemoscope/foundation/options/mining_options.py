@@ -142,8 +142,7 @@ def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, 
         return tuple(range(count))
     chosen = parse_layers(layers)
     if chosen[-1] >= count:
-        beyond = next(layer for layer in chosen if layer >= count)
-        raise OptionError(f"--layers {_spoken(layers)!r}: {beyond} is not within the model's layers 0-{count - 1}")
+        raise OptionError(f"--layers {_spoken(layers)!r}: {chosen[-1]} is not within the model's layers 0-{count - 1}")
     return chosen
 
 

@@ -18,7 +18,7 @@ def limit_note(source: Source, copy: TokenizedCorpus) -> str | None:
     if not (source.size and source.meter.done and len(copy.mined)):
         return None
     mined = int(copy.documents(copy.mined[-1:])[0]) + 1
-    sample = None if source.draw is None else source.draw.share
+    sample = None if source.draw is None else source.draw[0]
     return spread_note(mined, mined / documents * source.meter.done / source.size, sample)
 
 

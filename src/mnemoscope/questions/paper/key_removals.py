@@ -154,7 +154,7 @@ def _compare_medians(rows: pl.DataFrame, parts: list[pl.Series], rule: Callable[
     if memories < FEWEST:
         return Estimate(value, rows.height)
     resamples = Resamples(memories, plan_seed(atlas))
-    medians = (resamples.median_draws(changes[mask], codes[mask]) for mask in masks)
+    medians = (resamples.quantile_draws(changes[mask], codes[mask], [0.5])[0] for mask in masks)
     return enclose(value, rows.height, ends(rule(*medians)))
 
 
