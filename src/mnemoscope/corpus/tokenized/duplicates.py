@@ -7,6 +7,7 @@ four bytes per text, on disk and mapped: how often the text occurs, or 0 if it o
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -99,5 +100,8 @@ def _allocate(path: Path, size: int) -> None:
     process.
     """
     with path.open("wb") as file:
-        if size:
+        if sys.platform == "linux" and size:
             os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS has no such call
+            for start in range(0, size, 1 << 20):
+                file.write(bytes(min(1 << 20, size - start)))
