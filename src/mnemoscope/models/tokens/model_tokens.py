@@ -211,4 +211,4 @@ def decode_sentencepiece(piece: str) -> bytes:
 @cache
 def byte_characters() -> dict[str, int]:
     """The byte of each character in GPT-2's byte-level vocabularies."""
-    return {character: byte for byte, character in bytes_to_unicode().items()}
+    return {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
