@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mnemoscope.atlas.folder import SIDES, is_named
-from mnemoscope.atlas.form import Manifest, form_faults, short
+from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, read_claimed, table_files
 from mnemoscope.atlas.schema import TABLES, place, schema_error
 from mnemoscope.errors import AtlasDamaged
@@ -51,7 +51,7 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
     problems: dict[str, str] = {}
     for path in sorted(files):
         if not is_file_entry(path, files[path]):
-            problems[path] = f"{short(path)}: not an entry that mnemoscope writes"
+            problems[path] = f"{path}: not an entry that mnemoscope writes"
             continue
         try:
             if file_hash(directory / path) != files[path]["sha256"]:
@@ -60,6 +60,8 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
             problems[path] = f"{path}: missing"
         except OSError as error:
             problems[path] = f"{path}: cannot be read ({error.strerror})"
+        except ValueError:  # no UTF-8
+            problems[path] = f"{path!a}: not an entry that mnemoscope writes"
     return problems
 
 
