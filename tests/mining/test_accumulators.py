@@ -235,6 +235,12 @@ def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None
     assert histogram.sum() == 2
 
 
+def test_the_mean_of_one_position_is_its_coefficient() -> None:
+    activity = Activity(1)
+    add(activity, torch.tensor([[[3.0]]]))
+    assert activity.mean().tolist() == [3]
+
+
 def test_what_cannot_go_below_zero_has_no_lows_and_its_least_is_no_negative_zero() -> None:
     block = torch.randn(3, 21, 64, generator=torch.Generator().manual_seed(2)).abs()
     block[:, :, 0], block[1, 4, 1] = -0.0, 0.5
