@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from campaigns.conftest import Opening, codes, someone
 from mnemoscope.annotate.campaigns.import_export import as_text, rows
-from mnemoscope.annotations import Annotator, Store, export, import_judgements, open_store, results
+from mnemoscope.annotate.judgements.tables import judgements
+from mnemoscope.annotations import Annotator, KeyView, Store, export, import_judgements, open_store, results
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
@@ -124,6 +126,23 @@ def test_no_cell_is_a_formula_and_every_word_comes_back(shared_atlas: Atlas, tmp
         # As it was written before cells were kept from being formulas.
         path.write_text(path.read_text(encoding="utf-8").replace(",'=1+1,", ",=1+1,"), encoding="utf-8")
         assert import_judgements(store, path) == 0
+
+
+def test_a_judgement_at_the_end_of_time_can_be_followed(shared_atlas: Atlas, tmp_path: Path) -> None:
+    """A row that was imported while such times were taken: its author's next word on the item counts all the same."""
+    with open_store(shared_atlas, tmp_path / "one.sqlite") as store:
+        store.start_campaign(keys_per_layer=1, controls=0, cases=0)
+        ada, code = someone(store, "Ada"), codes(store, "key")[0]
+        store.save(code, ada, kind="both", description="first", marks=[0, 1, 2], pattern=0)
+        with store.database.writing() as connection:
+            row = dict(connection.execute(select(judgements)).mappings().one())
+            last = {"id": 2, "key": "the-last-one", "made_at": "9999-12-31T23:59:59.999999+00:00"}
+            connection.execute(judgements.insert().values(row | last))
+        for said in ("second", "third"):
+            store.save(code, ada, kind="both", description=said, marks=[0, 1, 2], pattern=0)
+            seen = store.view(code, ada)
+            assert isinstance(seen, KeyView)
+            assert [pattern.description for pattern in seen.patterns] == [said]
 
 
 def test_nothing_to_export(opening: Opening, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.questions import QUESTIONS, write_all
 from mnemoscope.questions import answers as answers_module
 from mnemoscope.questions.answers import make_answer, with_patterns, write
+from mnemoscope.search import opening
 from mnemoscope.show.pages import overview, questions
 from mnemoscope.show.pages.edition import PAGES, Edition
 from mnemoscope.show.pages.memory import memory_page
@@ -412,6 +413,36 @@ def test_the_mined_model_s_pages_end_with_its_atlas(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "is not the model that" in refused.text
         assert "is not the model that was mined." in forced.get(path).text
+
+
+def test_an_index_whose_atlas_is_being_cleared_is_said_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables go first and the manifest last; what cannot be written meanwhile is nothing for a reader to mend."""
+    atlas = reported(tmp_path).path
+    shutil.rmtree(atlas / "search", ignore_errors=True)
+    write_index, clearing = opening.write_index, True
+
+    def write(*arguments: Any, **named: Any) -> None:
+        write_index(*arguments, **named)
+        if clearing:
+            (atlas / "tokens.parquet").replace(atlas / "taken away")
+        shutil.rmtree(atlas / "search")
+
+    monkeypatch.setattr(opening, "write_index", write)
+    reader = client(atlas)
+
+    def ask() -> Any:
+        while "is being built" in (answer := reader.get("/search.json?q=the")).json()["message"]:
+            pass
+        return answer
+
+    answer = ask()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["message"].endswith("; the atlas may be being mined again; try again in a moment.")
+    # With all tables there it is told what went wrong.
+    (atlas / "taken away").rename(atlas / "tokens.parquet")
+    clearing = False
+    answer = ask()
+    assert (answer.status_code, "cannot write" in answer.json()["message"]) == (503, True)
 
 
 @pytest.mark.full

@@ -37,7 +37,7 @@ class Cache:
         """
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
+            self._make_room(key)
         with entry.lock:
             if not entry.made:
                 try:

@@ -1,6 +1,6 @@
 """Near-duplicate prefixes (definitions.md section 3): those of a template differ in a name or a number only."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,11 +31,14 @@ def fold_prefixes(prefixes: Sequence[Sequence[int]]) -> list[int]:
     ends = [tuple(prefix[-COMPARED:]) for prefix in prefixes]
     trigrams: list[set[tuple[int, ...]]] = [set(zip(end, end[1:], end[2:], strict=False)) or {end} for end in ends]
     firsts: list[int] = []
+    holders = defaultdict[tuple[int, ...], list[int]](list)
     for number, own in enumerate(trigrams):
-        before = enumerate(trigrams[:number])
-        similar = (at for at, other in before if 10 * len(own & other) >= _TENTHS * len(own | other))
-        first = next(similar, number)
-        firsts.append(number if first == number else firsts[first])
+        shared = Counter(earlier for one in own for earlier in holders[one])
+        both = ((at, count, len(own) + len(trigrams[at]) - count) for at, count in shared.items())
+        similar = [at for at, count, of in both if 10 * count >= _TENTHS * of]
+        firsts.append(firsts[min(similar)] if similar else number)
+        for one in own:
+            holders[one].append(number)
     return firsts
 
 

@@ -25,7 +25,7 @@ class TextReader:
         self.state = state
         self._context, self._loader, self._plan_hash = context, loader, plan.hash()
         never = special_tokens(model) if plan.skip_special else ()
-        everywhere, one_in = plan.per_sentence == "all", choose_share(loader.positions)
+        everywhere, one_in = plan.per_sentence == "all", choose_share(loader.positions) if state.random else 1
         self._reader = BatchReader(model, state, everywhere=everywhere, never=never, one_in=one_in)
 
     def take(self, number: int) -> int:

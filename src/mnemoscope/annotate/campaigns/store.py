@@ -127,7 +127,8 @@ class Turn:
         latest, now = self.connection.execute(statement).scalar(), rules.current_time()
         if latest is None or latest < now:
             return now
-        return rules.format_time(datetime.fromisoformat(latest) + timedelta(microseconds=1))
+        last = datetime.fromisoformat(latest)
+        return str(latest) if last == rules.LAST else rules.format_time(last + timedelta(microseconds=1))
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":

@@ -67,7 +67,11 @@ def inspect(
             )  # fmt: skip
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
-        options = {"corpus": corpus, "split": split, "sample": sample, "max_tokens": max_tokens, **vars(opening)}
+        options = {
+            "corpus": corpus, "split": split, "text_field": text_field, "ids_field": ids_field, "sample": sample,
+            "max_tokens": max_tokens, "skip_bad_rows": skip_bad_rows, "dtype": dtype, **vars(opening),
+        }  # fmt: skip
+        options["dictionary"] = opening.dictionary and str(opening.dictionary)
         origin = made_by(model=loaded.fingerprint, atlas=None, options=options, seed=None if corpus is None else seed)
         emit({**facts, "cost": estimated, "made_by": origin})
         return

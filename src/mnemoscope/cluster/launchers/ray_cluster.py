@@ -191,6 +191,9 @@ def _reason(address: str, text: str) -> str:
 
 def _missing_token(text: str) -> str:
     """What is wrong with the token, and what to set. Ray sends one only if its mode says so."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if "AuthenticationError" in text and file:
+        return f"asks for a token, and RAY_AUTH_TOKEN_PATH={file} is missing or empty; give the cluster's token there"
     if "AuthenticationError" in text or os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return (
             "asks for a token, and there is none here; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with"

@@ -179,9 +179,10 @@ def fingerprint(directory: Path, sentences: int) -> str:
         for start, stop in runs:
             for at in range(start, stop, TEXT_CHUNK):
                 of_texts.update(text.array[at : min(at + TEXT_CHUNK, stop)].tobytes())
-                text.release()
+                if stop - start > TEXT_CHUNK:
+                    text.release()
         for digest, values in ((of_lengths, lengths), (of_documents, documents), (of_flags, held)):
             digest.update(values.tobytes())
-        for column in columns:
-            column.release()
+        for mapped in (text, *columns):
+            mapped.release()
     return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()

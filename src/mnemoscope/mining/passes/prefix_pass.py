@@ -7,17 +7,19 @@ and puts what a pass reads off each forward (`read`) at the rows' places among t
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from mnemoscope.corpus import TokenizedCorpus
-from mnemoscope.errors import NotFinite
+from mnemoscope.errors import AtlasDamaged, NotFinite
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.foundation.reading import Reading
@@ -56,6 +58,14 @@ class Prefixes:
         if saved is None:
             raise missing("the list of prefixes", path)
         return cls(**saved)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The list of a finished part; raises AtlasDamaged."""
+        try:
+            return cls(**load_file(path))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise AtlasDamaged(f"{path} does not hold a part's prefixes ({error}); mine that part again") from error
 
     @classmethod
     def choose(cls, copy: TokenizedCorpus, *, count: int, seed: int, reading: Reading) -> Self:

@@ -109,8 +109,8 @@ def _write_tables(run: MiningRun, copy: TokenizedCorpus, named: Ints) -> None:
 def _copy_tables(run: MiningRun, parts: Sequence[Path], named: Ints) -> None:
     for name in SHARED:
         copy_file(parts[0] / TABLES[name].path(), run.path(name))
-    copy_file(parts[0] / STATE / PREFIXES, run.context.work / PREFIXES)
-    prefixes = Prefixes.of(run)
+    prefixes = Prefixes.load(parts[0] / STATE / PREFIXES)
+    prefixes.save(run)
     background = pq.read_table(run.path("background"))["sentence"].to_numpy()
     named = np.union1d(named, np.concatenate([background, prefixes.sentence]))
     make_folder(run.directory / "sentences")

@@ -137,8 +137,8 @@ def _after_blocks(seen: Observation, last: str, head: ModuleCall) -> tuple[nn.Mo
         if same(one.given, head.taken):
             return (None, one.module, 1.0) if is_map(one) else (one.module, None, 1.0)
     for one in readers:
-        for two in filter(is_map, leaves):
-            if same(two.taken, one.given) and same(two.given, head.taken):
+        for two in leaves:
+            if same(two.taken, one.given) and same(two.given, head.taken) and is_map(two):
                 return one.module, two.module, 1.0
     for one in readers:
         scaled = None if is_map(one) else _factor(one.given, head.taken)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.errors import StoreFailed
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.edition import Footprint
 from mnemoscope.show.pages.page import Page
@@ -67,8 +68,13 @@ class BackgroundIndex:
         try:
             return opening.future.result(TIMEOUT_SECONDS)
         except (TimeoutError, _SourceChanged):
-            sentence = f"The search index is being built{opening.done}; try again in a moment."
-            raise HTTPException(503, sentence, headers={"Retry-After": "5"}) from None
+            raise _try_again(f"The search index is being built{opening.done}") from None
+        except StoreFailed:
+            # A folder is emptied before another atlas is mined in it; its manifest is removed last.
+            atlas = opening.atlas
+            if all((atlas.path / file).exists() for file in atlas.hashes):
+                raise
+            raise _try_again("The search index needs files that are gone; the atlas may be being mined again") from None
 
     def _open(self, opening: "_Opening", before: "_Opening | None") -> None:
         from mnemoscope.search import open_index
@@ -89,6 +95,10 @@ class BackgroundIndex:
 
 class _SourceChanged(Exception):
     """The searched files changed while the index was built."""
+
+
+def _try_again(sentence: str) -> HTTPException:
+    return HTTPException(503, f"{sentence}; try again in a moment.", headers={"Retry-After": "5"})
 
 
 @dataclass

@@ -180,7 +180,7 @@ def _read_distance(share: Share) -> NDArray[np.float32]:
 
 def _spread(scores: Tensor) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean of each row; a CPU takes a sixth of the time of `torch.std_mean`."""
-    count, mean = scores.shape[1], scores.mean(1)
+    count, mean = scores.shape[1], scores.mean(1, dtype=torch.float64).to(scores.dtype)
     rows = rows_within(BUDGET.in_cache, count) if scores.device.type == "cpu" else max(1, len(scores))
     norms = [
         torch.linalg.vector_norm(part - centre[:, None], dim=1, dtype=torch.float64)
