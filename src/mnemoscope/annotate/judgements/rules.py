@@ -27,6 +27,7 @@ LONGEST_DESCRIPTION = 500
 LONGEST_NAME = 80
 MOST_PATTERNS = 25
 """Patterns per author and key."""
+LAST = datetime.max.replace(tzinfo=UTC)
 FIELDS = (
     "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
     "undoes", "code", "campaign", "atlas",
@@ -175,7 +176,7 @@ def _check_time(text: Any) -> str:
         raise AnnotationError(f"made_at is {text!r}, not a time") from None
     if time.tzinfo is None:
         raise AnnotationError(f"made_at is {text!r}; it needs its offset from UTC, such as +00:00")
-    if not 1 < time.year < 9999:
+    if not 1 < time.year < LAST.year:
         # The author's next row on the item must be later, and the time must be valid in UTC.
-        raise AnnotationError(f"made_at is {text!r}; its year must be from 2 to 9998")
+        raise AnnotationError(f"made_at is {text!r}; its year must be from 2 to {LAST.year - 1}")
     return format_time(time)
