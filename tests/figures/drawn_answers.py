@@ -113,6 +113,7 @@ def read_nothing(patch: pytest.MonkeyPatch) -> None:
         key_patterns.coverage, "top_prefixes", lambda tables, layer: tables.table("kinds").filter(layer=layer)
     )
     patch.setattr(key_patterns.coverage, "count_per_memory", lambda prefixes, patterns: prefixes.drop("layer"))
+    patch.setattr(key_patterns.coverage, "count_folds", lambda *asked: asked[2].drop("layer"))
     patch.setattr(key_patterns, "judgements", lambda tables: None)
     patch.setattr(refinement_events, "judgements", lambda tables: None)
     unexplained = SimpleNamespace(top_prefixes=lambda tables, layer: NO_KINDS, kinds=lambda prefixes, own: NO_KINDS)

@@ -172,7 +172,7 @@ def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text:
     (tmp_path / "empty.pt").touch()
     (tmp_path / "junk.pt").write_bytes(b"junk")
     (tmp_path / "short.txt").write_text("the 1\n")
-    torch.save({"args": print, "model": {}}, tmp_path / "print.pt")
+    torch.save({"args": abs, "model": {}}, tmp_path / "call.pt")
     commands = [
         ([name, "--dict", str(tmp_path / "none.txt")], "no dictionary '"),
         ([name, "--dict", str(tmp_path / "short.txt")], "has 5 words (its 4 special ones counted)"),
@@ -182,7 +182,7 @@ def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text:
         ([f"fairseq:{tmp_path}"], "is a folder; give the checkpoint file in it"),
         ([f"fairseq:{tmp_path / 'empty.pt'}"], "is empty; take an undamaged copy"),
         ([f"fairseq:{tmp_path / 'junk.pt'}"], "is not a whole checkpoint of PyTorch"),
-        ([f"fairseq:{tmp_path / 'print.pt'}"], "holds 'print', which is neither options nor weights"),
+        ([f"fairseq:{tmp_path / 'call.pt'}"], "holds 'abs', which is neither options nor weights"),
         (["fairseq:"], "the checkpoint's name is empty"),
         (["handmade:planted", "--dict", "x"], "goes with fairseq:PATH.pt only"),
     ]

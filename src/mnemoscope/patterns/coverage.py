@@ -27,17 +27,6 @@ def top_prefixes(atlas: Atlas, layer: int) -> pl.DataFrame:
     return atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group"]).rename({"prefix_group": "group"})
 
 
-def first_of_folds(atlas: Atlas, layer: int) -> pl.DataFrame:
-    """The groups of `top_prefixes` that are the first of their near-duplicates (definitions.md section 3)."""
-    rows = atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group", "sentence", "position"])
-    rows = rows.filter(pl.col("rank") == pl.col("prefix_group"))
-    tokens = atlas.sentences(rows["sentence"].unique().to_list(), columns=["sentence", "tokens"])
-    rows = rows.join(tokens, on="sentence", maintain_order="left")
-    ends = rows.select(pl.col("tokens").list.head(pl.col("position") + 1).list.tail(COMPARED)).to_series().to_list()
-    folds = fold_triggers(rows["memory"].to_list(), rows["rank"].to_list(), ends)
-    return rows.filter(pl.col("rank") == pl.Series(folds)).select("memory", group="prefix_group")
-
-
 def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
     """One row (memory, group, kind) per group of `prefixes`. `patterns` has memory, triggers (ranks) and kind: shallow,
     semantic or both; a pattern of another kind explains nothing.
@@ -63,6 +52,18 @@ def counts(found: pl.DataFrame) -> pl.DataFrame:
     """Per memory the number of its prefixes of each kind, and of all (`groups`)."""
     each = [(pl.col("kind") == kind).sum().cast(pl.Int64).alias(kind) for kind in PREFIX_KINDS]
     return found.group_by("memory").agg(*each, groups=pl.len().cast(pl.Int64)).sort("memory")
+
+
+def count_folds(atlas: Atlas, layer: int, prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
+    """`counts` of the `top_prefixes` that are the first of their near-duplicates (definitions.md section 3)."""
+    rows = atlas.best_triggers(layer, columns=["memory", "rank", "prefix_group", "sentence", "position"])
+    rows = rows.filter(pl.col("rank") == pl.col("prefix_group"))
+    tokens = atlas.sentences(rows["sentence"].unique().to_list(), columns=["sentence", "tokens"])
+    rows = rows.join(tokens, on="sentence", maintain_order="left")
+    ends = rows.select(pl.col("tokens").list.head(pl.col("position") + 1).list.tail(COMPARED)).to_series().to_list()
+    folds = fold_triggers(rows["memory"].to_list(), rows["rank"].to_list(), ends)
+    firsts = rows.filter(pl.col("rank") == pl.Series(folds)).select("memory", group="prefix_group")
+    return counts(kinds(prefixes, patterns).join(firsts, on=["memory", "group"], how="semi"))
 
 
 def shares(rows: pl.DataFrame) -> dict[str, Estimate]:

@@ -100,8 +100,7 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     for layer in atlas.layers:
         own, prefixes = patterns.filter(pl.col("layer") == layer), coverage.top_prefixes(atlas, layer)
         rows[layer] = coverage.count_per_memory(prefixes, own)
-        first = coverage.first_of_folds(atlas, layer)
-        folded[layer] = coverage.counts(coverage.kinds(prefixes, own).join(first, on=["memory", "group"], how="semi"))
+        folded[layer] = coverage.count_folds(atlas, layer, prefixes, own)
         builder.add_named(layer, coverage.shares(folded[layer]), prefix="folded_")
         builder.add_named(layer, coverage.key_estimates(rows[layer]))
         builder.add(layer, ONE_KIND, _shallow_share(rows[layer]))
