@@ -182,17 +182,17 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
     (tmp_path / "text.txt").write_text(FEW_LINES)
     options: dict[str, Any] = {"split": "line", "triggers": 4, "batch_tokens": 60, "checkpoint_every": 0.0}
     whole = tables_of(mine(tiny_model("gpt2"), tmp_path / "text.txt", out=tmp_path / "whole", **options))
-    count = batch_reader.BatchReader.count
-    counted: list[int] = []
+    read = batch_reader.BatchReader.read
+    taken: list[Batch] = []
 
-    def count_some(self: Any) -> None:
-        if len(counted) == 2:
+    def read_some(self: batch_reader.BatchReader, batch: Batch) -> bool:
+        if len(taken) == 2:
             raise KeyboardInterrupt
-        counted.append(1)
-        count(self)
+        taken.append(batch)
+        return read(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch_reader.BatchReader, "count", count_some)
+        patch.setattr(batch_reader.BatchReader, "read", read_some)
         with pytest.raises(Interrupted):
             mine(tiny_model("gpt2"), tmp_path / "text.txt", out=tmp_path / "stopped", **options)
     again = tables_of(mine(tiny_model("gpt2"), tmp_path / "text.txt", out=tmp_path / "stopped", **options))
