@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mnemoscope.mining.text.circle import next_in_circle
+from mnemoscope.mining.text.circle import deal, next_in_circle
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
@@ -21,3 +21,8 @@ def test_every_seed_has_a_circle_of_its_own() -> None:
     first, again, other = (next_in_circle(50, 4, last) for last in (13, 13, 14))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_one_row_alone_is_dealt_nothing() -> None:
+    assert deal(np.array([-1, 7, -1]), 4).tolist() == [-1, -1, -1]
+    assert deal(np.array([[-1, -1], [7, 8], [3, 4]]), 4).tolist() == [[-1, -1], [3, 4], [7, 8]]
