@@ -141,7 +141,7 @@ def layer_tables(draw: np.random.Generator, tokens: Any, likely: Any) -> dict[st
             "top_scores": scores, "bottom_tokens": said(), "bottom_scores": scores, "max_probability": numbers(),
             "entropy": numbers(), "target": none, "target_rank": none, "trigger_log_probability": none,
             "working_logit": numbers(), "working_probability": numbers(),
-            **{name: none for name, own in TABLES["values"].rules.items() if own.since > 2},
+            **{name: none for name, own in TABLES["values"].by_name.items() if own.since > 2},
         },
         "neighbours": {name: [] for name in TABLES["neighbours"].columns.names},
     }  # fmt: skip

@@ -11,6 +11,7 @@ from mnemoscope.cli import main
 from mnemoscope.cli.drawing import mark_trigger
 from mnemoscope.foundation.formatting import show_text, show_token
 from mnemoscope.mining import mine
+from support.handbuilt_answers import build_answers
 from support.handbuilt_atlas import build_atlas
 
 Capture = pytest.CaptureFixture[str]
@@ -40,13 +41,15 @@ def test_show_draws_both_signs_value_activity_and_neighbours(atlas: str, capsys:
         "0 -0.500 The capital of«·Italy» ·is",
         "at work, as strongly as its triggers fire: largest probability 25.0 % (6.0 x chance), 3.00 nats above the mean"
         " token",
-        "bare, as in the paper: norm 2.000, largest probability 50.0 % (12 x chance), entropy 1.00 nats",
+        "bare, as in the paper: largest probability 50.0 % (12 x chance), norm of the key 1.00, norm 2.00, entropy 1.00"
+        " nats",
         "where it fires: promotes ·Paris (5.0 standard deviations from the mean, clear above 4.0)",
         "where it is negative: no clear token (2.0 standard deviations from the mean, clear above 4.0)",
         "best trigger's next token ·Paris has rank 0; mean log probability of the next tokens -1.50",
         "·Paris 2.000 0.5000 <|end|> -2.000",
         "Activity: positive on 8 of 19 prefixes (42.11 %)",
-        "mean 0.25, std 0.5, min -0.5, max 3",
+        "mean coefficient 0.25, lowest coefficient -0.50, highest coefficient 3.00, "
+        "standard deviation of the coefficient 0.50",
         "strongly active (at least an eighth of its extreme): 42.1 % above zero, 0 % below zero",
         "0 to 0.000977 ██████████████████████████████ 11",
         "0.5 to 1 ██████████████████████ 8",
@@ -173,3 +176,13 @@ def test_near_duplicates_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     like = sum(int(count) for count in re.findall(r"and (\d+) like it", out.partition("Lowest")[0]))
     assert like == len({row["prefix_group"] for row in triggers}) - len(folds)
     assert f"{len(folds)} without near-duplicates" in out
+
+
+def test_show_says_what_predictions_hang_on(tmp_path: Path, capsys: Capture) -> None:
+    value = (6, 6, 0, 0.5, 1.0, -1.0)
+    build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value]}, importance={0: [(0.25, 2.0, 1, 3)]})
+    assert main(["show", str(tmp_path), "L0.M0"]) == 0
+    said = "validation prefixes 8, direct effect 0.25 logits, attribution 2.00 logits,"
+    assert said.split() in [line[: len(said.split())] for line in lines_of(capsys.readouterr().out)]
+    assert main(["show", str(tmp_path), "L0.M0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["importance"]["attribution"] == 2.0

@@ -44,7 +44,7 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
         "bottom_tokens": tokens[:, 20:40].astype(np.int32), "bottom_scores": scores[::-1].copy(),
         "max_probability": largest, "entropy": ones, "target": none, "target_rank": none,
         "trigger_log_probability": none,
-        **{name: none for name, own in TABLES["values"].rules.items() if own.since > 1},
+        **{name: none for name, own in TABLES["values"].by_name.items() if own.since > 1},
     }  # fmt: skip
 
 

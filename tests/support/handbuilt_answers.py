@@ -129,7 +129,7 @@ def build_answers(
             _write(directory, "attention", _attention_columns(predictions))
         if not later:
             kind, path = TABLES["attention"], directory / TABLES["attention"].path()
-            names = [name for name, rules in kind.rules.items() if rules.since > 1]
+            names = [name for name, rules in kind.by_name.items() if rules.since > 1]
             pq.write_table(pq.read_table(path).drop_columns(names), path)
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
@@ -201,7 +201,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "trigger_log_probability": log_p,
         "working_logit": [row[6] if len(row) > 6 else None for row in rows],
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
-        **{name: [None] * count for name, rules in TABLES["values"].rules.items() if rules.since == 3},
+        **{name: [None] * count for name, rules in TABLES["values"].by_name.items() if rules.since == 3},
     }
 
 

@@ -34,7 +34,7 @@ def annotated_atlas(directory: Path) -> Path:
         "memory": range(MEMORIES),
         **{name: [1.0] * MEMORIES for name in ("key_norm", "value_norm", "max_probability", "entropy")},
         **{name: [None] * MEMORIES for name in ("up_norm", "target", "target_rank", "trigger_log_probability")},
-        **{name: [None] * MEMORIES for name, rules in TABLES["values"].rules.items() if rules.since > 1},
+        **{name: [None] * MEMORIES for name, rules in TABLES["values"].by_name.items() if rules.since > 1},
         **dict.fromkeys(("top_tokens", "bottom_tokens"), best),
         **{name: [[0.0] * 20] * MEMORIES for name in ("top_scores", "bottom_scores")},
     }

@@ -2,6 +2,7 @@
 
 import math
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.memory import bars
 from mnemoscope.show.pages.triggers import group_triggers
 from reports.reported_atlas import reported
+from support.handbuilt_answers import build_answers
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
 from web.served import client
 
@@ -210,3 +212,24 @@ def test_interventions_are_carried_along(reader: TestClient) -> None:
     assert re.search(r'href="/L0\.M1\?set=L1\.M1%3D0&amp;set=L1\.M2%2A2"', page)
     # Without a model there is no trace to go to.
     assert "/trace" not in page
+
+
+def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: Path) -> None:
+    value, effects = (6, 6, 0, 0.5, 1.0, -1.0), [(0.25, 2.0, 1, 3)]
+    build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value]}, importance={0: effects})
+    page = unescape(client(tmp_path).get("/L0.M0").text)
+    cells = re.findall(r'<th scope="row">([^<]*) <small[^>]*>([^<]*)</small></th><td class="n">([^<]*)</td>', page)
+    shown = {label: (about, text) for label, about, text in cells}
+    assert shown["attribution"][1] == "2.00 logits"
+    assert shown["attribution"][0].startswith("mean of the size of m dF/dm")
+    assert shown["direct effect"][1] == "0.25 logits"
+    assert shown["among the 20 largest attributions"][1] == "37.5\u00a0%"
+    assert shown["bare"][1] == "50.0\u00a0%"
+    for table in ("values", "activity", "importance"):
+        row = open_atlas(tmp_path).table(table, layer=0).row(0, named=True)
+        assert all(column.label in shown for column, _ in TABLES[table].numbers(row))
+
+
+def test_a_layer_s_headings_say_what_the_numbers_are(reader: TestClient) -> None:
+    page = reader.get("/layers/0").text
+    assert f'title="{TABLES["values"].by_name["target_rank"].about}"' in unescape(page)

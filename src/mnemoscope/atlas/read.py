@@ -331,6 +331,12 @@ class Memory:
             pl.Series("edges", [list(HISTOGRAM_EDGES)], dtype=pl.List(pl.Float64))
         )
 
+    def importance(self) -> pl.DataFrame:
+        """One row: how much the model's predictions hang on the memory; none without validation prefixes. Raises
+        AtlasUnfinished where that was not measured (`mnemoscope extend`).
+        """
+        return self._rows("importance")
+
     def neighbours(self) -> pl.DataFrame:
         """The memories with the most similar values, best first, with their `name` and their value's `top_text`."""
         rows = self._rows("neighbours")

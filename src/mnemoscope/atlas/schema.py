@@ -1,17 +1,16 @@
 """The tables of an atlas: names, places, columns, and the origin that every file states.
 
 One pyarrow schema per table of FORMAT.md, at this schema version; atlases of earlier versions lack the columns that
-came later (`ColumnRules.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
+came later (`Column.since`) and stay readable. Readers ignore unknown columns; writers never drop one.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Self
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from mnemoscope.atlas.columns import TableKind, parse_columns
 from mnemoscope.errors import OptionError
 
 SCHEMA_VERSION = 3
@@ -27,186 +26,322 @@ class Provenance:
     schema: int = SCHEMA_VERSION
 
 
-@dataclass(frozen=True)
-class ColumnRules:
-    """What holds of a column beside its type: the schema version `since` which atlases have it; whether its tokens are
-    rows of the model's head; the columns that are null in the same rows, and those whose lists are as long.
-    """
-
-    since: int = 1
-    of_head: bool = False
-    nulls_as: tuple[str, ...] = ()
-    lengths_as: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, words: Sequence[str]) -> Self:
-        """From `since=2`, `of_head`, `nulls_as=COLUMN` and `lengths_as=COLUMN`."""
-        given = [word.partition("=")[::2] for word in words]
-        named = {name: tuple(other for key, other in given if key == name) for name in ("nulls_as", "lengths_as")}
-        return cls(int(dict(given).get("since", "1")), ("of_head", "") in given, **named)
-
-
-@dataclass(frozen=True)
-class TableKind:
-    """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
-    `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
-    extensions. `declared` are the columns, `for_experts` those that a model of experts adds: `name type rule ...`, with
-    commas between columns, [type] for a list of it, a `?` after the type that allows nulls, and rules of `ColumnRules`.
-    """
-
-    name: str
-    row_group: int
-    numbered: str | None = None
-    mined: bool = True
-    optional: bool = False
-    for_experts: str = ""
-    declared: str = field(kw_only=True)
-
-    @cached_property
-    def columns(self) -> pa.Schema:
-        return _columns(self.declared)
-
-    @cached_property
-    def rules(self) -> dict[str, ColumnRules]:
-        """The rules of each column."""
-        columns = (column.split() for column in self.declared.split(","))
-        return {name: ColumnRules.of(rules) for name, _, *rules in columns}
-
-    def columns_beside(self, names: Sequence[str]) -> pa.Schema:
-        """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
-        added = _columns(self.for_experts) if self.for_experts else pa.schema([])
-        if not len(added) or not set(added.names) <= set(names):
-            return self.columns
-        at = self.columns.get_field_index("memory")
-        fields = list(self.columns)
-        first, *others = list(added)
-        return pa.schema([*fields[:at], first, *fields[at:], *others])
-
-    def path(self, number: int | None = None) -> str:
-        """The file's path relative to the atlas, such as `triggers/layer-003.parquet`."""
-        if (number is None) != (self.numbered is None):
-            raise ValueError(f"table {self.name}: a number is {'needed' if self.numbered else 'not allowed'}")
-        if self.numbered is None:
-            return f"{self.name}.parquet"
-        return f"{self.name}/{self.numbered}-{number:03d}.parquet"
-
-
-def _columns(declared: str) -> pa.Schema:
-    fields = []
-    for column in declared.split(","):
-        name, kind, *_ = column.split()
-        plain = pa.type_for_alias(kind.strip("[]?"))
-        fields.append(pa.field(name, pa.list_(plain) if kind[0] == "[" else plain, nullable=kind.endswith("?")))
-    return pa.schema(fields)
-
-
-# A row group of `triggers` spans about 256 memories of 50 triggers, so one memory is read without its layer.
-_SENTENCES = "sentence int64, document int64, text string, tokens [int32], multiplicity int32, held_out bool"
+_EXPERT = "expert int16? | the expert; null in a dense layer"
+_WEIGHED = f"""
+    {_EXPERT}
+    router_weight float32? form=number | of the expert at that prefix
+"""
+_SENTENCES = """
+    sentence int64 | index in corpus order of the first occurrence among all distinct sentences; a validation text of
+        its own is numbered on from there
+    document int64 | likewise
+    text string | as stored, not decoded from tokens
+    tokens [int32] | without special tokens
+    multiplicity int32 | how often it occurs; weighs nothing
+    held_out bool | kept out of mining; all sentences of a validation text of its own
+"""
 _KINDS = (
-    TableKind("vocabulary", 65_536, declared="token int32, text string, bytes binary"),
-    TableKind("tokens", 65_536, declared="token int32, count int64, next_count int64, first_count int64"),
+    TableKind("vocabulary", 65_536, declared="""
+        token int32
+        text string | as it appears in running text; bytes that are no text are shown as `\\xe2`
+        bytes binary | what the token stands for; join the bytes of a prefix, then decode
+    """),
+    TableKind("tokens", 65_536, declared="""
+        token int32
+        count int64 form=count | in the distinct mined sentences
+        next_count int64 form=count | as a next token
+        first_count int64 form=count | as a first token
+    """),
     TableKind("sentences", 1_024, "part", declared=_SENTENCES),
-    TableKind("background", 65_536, declared="sentence int64, position int32, token int32, next_token int32?"),
-    TableKind("triggers", 12_800, "layer", for_experts="expert int16?, router_weight float32?", declared=(
-        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32, token int32, "
-        "next_token int32?, prefix_group int16"
-    )),
-    TableKind("activity", 1_024, "layer", for_experts="expert int16?, all_prefixes int64", declared=(
-        "memory int32, prefixes int64, positive int64, mean float64, min float32, max float32, sampled int64, "
-        "std float64, histogram [int64]"
-    )),
-    TableKind("values", 1_024, "layer", for_experts="expert int16?", declared=(
-        "memory int32, key_norm float32, up_norm float32?, value_norm float32, "
-        "top_tokens [int32] of_head lengths_as=top_scores lengths_as=bottom_tokens, top_scores [float32], "
-        "bottom_tokens [int32] of_head lengths_as=bottom_scores, bottom_scores [float32], "
-        "max_probability float32, entropy float32, target int32? of_head, target_rank int32?, "
-        "trigger_log_probability float32?, working_logit float32? since=2 nulls_as=working_probability, "
-        "working_probability float32? since=2, "
-        "working_logit_negative float32? since=3 nulls_as=working_probability_negative, "
-        "working_probability_negative float32? since=3, top_z float32? since=3, bottom_z float32? since=3, "
-        "clear_z float32? since=3"
-    )),
-    TableKind("neighbours", 10_240, "layer", for_experts="expert int16?, other_expert int16?", declared=(
-        "memory int32, rank int16, other_layer int16, other_memory int32, cosine float32"
-    )),
-    TableKind("removals", 65_536, for_experts="expert int16?", declared=(
-        "layer int16, memory int32, sign int8, trigger_rank int16, position int32, removed string, "
-        "removed_position int32, coefficient float32, removed_coefficient float32"
-    )),
-    TableKind("prefixes", 65_536, declared=(
-        "prefix int32, sentence int64, document int64, position int32, next_token int32, final_top int32"
-    )),
-    TableKind("predictions", 65_536, declared=(
-        "prefix int32, layer int16, residual_top int32, ffn_top int32, ffn_vote_top int32, output_top int32, "
-        "residual_final_rank int32, residual_final_probability float32, ffn_final_rank int32, "
-        "output_top_residual_rank int32, residual_top_ffn_rank int32, active int32, effective float32, "
-        "top_share float32, major int32, votes_ffn int32, votes_ffn_major int32, votes_output int32"
-    )),
-    TableKind("patterns", 16_384, mined=False, for_experts="expert int16?", declared=(
-        "layer int16, memory int32, pattern int16, kind string, description string, triggers [int16], lift float32?, "
-        "log10_p float32?"
-    )),
-    TableKind("labels", 16_384, mined=False, for_experts="expert int16?", declared=(
-        "layer int16, memory int32, sign int8, label string, promotes bool?"
-    )),
-    TableKind("roles", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, key_top_tokens [int32] lengths_as=key_top_cosines, key_top_cosines [float32], "
-        "trigger_token int32?, trigger_rank int32?, trigger_cosine float32?, triggers_found float32?, "
-        "control_token int32?, control_rank int32?, control_cosine float32?, controls_found float32?, "
-        "text_rank int32? since=3, shuffled_rank int32? since=3"
-    )),
-    TableKind("similar_words", 16_384, optional=True, declared="word string, similar [int32]"),
-    TableKind("readings", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, lens string, top_tokens [int32], target_rank int32?, control_rank int32?, "
-        "max_probability float32"
-    )),
-    TableKind("key_readings", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, lens string, key_top_tokens [int32], trigger_rank int32?, triggers_found float32?, "
-        "control_rank int32?, controls_found float32?, text_rank int32? since=3, shuffled_rank int32? since=3"
-    )),
-    TableKind("readouts", 65_536, optional=True, declared=(
-        "prefix int32, layer int16, lens string, residual_top int32, residual_final_rank int32, "
-        "residual_final_probability float32, residual_loss float32, residual_control_rank int32, ffn_top int32, "
-        "output_top int32"
-    )),
-    TableKind("width", 65_536, optional=True, declared=(
-        "layer int16?, kind string, memories int32?, draw int8?, threshold float32?, document int64?, tokens int64?, "
-        "loss float64?, stopped int64?, wrong int64?"
-    )),
-    TableKind("memorised", 1_024, optional=True, declared=(
-        "document int64, held_out bool, agreed int32, loss float64, text string, sentences [int64] lengths_as=inside, "
-        "inside [int32]"
-    )),
-    TableKind("samples", 256, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, coefficients [float16], scale float32"
-    )),
-    TableKind("token_activations", 4_096, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, sign int8, rank int8, coefficients [float16], scale float32"
-    )),
-    TableKind("random", 8_192, "layer", optional=True, for_experts="expert int16?, router_weight float32?", declared=(
-        "memory int32, sign int8, rank int16, coefficient float32, sentence int64, position int32, token int32, "
-        "next_token int32?, kept_firings int64"
-    )),
+    TableKind("background", 65_536, declared="""
+        sentence int64
+        position int32
+        token int32
+        next_token int32? | null at the end of the sentence
+    """),
+    # A row group spans about 256 memories of 50 triggers, so one memory is read without its layer.
+    TableKind("triggers", 12_800, "layer", for_experts=_WEIGHED, declared="""
+        memory int32
+        sign int8 | +1: the highest coefficients (all > 0); -1: the lowest (all < 0)
+        rank int16 form=rank | 0 is the strongest
+        coefficient float32 form=number | the input of the down-projection
+        sentence int64
+        position int32 | the prefix is `tokens[0..position]` of that sentence
+        token int32 | the prefix's last token
+        next_token int32? | the token after it; null at the end of the sentence
+        prefix_group int16 | the rank of the first trigger with the same prefix tokens
+    """),
+    TableKind("activity", 1_024, "layer", for_experts=f"""
+        {_EXPERT}
+        all_prefixes int64 form=count | mined prefixes; `prefixes` are those that were routed to the expert
+    """, declared="""
+        memory int32
+        prefixes int64 form=count | mined prefixes
+        positive int64 form=count | those with a coefficient > 0
+        mean float64 form=number label='mean coefficient' | of the coefficient, over all prefixes
+        min float32 form=number label='lowest coefficient' | over all prefixes
+        max float32 form=number label='highest coefficient' | likewise
+        sampled int64 form=count label='prefixes sampled' | prefixes in the plan's sample of batches
+        std float64 form=number label='standard deviation of the coefficient' | population, over the sample: right to
+            1e-6 of itself for coefficients of any float32 size, where the mean is at most 10,000 times as large
+        histogram [int64] | 36 counts over the sample
+    """),
+    TableKind("values", 1_024, "layer", for_experts=_EXPERT, declared="""
+        memory int32
+        key_norm float32 form=number label='norm of the key' | its length; in gated layers that of the gate row
+        up_norm float32? form=number label='norm of the up row' | null where layers are not gated
+        value_norm float32 form=number label='norm' | the value's length
+        top_tokens [int32] of_head lengths_as=top_scores lengths_as=bottom_tokens | 20, best first; ties go to the
+            lower id
+        top_scores [float32] | their scores
+        bottom_tokens [int32] of_head lengths_as=bottom_scores | the top of the negated value, most opposed first
+        bottom_scores [float32] | their scores
+        max_probability float32 form=share label=bare | the largest of the softmax of the bare value's scores (with a
+            coefficient of 1, as in the paper)
+        entropy float32 form=number unit=nats | of the same softmax
+        target int32? of_head | the next token of the best trigger that has one
+        target_rank int32? form=rank label="target's rank" | of the target under the value; 0: the value agrees
+        trigger_log_probability float32? form=number label='log probability of what follows' | mean log probability of
+            the next tokens of the triggers under the value
+        working_logit float32? form=number unit=nats since=2 nulls_as=working_probability label='top score at work' |
+            the value at work: times the median coefficient of the memory's positive triggers and the model's
+            multipliers, over the layer's `value_scales`; its top score minus its mean score. Null without positive
+            triggers, and everywhere without prefixes
+        working_probability float32? form=share since=2 label='at work' | the largest of the softmax of the value at
+            work, as strongly as its triggers fire
+        working_logit_negative float32? form=number unit=nats since=3 nulls_as=working_probability_negative
+            label='top score at work, below zero' | `working_logit` of the negative triggers, whose
+            median is negative
+        working_probability_negative float32? form=share since=3 label='at work, below zero' |
+            `working_probability` of the negative triggers
+        top_z float32? form=number since=3 label='top token stands out by' unit='standard deviations' | how far the
+            first of the top scores is from the mean of the value's own scores; null where all are equal
+        bottom_z float32? form=number since=3 label='bottom token stands out by' unit='standard deviations' | the same
+            of the first of the bottom scores
+        clear_z float32? form=number since=3 label='clear above' unit='standard deviations' | the same of
+            1,000 seeded random directions under the same fold and head, 99th percentile: a feature *promotes* its
+            first token only where that stands out by more
+    """),
+    TableKind("neighbours", 10_240, "layer", for_experts=f"""
+        {_EXPERT}
+        other_expert int16?
+    """, declared="""
+        memory int32
+        rank int16 form=rank
+        other_layer int16
+        other_memory int32
+        cosine float32 form=number | of the two values
+    """),
+    TableKind("removals", 65_536, for_experts=_EXPERT, declared="""
+        layer int16
+        memory int32
+        sign int8 | +1
+        trigger_rank int16 form=rank | the trigger's
+        position int32 | the trigger is `tokens[0..position]`
+        removed string | first, last or random
+        removed_position int32 | which position that was
+        coefficient float32 form=number | the trigger's
+        removed_coefficient float32 form=number | the one at the new last position
+    """),
+    TableKind("prefixes", 65_536, declared="""
+        prefix int32 | 0, 1, 2, ...
+        sentence,document int64
+        position int32 | the prefix is `tokens[0..position]`
+        next_token int32
+        final_top int32 | the top of the model's own logits
+    """),
+    TableKind("predictions", 65_536, declared="""
+        prefix int32
+        layer int16
+        residual_top,ffn_top int32 | the top token of r, of u
+        ffn_vote_top int32 | the top token of u under the values' projection
+        output_top int32 | the top token of o
+        residual_final_rank int32 form=rank | of `final` in r
+        residual_final_probability float32 form=share | of `final` in r
+        ffn_final_rank int32 form=rank | of `final` in u
+        output_top_residual_rank int32 form=rank | of o's top token in r
+        residual_top_ffn_rank int32 form=rank | of r's top token in u
+        active int32 form=count | memories with a coefficient > 0
+        effective float32 form=number | (sum c)^2 / sum c^2; 0 where nothing is active
+        top_share float32 form=share | the largest c over the sum of c
+        major int32 form=count | the size of the smallest set of memories with 90 % of the sum of c
+        votes_ffn int32 form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
+        votes_ffn_major int32 form=count | those of them in the smallest set
+        votes_output int32 form=count | memories with m_i != 0 whose vote is `output_top`
+    """),
+    TableKind("patterns", 16_384, mined=False, for_experts=_EXPERT, declared="""
+        layer int16
+        memory int32
+        pattern int16 | counted from 0 in each memory
+        kind string | shallow or semantic
+        description string
+        triggers [int16] | the ranks of those that have it
+        lift float32? form=number | how many times as frequent as in the text
+        log10_p float32? form=number | logarithm of the probability of so many by chance
+    """),
+    TableKind("labels", 16_384, mined=False, for_experts=_EXPERT, declared="""
+        layer int16
+        memory int32
+        sign int8 | 1 or -1
+        label string | its best pattern, else the token that at least 5 of its 25 best prefixes end in, else `no clear
+            pattern`; and what it promotes, if it does
+        promotes bool? | null where nothing says it: before schema 3, or without a value at work
+    """),
+    TableKind("roles", 1_024, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        key_top_tokens [int32] lengths_as=key_top_cosines | the 25 tokens that the key is closest to, best first
+        key_top_cosines [float32] | their cosines
+        trigger_token int32? | the last token of the best trigger
+        trigger_rank int32? form=rank | its rank under the key
+        trigger_cosine float32? form=number | its cosine
+        triggers_found float32? form=share | of the last tokens of the 25 best triggers, the share among
+            `key_top_tokens`
+        control_token int32? | the same of another memory's best trigger
+        control_rank int32? form=rank
+        control_cosine float32? form=number
+        controls_found float32? form=share
+        text_rank int32? form=rank since=3 | on a little text (sentences of `background`, about 4,096 tokens) the key
+            points to one token most; that token's rank under the key
+        shuffled_rank int32? form=rank since=3 | the same of the key with its entries in another order, one order a
+            layer
+    """),
+    TableKind("similar_words", 16_384, optional=True, declared="""
+        word string | in lower case
+        similar [int32] | rows of this table: the 40 nearest words with a cosine of at least 0.15, the nearest first
+    """),
+    TableKind("readings", 4_096, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        lens string | rows are sorted by lens, then memory
+        top_tokens [int32] | the 20 best, best first
+        target_rank,control_rank int32? form=rank | null without a target
+        max_probability float32 form=share | of the value's softmax
+    """),
+    TableKind("key_readings", 4_096, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        lens string | rows are sorted by lens, then memory
+        key_top_tokens [int32] | the 25 tokens that the key is closest to, best first
+        trigger_rank int32? form=rank | rank of the best trigger's last token
+        triggers_found float32? form=share | of the last tokens of the 25 best triggers, the share among
+            `key_top_tokens`
+        control_rank int32? form=rank | another memory's
+        controls_found float32? form=share
+        text_rank,shuffled_rank int32? form=rank since=3 | as in `roles`, with the words of this lens
+    """),
+    TableKind("readouts", 65_536, optional=True, declared="""
+        prefix int32
+        layer int16
+        lens string
+        residual_top int32 | the residual's top token
+        residual_final_rank int32 form=rank | in the residual's readout, of the final token
+        residual_final_probability float32 form=share | likewise
+        residual_loss float32 form=number unit=nats | -log p of `next_token` in the residual's readout
+        residual_control_rank int32 form=rank | in the residual's readout, of another prefix's final token
+        ffn_top,output_top int32 | the top tokens of the feed-forward update and of the layer's output
+    """),
+    TableKind("width", 65_536, optional=True, declared="""
+        layer int16? | null where `kind` is `whole`
+        kind string | `whole`: the model as it is; `least`, `random`: without so many of a layer's least useful or
+            random memories; `exit`: tokens that stop at the layer; `duplicate`: how many memories have the same value
+            and key as another
+        memories int32? form=count | taken out; of `duplicate` those that are there twice
+        draw int8? | which random order
+        threshold float32? form=share | of `exit`: stopped where the residual's top token has more probability
+        document int64? | its number
+        tokens int64? form=count | its predicted tokens
+        loss float64? form=number unit=nats | the sum of -log p of these tokens
+        stopped int64? form=count | of `exit`: tokens that stop
+        wrong int64? form=count | those of them of which the model ends up saying another
+    """),
+    TableKind("memorised", 1_024, optional=True, declared="""
+        document int64 | its number in the text
+        held_out bool | whether the hold-out rule keeps it from being mined
+        agreed int32 form=count unit=tokens | of tokens 33 to 64, how many from the first on are the model's greedy
+            continuation of the 32 before; 32: extractable
+        loss float64 form=number unit=nats | -log p of these 32 tokens, mean
+        text string | the first 64 tokens
+        sentences [int64] lengths_as=inside | stored sentences that begin in it
+        inside [int32] | how many of each one's first tokens lie in it
+    """),
+    TableKind("samples", 256, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        coefficients [float16] | one for each prefix, divided by `scale`
+        scale float32 form=number | the largest magnitude of them; 1 where all are zero
+    """),
+    TableKind("token_activations", 4_096, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        sign int8
+        rank int8 form=rank | the trigger's, the first of its `prefix_group`; triggers of ranks above 127 are left out
+        coefficients [float16] | one for each token of the sentence, divided by `scale`
+        scale float32 form=number | the largest magnitude of them; 1 where all are zero
+    """),
+    TableKind("random", 8_192, "layer", optional=True, for_experts=_WEIGHED, declared="""
+        memory int32
+        sign int8
+        rank int16 form=rank | in order of the hash
+        coefficient float32 form=number
+        sentence int64
+        position int32 | of the firing
+        token int32 | as in `triggers`
+        next_token int32? | as in `triggers`
+        kept_firings int64 form=count | how many firings of this memory and sign were looked at, the same in all its
+            rows
+    """),
     TableKind("random_sentences", 1_024, optional=True, declared=_SENTENCES),
-    TableKind("importance", 1_024, "layer", optional=True, for_experts="expert int16?", declared=(
-        "memory int32, prefixes int64, direct float32, attribution float32, direct_among_20 float32, "
-        "attribution_among_20 float32"
-    )),
-    TableKind("attention", 65_536, optional=True, declared=(
-        "prefix int32, layer int16, other_top int32, input_top int32, attention_top int32?, ffn_alone_top int32?, "
-        "attention_norm float32?, ffn_norm float32, attended float32?, "
-        "attention_logit float32? nulls_as=attention_logit_mean, ffn_logit float32, "
-        "attention_logit_mean float32? nulls_as=attention_logit_other, ffn_logit_mean float32, "
-        "attention_logit_other float32?, ffn_logit_other float32, embedding_logit float32, rest_logit float32, "
-        "bias_logit float32, final_logit float32, embedding_logit_mean float32, rest_logit_mean float32, "
-        "bias_logit_mean float32, final_logit_mean float32, embedding_logit_other float32, rest_logit_other float32, "
-        "bias_logit_other float32, final_logit_other float32, other_next_token int32? since=3, "
-        "attention_logit_next float32? since=3, ffn_logit_next float32? since=3, "
-        "attention_logit_other_next float32? since=3, ffn_logit_other_next float32? since=3"
-    )),
-    TableKind("routing", 65_536, declared=(
-        "layer int16, expert int16, tokens int64, weight_sum float64, first_choice int64"
-    )),
+    TableKind("importance", 1_024, "layer", optional=True, for_experts=_EXPERT, declared="""
+        memory int32
+        prefixes int64 form=count label='validation prefixes' | how many there were
+        direct float32 form=number unit=logits label='direct effect' | mean of the size of its direct effect: what its
+            coefficient times its value adds to F, every norm behind it linear at its own scale
+        attribution float32 form=number unit=logits | mean of the size of m dF/dm: what F would lose without it, to
+            first order, later layers included
+        direct_among_20 float32 form=share label='among the 20 largest direct effects' | the share of prefixes at which
+            no 20 memories of the network, layers that were not mined included, have a larger one; an effect of 0 does
+            not count
+        attribution_among_20 float32 form=share label='among the 20 largest attributions' | the same of
+            attributions
+    """),
+    TableKind("attention", 65_536, optional=True, declared="""
+        prefix int32
+        layer int16
+        other_top int32 | the final token of another prefix (the next one in a seeded circle)
+        input_top int32 | top token of the stream that enters the block
+        attention_top int32? | top token of what attention adds, alone
+        ffn_alone_top int32? | parallel blocks: top token of the entering stream plus the feed-forward update; null in
+            others, where `predictions.output_top` says it
+        attention_norm float32? form=number | length of what attention adds; in a post-norm block before its norm
+        ffn_norm float32 form=number | the same of the feed-forward layer
+        attended float32? form=number unit=positions | effective number of attended positions, the beginning token
+            included: exp of the entropy of the attention row, mean over heads
+        attention_logit float32? form=number nulls_as=attention_logit_mean | what it adds to the logit of `final_top`
+        ffn_logit float32 form=number | likewise
+        attention_logit_mean float32? form=number nulls_as=attention_logit_other | the same for the mean logit of the
+            vocabulary
+        ffn_logit_mean float32 form=number | likewise
+        attention_logit_other float32? form=number | the same for the logit of `other_top`
+        ffn_logit_other float32 form=number | likewise
+        embedding_logit,rest_logit,bias_logit float32 form=number | what has no layer, repeated in every row of a
+            prefix: the stream that enters the first block; blocks and layers that are no row here; biases of norms and
+            head
+        final_logit float32 form=number | the logit itself; the parts of all layers and the three above add up to it.
+            Under an adaptive softmax: the score of the token's class plus its own, neither normalised
+        embedding_logit_mean,rest_logit_mean,bias_logit_mean,final_logit_mean float32 form=number | the same for the
+            mean logit of the vocabulary
+        embedding_logit_other,rest_logit_other,bias_logit_other,final_logit_other float32 form=number | the same for
+            the logit of `other_top`
+        other_next_token int32? since=3 | the text's next token of the prefix that has `other_top`
+        attention_logit_next,ffn_logit_next float32? form=number since=3 | what they add to the logit of the text's
+            next token
+        attention_logit_other_next,ffn_logit_other_next float32? form=number since=3 | the same for `other_next_token`
+    """),
+    TableKind("routing", 65_536, declared="""
+        layer int16
+        expert int16 | shared experts last
+        tokens int64 form=count | prefixes that were routed to it
+        weight_sum float64 form=number | the sum of the router's weights; of a shared expert that of its own gate, or 1
+            each
+        first_choice int64 form=count | prefixes at which it has the largest weight of the routed ones (of equal ones
+            the lowest number)
+    """),
 )  # fmt: skip
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Tables that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
@@ -215,7 +350,8 @@ MADE_WITH = {"random": ("random_sentences",)}
 TABLES: dict[str, TableKind] = {kind.name: kind for kind in _KINDS}
 
 # The answers' tables, analyses/QUESTION.parquet: these columns, and the question's own after them.
-ANSWER_COLUMNS = _columns("layer int16?, name string, value float64?, count int64, low float64?, high float64?")
+_ANSWER = "layer int16?\nname string\nvalue float64?\ncount int64\nlow,high float64?"
+ANSWER_COLUMNS = pa.schema([column.field for column in parse_columns(_ANSWER)])
 
 THE_PAPERS = (
     "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
@@ -248,6 +384,13 @@ def check_optional(tables: Sequence[str]) -> None:
             raise OptionError(f"{name!r} is not a table that can be added; these can: {', '.join(added)}")
 
 
+def table_kind(name: str) -> TableKind:
+    """The table of that name; raises OptionError."""
+    if name not in TABLES:
+        raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
+    return TABLES[name]
+
+
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number of a path relative to the atlas; None where it is no table's."""
     match = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
@@ -275,10 +418,10 @@ def schema_error(name: str, found: pa.Schema, provenance: Provenance) -> str | N
         if stored.get(key) != expected:
             seen = stored.get(key, b"nothing").decode("utf-8", "replace")
             return f"it says {key.decode()} = {seen}, the manifest {expected.decode()}"
-    rules = TABLES[name].rules
+    known = TABLES[name].by_name
     for column in TABLES[name].columns_beside(found.names):
         index = found.get_field_index(column.name)
-        if index < 0 and rules.get(column.name, ColumnRules()).since <= provenance.schema:
+        if index < 0 and known[column.name].since <= provenance.schema:
             return f"column {column.name} is missing"
         if index >= 0 and not found.field(index).type.equals(column.type):
             return f"column {column.name} is {found.field(index).type}, not {column.type}"
@@ -296,7 +439,7 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
         inner = sum(chunk.flatten().null_count for chunk in column.chunks) if pa.types.is_list(kind.type) else 0
         if column.null_count or inner:
             return f"column {kind.name} holds nulls"
-    rules = {column: own for column, own in TABLES[name].rules.items() if column in rows.column_names}
+    rules = {column: own for column, own in TABLES[name].by_name.items() if column in rows.column_names}
     for one, own in rules.items():
         for other in (other for other in own.lengths_as if other in rules):
             if not pc.list_value_length(rows.column(one)).equals(pc.list_value_length(rows.column(other))):
@@ -319,8 +462,7 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
 
 def with_later_columns(name: str, rows: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a table of any schema, with nulls for the later columns; only those of `columns`."""
-    for later in (column for column, rules in TABLES[name].rules.items() if rules.since > 1):
-        if (columns is None or later in columns) and later not in rows.column_names:
-            column = TABLES[name].columns.field(later)
-            rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+    for later, column in TABLES[name].by_name.items():
+        if column.since > 1 and (columns is None or later in columns) and later not in rows.column_names:
+            rows = rows.append_column(column.field, pa.nulls(rows.num_rows, column.field.type))
     return rows

@@ -22,7 +22,15 @@ from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.form import Manifest
 from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
 from mnemoscope.atlas.mined_memories import MinedMemories
-from mnemoscope.atlas.schema import LENS_TABLES, TABLES, content_error, place, schema_error, with_later_columns
+from mnemoscope.atlas.schema import (
+    LENS_TABLES,
+    TABLES,
+    content_error,
+    place,
+    schema_error,
+    table_kind,
+    with_later_columns,
+)
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import file_hash
 from mnemoscope.foundation.forks import refuse_forked
@@ -84,9 +92,7 @@ class Tables(MinedMemories):
         return files
 
     def _paths_in_manifest(self, name: str, layer: int | None) -> list[str]:
-        kind = TABLES.get(name)
-        if kind is None:
-            raise OptionError(f"{name!r} is not a table of an atlas; the tables are {', '.join(sorted(TABLES))}")
+        kind = table_kind(name)
         if kind.numbered == "layer" and layer is None:
             raise OptionError(f"table {name} has one file per layer; say which, such as layer=0")
         if kind.numbered != "layer" and layer is not None:
@@ -113,6 +119,13 @@ class Tables(MinedMemories):
         if name in ("tokens", "vocabulary") and rows.height != expected:
             raise AtlasDamaged(f"{self.path}: table {name} has {rows.height} rows, and the model {expected} tokens")
         return rows
+
+    def columns(self, name: str) -> pl.DataFrame:
+        """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit, schema version since
+        which it is there). Raises OptionError for an impossible table.
+        """
+        described = table_kind(name).by_name.values()
+        return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in described])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a lazy polars query; raises like `table`, but pages are not checked."""

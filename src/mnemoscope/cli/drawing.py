@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli.runner import FilteredStream
 from mnemoscope.foundation.formatting import (
     before_token,
@@ -39,6 +40,11 @@ _READ = 8
 """Top tokens shown of a value under a lens."""
 _BAR = 30
 _VALUE_TOKENS = 10
+_VALUE_SAID = (
+    *("max_probability", "top_z", "bottom_z", "clear_z", "target_rank", "trigger_log_probability"),
+    *("working_probability", "working_logit", "working_probability_negative", "working_logit_negative"),
+)
+"""The numbers of a value that sentences say."""
 _ROOMY, _BESIDE_TRIGGERS = 80, 16
 """Columns from which a trigger takes one line; and the width before it if it takes two."""
 _PADDING, _LEAST, _HEADER, _ENDLESS = 2, 12, 6, 10_000
@@ -145,6 +151,9 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
         _headline(console, "What its key looks for, among the words")
         _draw_readings(console, tables["key_readings"], "trigger_rank", "key_top_texts", of="last trigger token")
     _draw_activity(console, tables["activity"].to_dicts()[0])
+    for row in tables["importance"].to_dicts() if "importance" in tables else ():
+        _headline(console, "What predictions hang on it")
+        console.print(f"  {_numbers('importance', row)}")
     if "neighbours" in tables:
         _headline(console, "Neighbours (most similar values)")
         near = tables["neighbours"].select("name", "cosine", "top_text").rows()
@@ -268,10 +277,9 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
                 " mean token"
             )
     largest, chance = value["max_probability"], times_chance(value["max_probability"], vocabulary)
-    console.print(
-        f"  bare, as in the paper: norm {value['value_norm']:.3f}, largest probability {plain_percent(largest)}"
-        f" ({chance} x chance), entropy {value['entropy']:.2f} nats"
-    )
+    numbers = _numbers("values", value, but=_VALUE_SAID)
+    said = f"largest probability {plain_percent(largest)} ({chance} x chance), {numbers}"
+    console.print(f"  bare, as in the paper: {said}")
     for feature in features_of(value):
         where = "where it fires" if feature.sign == 1 else "where it is negative"
         token = show_token(value[f"{feature.end}_texts"][0])
@@ -291,6 +299,13 @@ def _draw_value(console: Console, value: dict[str, Any], *, vocabulary: int) -> 
     print_table(console, ("top tokens", ">score", ">probability", "", "bottom tokens", ">score"), rows)
 
 
+def _numbers(table: str, row: dict[str, Any], *, but: Sequence[str] = ()) -> str:
+    """The numbers of a table's row, `but` those that are said elsewhere."""
+    numbers = TABLES[table].numbers(row)
+    said = (f"{column.label} {text}" for column, text in numbers if column.name not in but)
+    return ", ".join(said).replace("\N{NO-BREAK SPACE}", " ")
+
+
 def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     import polars as pl
 
@@ -301,7 +316,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     every = activity.get("all_prefixes", prefixes)
     own = "" if every == prefixes else f", those of {every:,} that its expert gets"
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
-    console.print(Text("  " + ", ".join(f"{name} {activity[name]:.4g}" for name in ("mean", "std", "min", "max"))))
+    console.print(f"  {_numbers('activity', activity, but=('prefixes', 'positive', 'sampled'))}")
     strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
     if said := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
         console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(said)}")

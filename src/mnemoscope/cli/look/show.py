@@ -41,12 +41,15 @@ def show(
             tables["patterns"] = shown.patterns()
         if opened.has("labels"):
             tables["labels"] = shown.labels()
+        if opened.has("importance", layer=shown.id.layer):
+            tables["importance"] = shown.importance()
         if opened.has("token_activations", layer=shown.id.layer):
             tables["token_activations"] = shown.token_activations()
         tables |= shown.through_lenses()
     if json:
-        single = ("value", "activity")
-        rows = {name: table.to_dicts()[0] if name in single else table.to_dicts() for name, table in tables.items()}
+        single = ("value", "activity", "importance")
+        lists = {name: table.to_dicts() for name, table in tables.items()}
+        rows = {name: next(iter(one), None) if name in single else one for name, one in lists.items()}
         about = {"memory": str(shown.id), "atlas": str(atlas), "part": opened.manifest.get("part")}
         emit({**about, **rows, "made_by": opened.made_by(memory=str(shown.id))})
         return

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import Field
 
+from mnemoscope.atlas.columns import Column
 from mnemoscope.atlas.features import STRONG, features_of, strongly_active
 from mnemoscope.atlas.read import BEST_TRIGGERS
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasDamaged, MemoryIdError, OptionError
 from mnemoscope.foundation.memory_names import HISTOGRAM_EDGES, MemoryId
 from mnemoscope.foundation.near_duplicates import count_different
@@ -19,6 +21,8 @@ from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_g
 
 NEIGHBOURS = 10
 READ = 8
+NUMBERS = ("values", "activity", "importance")
+"""The tables with a row for every memory whose numbers are all listed."""
 IMPORTANCE = ("prefixes", "direct", "attribution", "direct_among_20", "attribution_among_20")
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
 
@@ -93,6 +97,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
             and [one | {kind: random_groups(one[kind]) for kind in ("random", "middling")} for one in drawn],
             "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
+            "numbers": _numbers(edition, wanted),
             "carry": f"&{carry}" if carry else "",
             "add": carried.with_change(f"{wanted}=0"),
         }
@@ -213,6 +218,13 @@ def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
         return None
     row = edition.row("importance", wanted)
     return {name: row[name] for name in IMPORTANCE}
+
+
+def _numbers(edition: Edition, wanted: MemoryId) -> dict[str, list[tuple[Column, str]]]:
+    """By table, every number of the memory's row, as it is shown."""
+    tables = [name for name in NUMBERS if edition.atlas.has(name, layer=wanted.layer)]
+    rows = {name: edition.row(name, wanted) for name in tables if not edition.table(name, wanted.layer).is_empty()}
+    return {name: TABLES[name].numbers(row) for name, row in rows.items()}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:

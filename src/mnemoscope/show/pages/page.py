@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 
+from mnemoscope.atlas.schema import table_kind
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.foundation.formatting import DASH, format_value, show_text, show_token, times_chance
 from mnemoscope.foundation.memory_names import MemoryId
@@ -157,4 +158,5 @@ def environment() -> Environment:
         "count": lambda value: DASH if value is None else f"{value:,}",
         "part": lambda text: quote(str(text), safe=""),
     }
+    engine.globals["column"] = lambda table, name: table_kind(table).by_name[name]
     return engine

@@ -1,0 +1,128 @@
+"""How the columns of tables are declared: type, meaning, and how people are shown them. `schema.py` has the tables."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import cleandoc
+from typing import Any
+
+import pyarrow as pa
+
+from mnemoscope.foundation.formatting import DASH, Form, format_value
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its type and what stands in it, in words for FORMAT.md and for the headings of pages.
+
+    `form` says how people are shown a number; `label` what it is called then (the name, with blanks for underscores),
+    `unit` what it is counted in. `since` is the schema version since which atlases have it, `of_head` whether its
+    tokens are rows of the model's head; the columns `nulls_as` are null in the same rows, the lists of `lengths_as` as
+    long.
+    """
+
+    field: pa.Field
+    meaning: str = ""
+    form: Form | None = None
+    label: str = ""
+    unit: str = ""
+    since: int = 1
+    of_head: bool = False
+    nulls_as: tuple[str, ...] = ()
+    lengths_as: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.field.name)
+
+    @property
+    def type(self) -> str:
+        """Such as `int32`, `float32?` where it may be null, `list of int32`."""
+        kind, is_list = self.field.type, pa.types.is_list(self.field.type)
+        plain = str(kind.value_type if is_list else kind)
+        spoken = {"halffloat": "float16", "float": "float32", "double": "float64", "bool": "boolean"}.get(plain, plain)
+        return f"{'list of ' * is_list}{spoken}{'?' * self.field.nullable}"
+
+    @property
+    def about(self) -> str:
+        """What stands in it, with its unit, and since when."""
+        since = f"since schema {self.since}" if self.since > 1 else ""
+        return "; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}", since)))
+
+    def format(self, value: float | None) -> str:
+        """A number as people are shown it, with its unit; a dash for none."""
+        text = format_value(value, self.form or "number")
+        return text if text == DASH or not self.unit else f"{text} {self.unit}"
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """One table. `numbered` is the stem of numbered files (`layer`, `part`), None for one file at the atlas's top.
+    `mined`: the atlas's manifest covers it. `optional`: it may be missing, or covered by the manifest of the
+    extensions. `declared` are the columns, `for_experts` those that a model of experts adds, before `memory` or last.
+
+    A line declares a column, or several of one kind: `name,name type word ... | meaning`, and goes on where the next
+    one is indented. The type is that of a list in brackets, and `?` after it allows nulls. The words are fields of
+    `Column`: `since=3`, `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `form=share`, `label='at work'`, `unit=nats`.
+    """
+
+    name: str
+    row_group: int
+    numbered: str | None = None
+    mined: bool = True
+    optional: bool = False
+    for_experts: str = ""
+    declared: str = field(kw_only=True)
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        return pa.schema([column.field for column in parse_columns(self.declared)])
+
+    @cached_property
+    def by_name(self) -> dict[str, Column]:
+        """Every column by name, those of a model of experts last."""
+        return {column.name: column for column in (*parse_columns(self.declared), *parse_columns(self.for_experts))}
+
+    def numbers(self, row: Mapping[str, Any]) -> list[tuple[Column, str]]:
+        """The numbers of a row, each as it is shown; without nulls, and columns that the row lacks."""
+        there = (one for one in self.by_name.values() if one.form and row.get(one.name) is not None)
+        return [(one, one.format(row[one.name])) for one in there]
+
+    def columns_beside(self, names: Sequence[str]) -> pa.Schema:
+        """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
+        added = [column.field for column in parse_columns(self.for_experts)]
+        if not added or not {column.name for column in added} <= set(names):
+            return self.columns
+        at = self.columns.get_field_index("memory")
+        fields = list(self.columns)
+        return pa.schema([*fields[:at], added[0], *fields[at:], *added[1:]])
+
+    def path(self, number: int | None = None) -> str:
+        """The file's path relative to the atlas, such as `triggers/layer-003.parquet`."""
+        if (number is None) != (self.numbered is None):
+            raise ValueError(f"table {self.name}: a number is {'needed' if self.numbered else 'not allowed'}")
+        if self.numbered is None:
+            return f"{self.name}.parquet"
+        return f"{self.name}/{self.numbered}-{number:03d}.parquet"
+
+
+def parse_columns(text: str) -> list[Column]:
+    """The columns of a declaration, in order."""
+    lines = re.sub(r"\n +", " ", cleandoc(text)).splitlines()
+    return [column for line in lines for column in _columns_of(line)]
+
+
+def _columns_of(line: str) -> Iterator[Column]:
+    """The columns that a line declares."""
+    head, _, meaning = line.partition(" | ")
+    names, kind, *words = shlex.split(head)
+    given = [word.partition("=")[::2] for word in words]
+    rules: dict[str, Any] = dict(given)
+    rules |= {"since": int(rules.get("since", "1")), "of_head": "of_head" in rules}
+    rules |= {name: tuple(other for key, other in given if key == name) for name in ("nulls_as", "lengths_as")}
+    plain = pa.type_for_alias(kind.strip("[]?"))
+    for name in names.split(","):
+        typed = pa.field(name, pa.list_(plain) if kind[0] == "[" else plain, nullable=kind.endswith("?"))
+        yield Column(typed, meaning, **{"label": name.replace("_", " "), **rules})
