@@ -32,17 +32,20 @@ DRAWS = 5
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers of all places of `columns` columns in layers of so many `memories`; all but `own` are the frame."""
+    """The numbers of all places of `columns` columns in layers of so many `memories`; columns before `first` and from
+    `end` on are the frame.
+    """
 
     memories: tuple[int, ...]
     columns: int
-    own: slice = slice(None)
+    first: int = 0
+    end: int | None = None
 
     @classmethod
     def of(cls, model: LanguageModel, tokens: int) -> "Grid":
         reading = model.reading
         own = reading.own(tokens)
-        return cls(model.sizes.memories, reading.columns(tokens), slice(own.start + reading.first, own.stop))
+        return cls(model.sizes.memories, reading.columns(tokens), own.start + reading.first, own.stop)
 
     @cached_property
     def firsts(self) -> Places:
@@ -53,7 +56,7 @@ class Grid:
     def outside(self) -> NDArray[np.bool_]:
         """Which places lie outside the frame."""
         columns = np.zeros(self.columns, np.bool_)
-        columns[self.own] = True
+        columns[self.first : self.end] = True
         return np.concatenate([np.repeat(columns, memories) for memories in self.memories])
 
     def split(self, places: Places) -> tuple[Places, Places, Places]:

@@ -100,7 +100,7 @@ class Attributor:
     def everywhere(self, memory: int) -> Places:
         """The places outside the frame of a memory, counted through all layers, where it fires."""
         layer, _, number = (int(one[0]) for one in Grid(self.grid.memories, 1).split(np.array([memory])))
-        columns = np.arange(self.grid.columns)[self.grid.own]
+        columns = np.arange(self.grid.columns)[self.grid.first : self.grid.end]
         places: Places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
         firing: Places = places[self.strengths[places] > 0]
         return firing
