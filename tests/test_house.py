@@ -291,3 +291,41 @@ rows["_made_up"]
         for line, name in private_uses(ast.parse(path.read_text(encoding="utf-8")), private)
     ]
     assert found == []
+
+
+PRIVATE_DOORS = {
+    "accelerate": {"_hf_hook", "_old_forward"},
+    "bitsandbytes": {"_convert_weight_packed_for_cpu_inverse"},
+    "torch": {
+        "_buffers", "_forward_hooks", "_forward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
+        "_modules", "_non_persistent_buffers_set", "_parameters", "_version",
+    },
+    "transformers": {
+        "_apply_gate", "_attn_implementation", "_attn_implementation_internal", "_checkpoint_conversion_mapping",
+        "_no_split_modules",
+    },
+}  # fmt: skip
+"""Private names of other libraries; docs/decisions.md, "The house", says which are doors that change something."""
+
+
+def test_private_names_of_other_libraries_are_listed() -> None:
+    """A release of theirs may take each of them away. A named tuple's `_asdict` is public."""
+    found = set[str]()
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and not (
+                isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            ):
+                used = [node.attr]
+            elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("mnemoscope"):
+                used = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in PATCHING:
+                used = [
+                    each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                ]
+            else:
+                continue
+            found |= {name for name in used if re.match("_[^_]", name)} - own
+    assert found - {"_asdict"} == set().union(*PRIVATE_DOORS.values())

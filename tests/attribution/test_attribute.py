@@ -212,5 +212,5 @@ def test_the_models_own_answer_against_itself_is_refused() -> None:
     model = load_model("handmade:planted")
     own = attribute(model, "the old", singles=0, top=0).target.text
     assert own.strip() == "house"
-    with pytest.raises(PromptError, match="asked against itself"):
+    with pytest.raises(PromptError, match="compared with itself"):
         attribute(model, "the old", against=own)

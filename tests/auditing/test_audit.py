@@ -64,7 +64,7 @@ def test_a_direct_effect_is_what_the_logits_gain_behind_a_frozen_norm(family: st
 
 def _slow_effects(model: LanguageModel, tokens: list[int]) -> list[np.ndarray]:
     """One memory and one position at a time, with norms linearised by differences around the vectors that they read."""
-    anatomy, first = model.anatomy, model.beginning.length
+    anatomy, first = model.anatomy, model.reading.offset
     seen: dict[int, dict[str, torch.Tensor]] = {k: {} for k in range(model.sizes.layers)}
     hooks = []
     for k, layer in enumerate(anatomy.layers):
@@ -197,7 +197,7 @@ def test_side_effects_are_the_change_of_the_other_strings_loss() -> None:
 
     def silence(_: object, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         out = inputs[0].clone()
-        out.reshape(-1, out.shape[-1])[model.beginning.length :, memory.memory] = 0
+        out.reshape(-1, out.shape[-1])[model.reading.offset :, memory.memory] = 0
         return (out,)
 
     hook = model.layer(memory.layer).ffn.exits[-1].register_forward_pre_hook(silence)

@@ -109,7 +109,7 @@ class SlowMixture:
 def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
     slow = SlowMixture(name)
     model = load_model(build_mixture(name), tokenizer=byte_tokenizer())
-    assert model.beginning.length == 0  # clearing a value would reach a beginning token, too
+    assert model.reading.offset == 0  # clearing a value would reach a beginning token, too
     ids = model.encode([TEXT])[0]
     found = audit(model, [TEXT], AuditOptions(alternatives=19, candidates=12, top=3)).secrets[0]
     before = slow.total(ids)

@@ -86,7 +86,7 @@ def test_made_up_text_is_packed_as_a_text_is() -> None:
         rows, width = batch.ids.shape
         assert rows * width <= 256
         assert (np.diff(batch.lengths) >= 0).all()
-        assert width == batch.lengths[-1] + model.beginning.length
+        assert width == batch.lengths[-1] + model.reading.offset
         assert int(batch.ids.max()) < 1100
     assert [batch.sampled for batch in batches] == [True] * text.count  # a text this short is sampled whole
 

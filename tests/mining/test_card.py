@@ -171,7 +171,7 @@ def read_batches(model: Any, *, keep: int, everywhere: bool = False) -> dict[str
     for number in range(3):
         generator = torch.Generator().manual_seed(number)
         lengths = np.sort(torch.randint(1, 9, (9,), generator=generator).numpy())
-        ids = torch.randint(1, 200, (9, int(lengths[-1]) + model.beginning.length), generator=generator)
+        ids = torch.randint(1, 200, (9, int(lengths[-1]) + model.reading.offset), generator=generator)
         reader.read(Batch(ids, lengths, torch.randperm(9, generator=generator) + 9 * number, number % 2 == 0))
     reader.check()
     return {name: tensor.clone() for name, tensor in state.tensors().items()}

@@ -86,7 +86,7 @@ def test_small_blocks_of_scores_say_the_same(tmp_path: Path, text: Path, monkeyp
     whole = values.ValuePass(model).columns(0, wanted)
     monkeypatch.setattr(projector, "BUDGET", Budget(scores=1))
     small = projector.Projector.of(model)
-    vectors = model.fold(model.values(0)[:3], layer=0)
+    vectors = model.fold_as_value(0, model.values(0)[:3])
     assert small.rows == 16
     assert small.read_all(vectors, lambda share: len(share.scores)) == [3]
     pieces = values.ValuePass(model).columns(0, wanted)

@@ -78,7 +78,7 @@ def test_every_kind_computes_what_the_format_says(name, tmp_path):
             gain = slow.gain(layer, vectors.double())
             found = model.scores(vectors, projection="gain", layer=layer)
             torch.testing.assert_close(found.double(), gain, rtol=1e-5, atol=1e-4)
-            assert torch.equal(model.scorer().scores(model.fold(vectors, layer=layer)), found)
+            assert torch.equal(model.scorer().scores(model.fold_as_value(layer, vectors)), found)
         lens = model.scores(5 * values, projection="lens").double()
         stream = slow.read_out(5 * values.double())
         torch.testing.assert_close(lens, slow.scores(stream), rtol=1e-5, atol=1e-4)

@@ -65,7 +65,7 @@ def test_all_that_is_read_is_what_transformers_computes(family, case, tiny, toke
         for keys in (ffn.gate, ffn.up):
             assert keys is None or keys.bias() is None or keys.bias().shape == (known.memories,)
         assert not model.keys(layer).requires_grad
-        folded = model.fold(values, layer=layer)
+        folded = model.folded_values(layer)
         torch.testing.assert_close(folded @ model.head().T, model.scores(values, projection="gain", layer=layer))
         assert folded.dtype == model.head().dtype == torch.float32
 

@@ -155,7 +155,7 @@ def test_wrong_names_are_refused(tiny, tokenizer):
     with pytest.raises(OptionError, match="projection 'best' does not exist; choose raw, gain or lens"):
         model.scores(VECTORS, projection="best")
     with pytest.raises(MemoryIdError, match="layer 7 does not exist"):
-        model.fold(VECTORS, layer=7)
+        model.fold_as_value(7, VECTORS)
 
 
 def test_a_norms_gain_and_bias_are_as_wide_as_the_stream():

@@ -56,7 +56,7 @@ def test_a_document_of_another_form_is_refused(compared: Path, tmp_path: Path) -
         replace(found, pairs=[pair]).save()
         page = client(atlas).get("/compare")
         assert page.status_code >= 400
-        assert "a saved comparison is none" in page.text
+        assert "a saved comparison is damaged" in page.text
 
 
 def _row(frame: pl.DataFrame, row: dict[str, object]) -> pl.DataFrame:

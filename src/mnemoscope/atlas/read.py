@@ -110,7 +110,7 @@ class Atlas(Tables):
     def reading(self) -> Reading:
         """How the mined model reads a text. Where the manifest does not say, every position counts."""
         beginning = self.manifest.model.beginning
-        return Reading() if (beginning.kind, beginning.token) == (None, None) else Reading.after(beginning.token)
+        return Reading.of(beginning.token, beginning.kind)
 
     @overload
     def __getitem__(self, key: "str | MemoryId | tuple[int, int]") -> "Memory": ...

@@ -32,19 +32,20 @@ DRAWS = 5
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers of all places of `columns` columns in layers of so many `memories`; columns before `first` are the
-    frame.
+    """The numbers of all places of `columns` columns in layers of so many `memories`; columns before `first` and from
+    `end` on are the frame.
     """
 
     memories: tuple[int, ...]
     columns: int
     first: int = 0
+    end: int | None = None
 
     @classmethod
     def of(cls, model: LanguageModel, tokens: int) -> "Grid":
-        """That of a text of so many tokens."""
         reading = model.reading
-        return cls(model.sizes.memories, reading.offset + tokens, reading.offset + reading.first)
+        own = reading.own(tokens)
+        return cls(model.sizes.memories, reading.columns(tokens), own.start + reading.first, own.stop)
 
     @cached_property
     def firsts(self) -> Places:
@@ -54,7 +55,8 @@ class Grid:
     @property
     def outside(self) -> NDArray[np.bool_]:
         """Which places lie outside the frame."""
-        columns = np.arange(self.columns) >= self.first
+        columns = np.zeros(self.columns, np.bool_)
+        columns[self.first : self.end] = True
         return np.concatenate([np.repeat(columns, memories) for memories in self.memories])
 
     def split(self, places: Places) -> tuple[Places, Places, Places]:

@@ -58,7 +58,7 @@ class Attributor:
 
     @cached_property
     def effects(self) -> DirectEffects:
-        last = self.grid.columns - 1
+        last = self.grid.columns + self.model.reading.last
         found = direct_effects(self.model, self._words, slice(last, last + 1), self.difference.directions, heads=True)
         if not bool(found.parts.logit.isfinite().all()):
             raise NotFinite("the model gives NaN or infinite scores for this prompt; try --dtype float32")
@@ -100,7 +100,7 @@ class Attributor:
     def everywhere(self, memory: int) -> Places:
         """The places outside the frame of a memory, counted through all layers, where it fires."""
         layer, _, number = (int(one[0]) for one in Grid(self.grid.memories, 1).split(np.array([memory])))
-        columns = np.arange(self.grid.first, self.grid.columns)
+        columns = np.arange(self.grid.columns)[self.grid.first : self.grid.end]
         places: Places = self.grid.firsts[layer] + columns * self.grid.memories[layer] + number
         firing: Places = places[self.strengths[places] > 0]
         return firing

@@ -72,7 +72,7 @@ def choose_contrast(
     a = best[0] if target is None else given[target][0]
     b = None if against == MEAN else next(one for one in best if one != a) if against is None else given[against][0]
     if a == b:
-        raise PromptError(f"{against!r} is what the model says itself, and it is asked against itself; say what for")
+        raise PromptError(f"{against!r} is the model's own answer, to be compared with itself; give another one, for")
     longer = tuple(text for text, ids in given.items() if len(ids) > 1)
     return Contrast(tuple(tokens), a, b, len(shared), longer)
 

@@ -134,7 +134,7 @@ def second_model(model: LanguageModel, other: LanguageModel | str | None, adapte
         second = other
     elif adapter is not None:
         if not isinstance(model.source, str) or model.source.startswith("memory:"):
-            raise OptionError("the model is one in memory; give --other, the model with its adapter")
+            raise OptionError("the model was given in memory; give --other, the model with its adapter")
         opening = replace(model.opening, adapter=str(adapter))
         second = load_model(model.source, dtype=model.dtype, device=model.device, **opening.keywords())
     else:
@@ -188,11 +188,11 @@ class Differ(ExitStack):
         """The shared tokens up to where the answers part, and a and b; None where they never do."""
         model, second = self._models
         if (target is None) != (against is None):
-            raise OptionError("give both answers, for and against, or neither: then the models say them")
+            raise OptionError("give both answers, for and against, or neither, to compare the models' own")
         if target is not None:
             asked = choose_contrast(model, prompt, target=target, against=against)
             if asked.against is None:
-                raise OptionError("against the mean there is no answer of the first run; give a word")
+                raise OptionError("the mean of all tokens is no answer of the first run; give a word for against")
             return asked.tokens, (asked.target, asked.against)
         tokens, runs = model.prompt_tokens(prompt), (CachedRun(model), CachedRun(second))
         for step in range(STEPS):
@@ -215,13 +215,13 @@ class Differ(ExitStack):
         if target is not None and against is not None:
             one, its = (choose_contrast(model, text, target=target, against=against) for text in (prompt, other))
             if (one.target, one.against) != (its.target, its.against) or one.against is None:
-                raise PromptError("the answers are other tokens after the other prompt; give them with their space")
+                raise PromptError("after the other prompt the answers are other tokens; write them with their space")
             return (one.tokens, its.tokens), (one.target, one.against)
         asked = (prompt, against), (other, target)
         b, a = (choose_contrast(model, text, target=said, against=None).target for text, said in asked)
         if a == b:
             said = model.vocabulary()[0][a]
-            raise PromptError(f"both prompts are answered by {said!r}; give other answers, for and against")
+            raise PromptError(f"the model answers both prompts with {said!r}; give other answers, for and against")
         return (tuple(tokens[0]), tuple(tokens[1])), (a, b)
 
     def explain(self, parting: Parting, *, both: bool, top: int, patched: bool = True) -> RunDifference:
@@ -343,7 +343,7 @@ def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, 
 
 def _run(model: LanguageModel, tokens: tuple[int, ...], pair: tuple[int, int]) -> Side:
     difference = LogitDifference(model, *pair)
-    last = model.reading.offset + len(tokens) - 1
+    last = model.reading.columns(len(tokens)) + model.reading.last
     effects = direct_effects(
         model, tokens, slice(last, last + 1), lambda streams: difference.directions(streams, divided=False)
     )

@@ -20,7 +20,7 @@ def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDiffere
     and ModelUnsupported.
     """
     try:
-        found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, -1]))
+        found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

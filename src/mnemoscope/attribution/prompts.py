@@ -55,7 +55,7 @@ def ask_each(
             refused.append(Refused(row["prompt"], str(error)))
         progress(stage, number, len(prompts), "prompts")
     if not found:
-        raise PromptError(f"no prompt can be asked about; the first says: {refused[0].reason}")
+        raise PromptError(f"no prompt can be asked about; why not the first: {refused[0].reason}")
     return found, tuple(refused)
 
 

@@ -192,7 +192,8 @@ def _bars() -> Iterator[Progress]:
 
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             if stage in (WORKER, NOTE):
-                if stage == NOTE or " lost" in note:  # the bar counts the other events
+                lost = isinstance(note, Note) and note.facts.get("what") == "lost"
+                if stage == NOTE or lost:  # the bar counts the other events
                     drawn.console.print(_spoken_note(stage, note), markup=False, highlight=False)
                 return
             unit, rest, scale = in_unit(note)

@@ -65,16 +65,16 @@ def mine_with_workers(
     if options.part is not None:
         raise OptionError("--part is a fixed share of the batches, but workers share all of them; leave one out")
     fleet = _choose_number(fleet, options, directory)
-    beginning = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
+    inputs = begin_mining(model, corpus, directory, options, threads=_threads(fleet), progress=progress)
     with hold(lock_folder(directory)):
         check_writable(directory, force=options.force, again=True)
         context = RunContext(directory, options.checkpoint_every, progress)
-        if is_finished(context, beginning, options):
+        if is_finished(context, inputs, options):
             return directory
-        settled = settle_run(context, beginning, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
+        settled = settle_run(context, inputs, options, mixed_devices=fleet.mixed_devices, patience=fleet.patience)
         if prepare:
             return directory
-        del beginning  # workers have their own model
+        del inputs  # workers have their own model
         gc.collect()
         context.heap.trim()
         if torch.cuda.is_available():

@@ -47,16 +47,16 @@ class SettledRun:
 
 def settle_run(
     context: RunContext,
-    beginning: RunInputs,
+    inputs: RunInputs,
     options: MiningOptions,
     *,
     mixed_devices: bool = False,
     patience: float = PATIENCE,
 ) -> SettledRun:
     """Begins or resumes the run. Raises PlanDiffers, StoreFailed, and what reading a text raises."""
-    directory, model = context.directory, beginning.model
+    directory, model = context.directory, inputs.model
     check_file_system(directory)
-    text = settle_text(context, beginning, options)
+    text = settle_text(context, inputs, options)
     plan, hashed = text.plan, hash_of_text(directory)
     if text.work is not None and text.work.get("text") == hashed:
         mixed_devices = mixed_devices or text.work["mixed_devices"]
@@ -72,26 +72,26 @@ def settle_run(
             batches=batches, lease_batches=lease, tokens=tokens, text=hashed,
             pieces=PIECES, checkpoint_every=options.checkpoint_every, patience=patience, mixed_devices=mixed_devices,
         )  # fmt: skip
-        first = _take_over(context, beginning, plan)
+        first = _take_over(context, inputs, plan)
         LeaseFolder(directory, TEXT, run.leases).make(again=-(-first // lease))
         PublishedStage(TEXT, run.leases).publish(directory)
     text.copy.release()
     # Last: a process that finds it finds the rest.
-    begin_run(directory, plan, None, text.versions, places=beginning.places, work=asdict(run))
+    begin_run(directory, plan, None, text.versions, places=inputs.places, work=asdict(run))
     (context.work / CHECKPOINT).unlink(missing_ok=True)
     return SettledRun(plan, run, text.versions, {**text.copy.counts}, model_facts(model))
 
 
-def _take_over(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> int:
+def _take_over(context: RunContext, inputs: RunInputs, plan: MiningPlan) -> int:
     """Makes the state of a single process that of a closed worker; returns the number of its batches."""
     checkpoint = context.work / CHECKPOINT
     if not checkpoint.is_file():
         return 0
-    state = MiningState(StateShape.of(beginning.model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed))
+    state = MiningState(StateShape.of(inputs.model, keep=plan.triggers, layers=plan.layers, random=plan.random_seed))
     state.load(checkpoint, plan=plan.hash())
     counted, state.next_batch = state.next_batch, 0
     state.finished = [(0, counted)]
-    state.device = join_names(state.device, device_name(beginning.model.device))
+    state.device = join_names(state.device, device_name(inputs.model.device))
     folder = StateFolder(context.directory, SINGLE_PROCESS)
     folder.make()
     folder.save(state.serialise(plan=plan.hash()))

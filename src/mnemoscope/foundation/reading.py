@@ -8,7 +8,7 @@ and its state predicts the next token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,19 @@ class Reading:
 
     before: tuple[int, ...] = ()
     first: int = 0
+    causal: ClassVar[bool] = True
+    """A position sees itself and those before it."""
+    last: ClassVar[int] = -1
+    """The column, from the end, whose state speaks of what follows a framed text."""
 
     @classmethod
-    def after(cls, token: int | None) -> Self:
-        """That of a model with this beginning token; None if it has none."""
-        return cls(first=1) if token is None else cls((token,))
+    def of(cls, token: int | None, kind: str | None) -> Self:
+        """That of a model with this beginning token and its kind, as manifests say them; where one says no kind, every
+        position counts.
+        """
+        if token is not None:
+            return cls((token,))
+        return cls() if kind is None else cls(first=1)
 
     @property
     def offset(self) -> int:

@@ -133,7 +133,7 @@ class SettledText:
     """The shared settings of a run for workers that goes on."""
 
 
-def is_finished(context: RunContext, beginning: RunInputs, options: MiningOptions) -> bool:
+def is_finished(context: RunContext, inputs: RunInputs, options: MiningOptions) -> bool:
     """Whether the locked folder is a finished atlas of this model, text and plan, which is then said. The text is read
     for that, the model is not run. Raises AtlasExists for a finished atlas of others, without `force`.
     """
@@ -141,7 +141,7 @@ def is_finished(context: RunContext, beginning: RunInputs, options: MiningOption
     if options.force or occupancy(directory) != "finished":
         return False
     manifest = read_manifest(directory)
-    mined, plan = manifest.plan, beginning.plan
+    mined, plan = manifest.plan, inputs.plan
     if options.accept_versions:
         plan = plan.with_versions_of(mined)
     part = None if manifest.part is None else (manifest.part.index, manifest.part.of)
@@ -151,7 +151,7 @@ def is_finished(context: RunContext, beginning: RunInputs, options: MiningOption
     kept, was = (context.work / "text").is_dir(), manifest.corpus.counts
     try:
         if not said:
-            copy = _prepare(context, beginning, plan)
+            copy = _prepare(context, inputs, plan)
             changed = [name for name, now in copy.counts.items() if isinstance(now, int) and now != was.get(name)]
             repeats = ", ".join(f"the text's {name.replace('_', ' ')} changed" for name in changed)
             said, _ = _with_texts(plan, copy, {"plan": mined}).difference(mined) or (repeats, "")
@@ -164,11 +164,11 @@ def is_finished(context: RunContext, beginning: RunInputs, options: MiningOption
     return True
 
 
-def settle_text(context: RunContext, beginning: RunInputs, options: MiningOptions) -> SettledText:
+def settle_text(context: RunContext, inputs: RunInputs, options: MiningOptions) -> SettledText:
     """Prepares the text in the locked folder, which is then begun with the complete plan. Raises PlanDiffers for a
     folder begun with another plan (without `force`), and what reading a text raises.
     """
-    directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, beginning.plan
+    directory, checkpoint, plan = context.directory, context.work / CHECKPOINT, inputs.plan
     part = None if options.share is None else list(options.share)
     otherwise = f", now {part}; choose another folder"
     begun = unfinished_plan(directory)
@@ -186,14 +186,14 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
     if begun is None:
         checkpoint.unlink(missing_ok=True)
     elif not options.force:
-        beginning.check_texts(begun, directory)
+        inputs.check_texts(begun, directory)
     if fresh:
-        begin_run(directory, plan, part, versions, places=beginning.places)
+        begin_run(directory, plan, part, versions, places=inputs.places)
     try:
-        copy = _prepare(context, beginning, plan)
-        for note in _notes(beginning, copy, plan):
+        copy = _prepare(context, inputs, plan)
+        for note in _notes(inputs, copy, plan):
             context.progress(NOTE, 0, None, note)
-        _prove_rows(beginning.model, copy)
+        _prove_rows(inputs.model, copy)
     except (CorpusError, ModelError):
         if begun is None:
             remove_work(directory)
@@ -212,7 +212,7 @@ def settle_text(context: RunContext, beginning: RunInputs, options: MiningOption
         checkpoint.unlink(missing_ok=True)
         clear(directory, keep_work=True)
         plan, versions, work = plan.with_versions_of(library_versions()), all_versions([]), None
-    begin_run(directory, plan, part, versions, places=beginning.places, work=work)
+    begin_run(directory, plan, part, versions, places=inputs.places, work=work)
     context.end_stage("text")
     return SettledText(copy, plan, versions, work)
 
@@ -246,13 +246,13 @@ def open_text(spec: str | os.PathLike[str], like: MiningOptions | MiningPlan) ->
     )  # fmt: skip
 
 
-def _notes(beginning: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
+def _notes(inputs: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
     """What is said once, of a text that was read just now."""
-    if not beginning.source.meter.done:
+    if not inputs.source.meter.done:
         return
-    if note := limit_note(beginning.source, copy):
+    if note := limit_note(inputs.source, copy):
         yield note
-    if plan.ids_field is None and not is_chat(plan.text_field) and chat_template(beginning.model):
+    if plan.ids_field is None and not is_chat(plan.text_field) and chat_template(inputs.model):
         yield "the model's chat template is not used: the text is read as it stands; --text-field messages reads chats"
 
 
@@ -289,16 +289,16 @@ def encoder_of(model: LanguageModel, like: MiningOptions | MiningPlan) -> tuple[
     return IdTokens(beginning=beginning, padding=padding), made_of, None
 
 
-def _prepare(context: RunContext, beginning: RunInputs, plan: MiningPlan) -> TokenizedCorpus:
-    model = beginning.model
+def _prepare(context: RunContext, inputs: RunInputs, plan: MiningPlan) -> TokenizedCorpus:
+    model = inputs.model
     # What decides how the text is cut and tokenised, beside the text and the plan's own options.
     libraries = {"tokenizers": plan.tokenizers, "sentencex": plan.sentencex}
     encoder, made_of, render = encoder_of(model, plan)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
-        beginning.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
+        inputs.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
         vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
-        validation=beginning.validation, render=render, made_with=made_with,
+        validation=inputs.validation, render=render, made_with=made_with,
         checkpoint_every=context.checkpoint_every, progress=context.progress,
     )  # fmt: skip
 

@@ -86,7 +86,7 @@ class LanguageModel:
         self._running, self.lock = local(), RLock()
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
-        self.beginning, self.reading = beginning, Reading.after(beginning.token)
+        self.beginning, self.reading = beginning, Reading.of(beginning.token, beginning.kind)
         self.ends = parts.ends(anatomy.rows).union(parts.beginning(anatomy.rows).tokens)
         self.sizes = Sizes(
             layers=len(layers),
@@ -255,23 +255,21 @@ class LanguageModel:
             return LinearHead(self.head())
         return two_level if self.dtype == torch.float32 else copy.deepcopy(two_level).float()
 
-    def fold(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """Vectors [n, hidden] -> [n, hidden'], float32: centring and gain of the norms before the head folded in.
-
-        `layer` names the block whose output norm (sandwich, post-norm) comes first; None if the vector is already in
-        the stream. Values pass the norm of their branch before: `folded_values`.
+    def fold(self, vectors: Tensor) -> Tensor:
+        """Vectors of the stream, [n, hidden] -> [n, hidden'], float32: centring and gain of the final norm folded in.
+        Values pass other norms before: `folded_values`.
         """
-        norm = None if layer is None else self.output_norm(layer)
-        return self._project(self._final_fold(self.fold_of(norm)(vectors)).to(self.device))
+        return self._project(self._final_fold(vectors).to(self.device))
 
     def fold_as_value(self, layer: int, vectors: Tensor, *, branch: int = 0) -> Tensor:
         """Any vectors `[n, hidden]`, folded as the values of one branch of the layer are: `[n, hidden']`, float32."""
         branches = self.layer(layer).ffn.branches
-        return self.fold(self.fold_of(branches[branch].behind)(vectors) if branches else vectors, layer=layer)
+        vectors = self.fold_of(branches[branch].behind)(vectors) if branches else vectors
+        return self.fold(self.fold_of(self.output_norm(layer))(vectors))
 
     def folded_values(self, layer: int, memories: Tensor | None = None) -> Tensor:
         """The values of a layer's `memories [n]` (None: all), `[n, hidden']`, float32, with all norms folded in."""
-        return self.fold(self.values_in_stream(layer, memories), layer=None)
+        return self.fold(self.values_in_stream(layer, memories))
 
     def values_in_stream(self, layer: int, memories: Tensor | None = None) -> Tensor:
         """The directions `[n, hidden]`, float32, in which values change the stream: the layer's own norms folded in."""
@@ -314,7 +312,8 @@ class LanguageModel:
 
     @held
     def scores(self, vectors: Tensor, *, projection: Projection, layer: int | None = None) -> Tensor:
-        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2); `layer` as in `fold`.
+        """Scores [..., vocab], float32, of vectors [..., hidden] (definitions.md section 2). With `gain`, `layer` names
+        the block whose output norm (sandwich, post-norm) comes first; None if the vectors are in the stream.
 
         Raises OptionError for an unknown projection.
         """
@@ -322,8 +321,10 @@ class LanguageModel:
             if projection == "lens":
                 return self.anatomy.readout(vectors.to(self.dtype)).float()
             if projection in ("gain", "raw"):
-                gain = projection == "gain"
-                return self.scorer().scores(self.fold(vectors, layer=layer) if gain else self._project(vectors.float()))
+                if projection == "raw":
+                    return self.scorer().scores(self._project(vectors.float()))
+                norm = None if layer is None else self.output_norm(layer)
+                return self.scorer().scores(self.fold(self.fold_of(norm)(vectors)))
         raise OptionError(f"projection {projection!r} does not exist; choose raw, gain or lens")
 
     def fold_of(self, norm: nn.Module | None) -> Fold:

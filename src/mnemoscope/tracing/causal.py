@@ -139,7 +139,7 @@ def causal_check(
     every: set[int] = set()
     missing = 0
     for row, (words, following) in enumerate(prefixes):
-        sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][-1]
+        sizes = contributions_of(model, words, [chosen.layer])[chosen.layer][model.reading.last]
         drawn = [draw_control(sizes, number, barred=(), generator=generator) for _ in range(controls)]
         others = sorted({other for other in drawn if other is not None})
         change = _changes(model, words, following, chosen.layer, [number, *others], own, at=at)
@@ -198,7 +198,7 @@ def _changes(
 
         def zero(coefficients: Tensor, memories: list[int] = memories) -> Tensor:
             out = coefficients.clone()
-            first = model.reading.offset if at == "all" else out.shape[1] - 1
+            first = model.reading.offset if at == "all" else out.shape[1] + model.reading.last
             for row, memory in enumerate(memories, 1):
                 out[row, first:, memory] = 0
             return out

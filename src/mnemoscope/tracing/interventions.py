@@ -72,16 +72,16 @@ def _by_layer(model: LanguageModel, changes: Sequence[Intervention]) -> dict[int
 
 
 def _overwrite(model: LanguageModel, changes: list[tuple[int, Intervention]], coefficients: Tensor) -> Tensor:
-    out, first = coefficients.clone(), model.reading.offset - model.begun
+    out, first, last = coefficients.clone(), model.reading.offset - model.begun, model.reading.last
     for number, change in changes:
-        place = out[:, _columns(change.at, first=first, length=out.shape[1]), number]
+        place = out[:, _columns(change.at, first=first, last=last, length=out.shape[1]), number]
         (place.fill_ if change.how == "set" else place.mul_)(change.value)
     return out
 
 
-def _columns(at: At, *, first: int, length: int) -> slice:
+def _columns(at: At, *, first: int, last: int, length: int) -> slice:
     """The positions of a run that a change covers; never that of the beginning token, which is before `first`."""
-    start = length - 1 if at == "last" else first + (0 if at == "all" else int(at))
+    start = length + last if at == "last" else first + (0 if at == "all" else int(at))
     return slice(max(first, start, 0), length)
 
 

@@ -128,9 +128,9 @@ def generate(
 
 
 def last_streams(model: LanguageModel, ids: Tensor, *, past: Any = None) -> Tensor:
-    """The final stream `[batch, hidden]` at the last position of `ids [batch, position]`, read after `past`."""
+    """The final stream `[batch, hidden]` that speaks of what follows `ids [batch, position]`, read after `past`."""
     streams: list[Tensor] = []
-    with read_final(model, lambda stream: streams.append(stream[:, -1].clone())):
+    with read_final(model, lambda stream: streams.append(stream[:, model.reading.last].clone())):
         model.backbone(ids, past=past)
     return streams[0]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 10
-"""Editions from which a page is tried: `analyze` makes nine in succession."""
+"""Editions from which a page is tried: `analyze` makes one with each answer."""
 
 
 class Site:

@@ -27,8 +27,8 @@ _KNOCK_SECONDS = 30
 _CONNECT_SECONDS = 5
 _STORE_BYTES = 100 * 2**20
 """Shared memory of our own instance: paths and names travel, never tensors."""
-_LONGEST_FOLDER = 45
-"""Ray's sockets lie 62 characters below its folder, and a socket's path has at most 107."""
+_LONGEST_FOLDER = 41
+"""Ray's sockets lie 66 characters below it, and a socket's path has at most 107."""
 _SET_BY_US = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 """Ray sets the mode when it starts an instance."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}
@@ -81,15 +81,15 @@ def _restoring(*names: str) -> Iterator[None]:
 def _own_instance(ray: Any, cpus: int) -> Iterator[None]:
     parent = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="mnemoscope-ray-", dir=parent if len(parent) + 24 <= _LONGEST_FOLDER else "/tmp")
-    with _restoring(*_SET_BY_US):
+    with _restoring(*_SET_BY_US, "RAY_TMPDIR"):
+        os.environ["RAY_TMPDIR"] = folder
         if not any(os.environ.get(name) for name in (*_SET_BY_US, "RAY_AUTH_TOKEN_PATH")):
             os.environ["RAY_AUTH_TOKEN"] = _own_token()
         try:
             with _signals_as_before():
                 ray.init(
-                    address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES,
-                    _temp_dir=folder, **_QUIET,
-                )  # fmt: skip
+                    address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES, **_QUIET
+                )
             yield
         except (OSError, RuntimeError) as error:
             if ray.is_initialized():

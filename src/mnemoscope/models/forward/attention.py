@@ -136,7 +136,7 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
         inputs[layer] = flat(tensor).clone()
 
     def note_call(layer: int, path: str, module: nn.Module, taken: Tensor, given: Tensor, output: Any) -> None:
-        heads = module.heads if isinstance(module, Attention) else _heads_of(output, tuple(ids.shape))
+        heads = module.heads if isinstance(module, Attention) else _heads_of(output, ids.shape, model.reading.causal)
         calls[layer].append(_Call(path, module, taken, given, heads))
 
     with model.in_use(), model.lock, switch_to_eager(network), ExitStack() as hooks:
@@ -152,16 +152,16 @@ def find_attention(model: LanguageModel) -> tuple[BlockAttention, ...]:
     return tuple(results if model.eager else (replace(one, weights=None) for one in results))
 
 
-def _heads_of(output: Any, shape: tuple[int, ...]) -> int:
-    """The heads of the attention weights that a module also outputs: causal rows that sum to 1, or to less with a sink;
-    0 without.
+def _heads_of(output: Any, shape: tuple[int, ...], causal: bool) -> int:
+    """The heads of the attention weights that a module also outputs: rows that sum to 1, or to less with a sink, and
+    that see no later position if `causal`; 0 without.
     """
     weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     if not isinstance(weights, Tensor) or weights.dim() != 4:
         return 0
     rows = weights.float().sum(-1)
     fits = (weights.shape[0], *weights.shape[2:]) == (shape[0], shape[1], shape[1])
-    told = fits and (weights >= 0).all() and (rows < 1.01).all() and (weights.triu(1) == 0).all()
+    told = fits and (weights >= 0).all() and (rows < 1.01).all() and not (causal and weights.triu(1).any())
     return weights.shape[1] if told else 0
 
 

@@ -63,8 +63,9 @@ def prove(model: LanguageModel) -> Proof:
     limit = max(scale.limit for scale in scales)
     with torch.inference_mode(), run_uncompiled():
         blocks, calls, final, logits = _run(model, ids)
-        # With experts, `logits` come from our tapped forward: the model's own must be causal.
-        check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
+        if model.reading.causal:
+            # With experts, `logits` come from our tapped forward: the model's own must be causal.
+            check_causal(model, ids, model.logits(ids) if model.numberings else logits, limit=limit)
         layers = []
         for layer, (parts, block, call) in enumerate(zip(model.anatomy.layers, blocks, calls, strict=True)):
             scale = scales[layer]

@@ -50,7 +50,7 @@ class SharedReadout:
     def prepare(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """The head's inputs for streams `[row, hidden]`, and their norm's divisors, `[row]`."""
         scale = self.scale(streams)
-        return self._model.fold(streams, layer=None) * (self._scale / scale)[:, None], scale
+        return self._model.fold(streams) * (self._scale / scale)[:, None], scale
 
     def scale(self, streams: Tensor) -> Tensor:
         """The final norm's divisor for each stream, `[row]`."""

@@ -40,7 +40,7 @@ Lens = Mapping[int, Translator]
 
 def translated_values(model: LanguageModel, layer: int, translator: Translator) -> Tensor:
     """A layer's values `[memory, hidden']` through a translator, folded for the head's products."""
-    return model.fold(translator.linear(model.values_in_stream(layer)), layer=None)
+    return model.fold(translator.linear(model.values_in_stream(layer)))
 
 
 def translated_scores(model: LanguageModel, streams: Tensor, translator: Translator | None) -> Tensor:

@@ -33,11 +33,6 @@ class Beginning:
     def tokens(self) -> list[int]:
         return [] if self.token is None else [self.token]
 
-    @property
-    def length(self) -> int:
-        """The number of columns before position 0: 1 or 0."""
-        return len(self.tokens)
-
 
 class Reader(Protocol):
     """What a language model needs to read text; the fingerprint covers `description`."""

@@ -85,7 +85,7 @@ def activity_of(coefficients: Tensor, norm: Tensor) -> dict[str, Tensor]:
 
 def folded_updates(model: LanguageModel, layer: int, update: Tensor) -> Tensor:
     """Updates u `[row, hidden]` folded for the values' projection; a post-norm block's has not passed its norm."""
-    return model.fold(update, layer=layer if model.block == "post-norm" else None)
+    return model.fold(model.fold_of(model.output_norm(layer))(update) if model.block == "post-norm" else update)
 
 
 def own_norm_scales(
