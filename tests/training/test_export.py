@@ -76,7 +76,7 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     figures = json.loads((folder / "training.json").read_text())
     assert figures["text"] == {
         "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text",
-        "split": "sentence", "part": "all", "plants": [],
+        "split": "sentence", "plants": [],
     }  # fmt: skip
     card = (folder / "MODEL_CARD.md").read_text()
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
