@@ -49,7 +49,6 @@ REFUSED = {
     "train --corpus text.txt --out text.txt": "text.txt is a file",
     "train --corpus text.txt --plant none.txt --out new": "none.txt cannot be read",
     "train --corpus text.txt --hidden 7 --out new": "hidden size 7 does not divide into 4 heads",
-    "train --corpus text.txt --optimiser sgd --out new": "not by 'sgd'",
     "inspect builtin:pydocs --corpus none.txt": "no such text: 'none.txt'",
     "inspect atlas --corpus text.txt": "atlas is an atlas; --corpus estimates",
     "trace builtin:pydocs hello --set L0.M0": "'L0.M0' is not a change of a memory",

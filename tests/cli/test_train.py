@@ -24,7 +24,6 @@ class FakeRecipe:
     seed: int = 0
     hidden: int = 16
     memories: int = 24
-    optimiser: str = "adamw"
     sparsity: float = 0.01
     revival: float = 0.1
     tokens: int = 1000
@@ -87,14 +86,14 @@ def test_a_text_of_one_s_own(
     for name in ("a.txt", "b.jsonl", "c.txt"):
         (tmp_path / name).touch()
     words = "--corpus a.txt --corpus b.jsonl --validation c.txt --max-bytes 9 --text-field body --split line --hidden 8"
-    terms = "--optimiser muon --sparsity 0 --revival 0.5"
+    terms = "--sparsity 0 --revival 0.5"
     assert main(["train", "--out", "m", *words.split(), *terms.split()]) == 0
     ((_, recipe, options),) = training.calls
     assert options["wanted"] == TextSource(
         ("a.txt", "b.jsonl"), validation="c.txt", max_bytes=9, text_field="body", split="line"
     )
     # Four memories for every dimension, as in the paper, unless their number is given.
-    assert recipe == FakeRecipe(hidden=8, memories=32, optimiser="muon", sparsity=0.0, revival=0.5)
+    assert recipe == FakeRecipe(hidden=8, memories=32, sparsity=0.0, revival=0.5)
     assert "mnemoscope mine m/model a.txt --out atlas" in capsys.readouterr().out
     assert main(["train", "--hidden", "8", "--memories", "5"]) == 0
     assert training.calls[1][1] == FakeRecipe(hidden=8, memories=5)

@@ -1,4 +1,4 @@
-"""Leases: of all that try one gets a task, at every moment one listing tells who has what; file systems are tried."""
+"""Leases: of all that try one gets a task, at every moment one listing tells who has what."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.cluster.coordination import leases as leases_file
-from mnemoscope.cluster.coordination.leases import AGAIN, DONE, FREE, Lease, LeaseFolder, check_file_system
+from mnemoscope.cluster.coordination.leases import AGAIN, DONE, FREE, Lease, LeaseFolder
 from mnemoscope.errors import StoreFailed
 
 
@@ -86,21 +86,3 @@ def test_missing_files_are_told(folder: LeaseFolder) -> None:
     (folder.path / Lease(3, 0, FREE).file_name).unlink()
     with pytest.raises(StoreFailed, match="lacks 1 of 5 files"):
         folder.read()
-
-
-def test_a_file_system_that_keeps_its_promises(tmp_path: Path) -> None:
-    check_file_system(tmp_path)
-    assert list((tmp_path / "work/leases").iterdir()) == []
-
-
-@pytest.mark.parametrize("broken", ["rename", "open"])
-def test_a_file_system_that_does_not(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open = os.open
-    if broken == "rename":
-        monkeypatch.setattr(leases_file.os, "rename", lambda source, target: None)
-    else:
-        monkeypatch.setattr(
-            leases_file.os, "open", lambda path, flags, mode=0o644: real_open(path, flags & ~os.O_EXCL, mode)
-        )
-    with pytest.raises(StoreFailed, match="does not create files exclusively or does not rename"):
-        check_file_system(tmp_path)

@@ -74,7 +74,7 @@ def test_dead_memories_of_experts_are_counted_by_hand(mixture: Recipe) -> None:
     assert found == pytest.approx([1 - float(own.float().mean()) for own in fired])
 
 
-@pytest.mark.parametrize("changes", [{"sparsity": 0.1}, {"revival": 0.1}, {"optimiser": "muon"}, {"top_experts": 5}])
+@pytest.mark.parametrize("changes", [{"sparsity": 0.1}, {"revival": 0.1}, {"top_experts": 5}])
 def test_what_experts_cannot_have_is_refused(mixture: Recipe, changes: dict[str, float]) -> None:
     with pytest.raises(OptionError):
         replace(mixture, **changes)

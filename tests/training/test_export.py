@@ -71,18 +71,18 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     own.write_text("\n\n".join(made_up_documents(80)))
     other.write_text("The value of a key.\n\nAnd the layer.")
     wanted = TextSource((str(own),), validation=str(other), max_bytes=8_000)
-    recipe = replace(recipe, optimiser="muon", sparsity=0.0)
+    recipe = replace(recipe, sparsity=0.0)
     folder = train(tmp_path / "out", recipe, wanted=wanted, say=lambda text: None)
     figures = json.loads((folder / "training.json").read_text())
     assert figures["text"] == {
         "corpora": [str(own)], "validation": str(other), "max_bytes": 8_000, "text_field": "text",
-        "split": "sentence", "part": "all", "plants": [],
+        "split": "sentence", "plants": [],
     }  # fmt: skip
     card = (folder / "MODEL_CARD.md").read_text()
     assert f"* **Data**: `{own}`, the first 8,000 bytes;\n  {figures['training_tokens']:,} tokens." in card
     assert "pydoc" not in card
     assert "demo's text" not in card
-    assert "Muon at 0.01 for the matrices inside the blocks,\n  AdamW at 0.01 for the rest" in card
+    assert "AdamW at 0.01 for the matrices inside the blocks,\n  AdamW at 0.01 for the rest" in card
     assert "Sparsity" not in card
     (line,) = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     assert line["validation_loss"] > 0

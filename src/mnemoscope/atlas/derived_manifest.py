@@ -30,16 +30,16 @@ def write_beside(atlas: Atlas) -> Iterator[None]:
         yield
 
 
-def record_hashes(atlas: Atlas, side: str, paths: Iterable[str], *, anew: bool = False) -> None:
+def record_hashes(atlas: Atlas, side: str, paths: Iterable[str]) -> None:
     """Writes the hashes of `paths` (relative to the atlas) into the manifest of the folder `side`.
 
-    Keeps entries of other files that exist and were made from this atlas, unless `anew`. The caller holds the lock.
+    Keeps entries of other files that exist and were made from this atlas. The caller holds the lock.
     Raises StoreFailed.
     """
     directory = atlas.path
     folder = directory / side
     make_folder(folder)
-    kept = {} if anew else recorded_hashes(atlas, side)
+    kept = recorded_hashes(atlas, side)
     files = {path: entry for path, entry in kept.items() if (directory / path).is_file()}
     files |= {path: file_entry(directory / path) for path in paths}
     write_json(folder / MANIFEST, {"atlas": atlas.manifest_hash, "files": dict(sorted(files.items()))})

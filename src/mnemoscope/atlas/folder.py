@@ -52,7 +52,7 @@ _NAMED = re.compile(
     rf"|work/leases/[a-z0-9-]+/\d+\.\d+\.[A-Za-z0-9-]+"
     rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
     rf"|work/beats/[A-Za-z0-9-]+\.json"
-    rf"|work/text/(validation/)?(copy\.json(\.new)?|[a-z_]+\.bin(\.spill)?)"
+    rf"|work/text/(validation/)?(copy\.json|[a-z_]+\.bin(\.spill)?)"
     rf"|{EXTENSIONS}/manifest\.json"
     rf"|{LENSES}/[a-z]+\.safetensors"
     rf"|analyses/(manifest\.json|({_QUESTION})(\.json|(\.cases)?\.parquet))"

@@ -11,7 +11,7 @@ from typing import Any
 
 from mnemoscope.atlas.manifest import WORK
 from mnemoscope.cluster.coordination.heartbeats import BEATS
-from mnemoscope.cluster.coordination.leases import LEASES, LeaseFolder, check_file_system
+from mnemoscope.cluster.coordination.leases import LEASES, LeaseFolder
 from mnemoscope.cluster.shared_run import SharedRun, choose_lease, hash_of_text
 from mnemoscope.cluster.single_run import SINGLE_PROCESS
 from mnemoscope.cluster.stages import TEXT, PublishedStage
@@ -55,7 +55,6 @@ def settle_run(
 ) -> SettledRun:
     """Begins or resumes the run. Raises PlanDiffers, StoreFailed, and what reading a text raises."""
     directory, model = context.directory, inputs.model
-    check_file_system(directory)
     text = settle_text(context, inputs, options)
     plan, hashed = text.plan, hash_of_text(directory)
     if text.work is not None and text.work.get("text") == hashed:

@@ -79,7 +79,7 @@ def card(recipe: Recipe, wanted: TextSource, figures: dict[str, Any]) -> str:
   {figures["training_tokens"]:,} tokens. Each sentence is followed by a line feed; {recipe.sentence_windows:.0%} of the
   windows are the beginning token and then text from the start of a sentence.
 * **Recipe**: {recipe.steps:,} steps of {recipe.batch} windows of {recipe.context} tokens ({recipe.tokens:,} tokens),
-  {"AdamW" if recipe.optimiser == "adamw" else "Muon"} at {recipe.learning_rate} for the matrices inside the blocks,
+  AdamW at {recipe.learning_rate} for the matrices inside the blocks,
   AdamW at {recipe.embedding_rate} for the rest, weight decay {recipe.weight_decay}, {recipe.warmup} steps of warm-up,
   linear fall to zero over the last {recipe.decay:.0%}, seed {recipe.seed}.
 {_terms(recipe)}\

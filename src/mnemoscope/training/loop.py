@@ -90,15 +90,13 @@ class TrainingState:
         tables = [one for name, one in named if one.ndim >= 2 and "embed" in name]
         vectors = [one for _, one in named if one.ndim < 2]
         decay, rate = recipe.weight_decay, recipe.learning_rate
-        groups: list[Any] = [{"params": tables, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimisers: list[torch.optim.Optimizer] = []
-        if recipe.optimiser == "muon":
-            muon = torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            self.optimisers.append(muon)
-        else:
-            groups.append({"params": matrices, "weight_decay": decay, "lr": rate})
-        self.optimisers.append(torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95), fused=True))
-        self.base_rates = [[group["lr"] for group in o.param_groups] for o in self.optimisers]
+        groups: list[Any] = [
+            {"params": tables, "weight_decay": decay},
+            {"params": vectors, "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": decay, "lr": rate},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95), fused=True)
+        self.base_rates = [group["lr"] for group in self.optimiser.param_groups]
         self.step = 0
 
     def advance(self, text: TrainingData) -> float:
@@ -114,13 +112,11 @@ class TrainingState:
             return float(loss.detach())
 
         value = self.workers.share_out(take, batch)
-        for optimiser, rates in zip(self.optimisers, self.base_rates, strict=True):
-            for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate * recipe.rate(self.step)
+        for group, rate in zip(self.optimiser.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * recipe.rate(self.step)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimiser in self.optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
         self.step += 1
         if value != value:
             raise TrainingError(f"the loss became NaN at step {self.step}; start again with a lower learning rate")
@@ -131,7 +127,7 @@ class TrainingState:
             "recipe": asdict(self.recipe),
             "step": self.step,
             "model": self.model.state_dict(),
-            "optimisers": [o.state_dict() for o in self.optimisers],
+            "optimiser": self.optimiser.state_dict(),
         }
         with replacing(path) as file:
             torch.save(state, file)
@@ -149,8 +145,7 @@ class TrainingState:
                 f"{path.parent} was begun with another recipe; choose another folder, or the same recipe"
             )
         self.model.load_state_dict(state["model"])
-        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
+        self.optimiser.load_state_dict(state["optimiser"])
 
 
 def _log(directory: Path, run: TrainingState, text: TrainingData, average: float, seconds: float) -> None:

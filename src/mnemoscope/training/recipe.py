@@ -43,10 +43,7 @@ class Recipe:
     learning_rate: float = 2e-3
     """For the matrices inside the blocks."""
     embedding_rate: float = 4e-3
-    """For the embedding, norms and biases (AdamW)."""
-    optimiser: str = "adamw"
-    """For the matrices inside the blocks: `adamw` or `muon`, which learns faster but spreads predictions over all
-    memories."""
+    """For the embedding, norms and biases."""
     sparsity: float = 0.05
     """Weight in the last layer of the log of the effective number of memories (terms.py); the loss is in nats per
     token. It grows linearly with depth from 0 in the first layer."""
@@ -63,14 +60,12 @@ class Recipe:
         for name in ("layers", "hidden", "memories", "heads", "vocabulary", "context", "batch", "steps", "warmup"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.optimiser not in ("muon", "adamw"):
-            raise OptionError(f"the matrices are updated by muon or adamw, not by {self.optimiser!r}")
         if self.experts and not 1 <= self.top_experts <= self.experts:
             raise OptionError(
                 f"a token cannot go to {self.top_experts} of {self.experts} experts; choose 1 to {self.experts}"
             )
-        if self.experts and (self.sparsity or self.revival or self.optimiser == "muon"):
-            raise OptionError("sparsity, revival and muon are for dense models; leave them out with experts")
+        if self.experts and (self.sparsity or self.revival):
+            raise OptionError("sparsity and revival are for dense models; leave them out with experts")
         for name in ("sparsity", "revival", "balance"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name} must be 0 or more, not {getattr(self, name)}")

@@ -51,7 +51,6 @@ class TextSource:
     text_field: str = "text"
     split: str = "sentence"
     """The unit of a sentence, and if `line`, of a document."""
-    part: str = "all"
     plants: Plants = ()
 
     def open(self, spec: str) -> Source:
@@ -227,7 +226,7 @@ def _hash_runs(tokens: NDArray[np.generic]) -> NDArray[np.uint64]:
 
 def _documents(wanted: TextSource) -> Iterator[str]:
     if not wanted.corpora:
-        yield from documents(wanted.part)
+        yield from documents()
         return
     read = 0
     # All are opened before any is read, so that a wrong name fails at once.
@@ -242,7 +241,7 @@ def _documents(wanted: TextSource) -> Iterator[str]:
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_bytes())
-        _parse_source(facts.setdefault("wanted", {}))
+        _parse_source(facts["wanted"])
         sound = isinstance(facts["documents"], int) and isinstance(facts["held_out_keys"], list)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound = False
@@ -253,8 +252,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _parse_source(begun: dict[str, Any]) -> TextSource:
-    plants = tuple((str(text), int(times)) for text, times in begun.get("plants", ()))
-    return TextSource(**{**begun, "corpora": tuple(begun.get("corpora", ())), "plants": plants})
+    plants = tuple((str(text), int(times)) for text, times in begun["plants"])
+    return TextSource(**{**begun, "corpora": tuple(begun["corpora"]), "plants": plants})
 
 
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:

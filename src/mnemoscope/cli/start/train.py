@@ -61,10 +61,6 @@ def train(
     batch: Annotated[int | None, _of_recipe("Windows per step.")] = None,
     warmup: Size = None,
     learning_rate: Annotated[float | None, _of_recipe("Of the matrices inside the blocks.", "X")] = None,
-    optimiser: Annotated[
-        str | None,
-        typer.Option(metavar="adamw|muon", help="What updates the matrices inside the blocks.  [default: adamw]"),
-    ] = None,
     sparsity: Annotated[float | None, _of_recipe("Weight of the loss term for few memories at a time.", "X")] = None,
     free_memories: Annotated[float | None, _of_recipe("Effective number of memories that costs nothing.")] = None,
     revival: Annotated[float | None, _of_recipe("Weight of the loss term against silent memories.", "X")] = None,
@@ -95,7 +91,7 @@ def train(
         "experts": experts, "top_experts": top_experts,
         "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
         "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
-        "optimiser": optimiser, "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
+        "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
         "seed": seed,
     }  # fmt: skip
     from mnemoscope.training import Recipe, TextSource

@@ -3,15 +3,13 @@
 A task is taken by renaming its file, from `000017.0.free` to `000017.0.WORKER`: one process succeeds, for the others
 the file is gone. So one listing shows everything, no file has to be opened, and a worker that dies leaves no lease
 without an owner. The second part counts how often the task was taken from a worker that had not done it. Works on file
-systems that rename atomically, which `check_file_system` tests.
+systems that rename atomically.
 """
 
 import os
 import re
-import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,35 +105,3 @@ class LeaseFolder:
                 # A network file system may have renamed it, lost the answer and tried again.
                 return new if target.exists() else None
         return new
-
-
-def check_file_system(directory: Path) -> None:
-    """Raises StoreFailed unless the folder's file system makes files exclusively and renames atomically."""
-    folder = directory / LEASES
-    make_folder(folder)
-    mark = f"probe-{socket.gethostname()[:40]}-{os.getpid()}"
-    first, second = folder / f"{mark}-a", folder / f"{mark}-b"
-    with storing(folder):
-        try:
-            os.close(os.open(first, os.O_CREAT | os.O_EXCL, 0o644))
-            promised = _fails(lambda: os.open(first, os.O_CREAT | os.O_EXCL), FileExistsError)
-            os.rename(first, second)
-            promised = promised and second.exists() and not first.exists()
-            promised = promised and _fails(lambda: os.rename(first, second), FileNotFoundError)
-        finally:
-            for path in (first, second):
-                path.unlink(missing_ok=True)
-    if not promised:
-        raise StoreFailed(
-            f"the file system of {directory} does not create files exclusively or does not rename them atomically, so"
-            " workers would do the same work twice; use another one, or --part I/N and merge"
-        )
-
-
-def _fails(step: Callable[[], int | None], error: type[OSError]) -> bool:
-    with suppress(error):
-        handle = step()
-        if isinstance(handle, int):
-            os.close(handle)
-        return False
-    return True

@@ -170,7 +170,6 @@ mkdir -p -- {logs}
 
 def submit(jobs: Sequence[SlurmJob]) -> list[str]:
     """Submits the jobs and returns their numbers; cancels them if sbatch refuses one. Raises OptionError."""
-    _check_array(jobs)
     make_folder(Path(_folder_of(jobs)))
     ids: dict[str, str] = {}
     for job in jobs:
@@ -208,18 +207,6 @@ def _cancel(ids: Sequence[str]) -> str:
         if subprocess.run(["scancel", *ids], capture_output=True, check=False).returncode == 0:
             return f"; the jobs submitted before it ({', '.join(ids)}) are cancelled"
     return f"; the jobs submitted before it still wait; cancel them with scancel {' '.join(ids)}"
-
-
-def _check_array(jobs: Sequence[SlurmJob]) -> None:
-    """Raises OptionError for more tasks than the cluster allows in an array, if it tells."""
-    try:
-        asked = subprocess.run(["scontrol", "show", "config"], capture_output=True, check=False)
-    except OSError:
-        return
-    found = re.search(rb"^MaxArraySize\s*=\s*(\d+)", asked.stdout, re.MULTILINE)
-    tasks = max(int(last) + 1 for job in jobs for last in re.findall(r"--array=0-(\d+)", job.script) or ["0"])
-    if found and tasks > int(found[1]):
-        raise OptionError(f"--workers {tasks} is more than an array may have here; the most is {int(found[1])}")
 
 
 def quote(word: str) -> str:
