@@ -68,10 +68,7 @@ def _sums(scores: Tensor, highest: Tensor) -> Tensor:
         # Powers of two take PyTorch up to a third less time than those of e.
         bits = part.to(torch.float64, copy=True).sub_(above).mul_(1 / math.log(2))
         terms = bits.exp2()
-        own[:, 0] += terms.sum(1)
-        own[:, 1] += terms.mul_(bits).sum(1)
-        own[:, 2] += bits.sum(1)
-        own[:, 3] += bits.square_().sum(1)
+        own += torch.stack([terms.sum(1), terms.mul_(bits).sum(1), bits.sum(1), bits.square_().sum(1)], 1)
     return sums
 
 
