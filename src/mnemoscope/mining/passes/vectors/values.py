@@ -97,8 +97,8 @@ class ValuePass:
         read = partial(_read_scores, wanted, times if projector.linear else ())
         columns |= join_columns(projector.read_all(folded, read, opposite=True))
         for names, factor in () if projector.linear else times:
-            at_work = folded * factor.to(folded)[:, None]
-            columns |= join_columns(projector.read_all(at_work, partial(_read_working, names)))
+            scaled = folded * factor.to(folded)[:, None]
+            columns |= join_columns(projector.read_all(scaled, partial(_read_working, names)))
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
             named = model.numbering(layer).name(layer, memory)
