@@ -37,7 +37,7 @@ def main() -> None:
     for block in torch.split(torch.randn(MEMORIES + rows, WIDTH, generator=chance), rows):
         works = (
             (lambda v=block: projector.scores(v)),
-            (lambda v=block: projector.read_all(v, partial(_read_scores, wanted), opposite=True)),
+            (lambda v=block: projector.read_all(v, partial(_read_scores, wanted, ()), opposite=True)),
         )
         product, both = map(seconds, works)
         shares.append((product[0] / both[0], product[1] / both[1]))

@@ -19,6 +19,8 @@ class Budget:
     """Scores of one prompt's streams: 16 MiB, which an allocator keeps, so products need no fresh memory."""
     shared_scores: int = 1 << 22
     """Scores from which on threads share them: of fewer, handing them over takes longer than it saves."""
+    read_scores: int = 1 << 21
+    """Scores that a thread of a CPU reads at a time: 8 MiB, which the last cache holds for every core."""
     weights: int = 1 << 22
     """Attention weights of one head, which grow with the square of a prefix's length."""
     cosines: int = 1 << 24

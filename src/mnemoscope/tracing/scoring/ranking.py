@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mnemoscope.foundation.budget import BUDGET, rows_within
 
-BLOCK = 64
+BLOCK = 32
 """Neighbouring tokens per maximum: the best k tokens lie in the k blocks with the best maxima."""
 
 Best = tuple[Tensor, Tensor]

@@ -71,14 +71,18 @@ class Projector:
         return found
 
     def _share_out(self, block: Share, read: Read[Found]) -> list[Found]:
-        """What `read` returns for equal parts of a block, in order, one per thread."""
-        if block.scores.numel() < BUDGET.shared_scores:
-            return [read(block)]
-        opposite = block.opposite
+        """What `read` returns for equal parts of a block, in order: one per thread at least, and on a CPU few enough
+        scores for its cache, since each is read many times.
+        """
+        size, opposite = block.scores.numel(), block.opposite
+        team = self._team.size if size >= BUDGET.shared_scores else 1
+        parts = max(team, size // BUDGET.read_scores if block.scores.device.type == "cpu" else 1)
         shares = [
             Share(block.start + own.start, block.scores[own], None if opposite is None else opposite[own])
-            for own in even_parts(slice(0, len(block.scores)), self._team.size)
+            for own in even_parts(slice(0, len(block.scores)), parts)
         ]
+        if team == 1:
+            return [read(share) for share in shares]
         return self._team.run([partial(read, share) for share in shares])
 
 

@@ -6,7 +6,6 @@ once read: at its own length, which matters under an adaptive softmax only, and 
 divided by what the norms divide by (scales.py). How far its first score stands out is compared with random directions.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.errors import NotFinite
-from mnemoscope.foundation.budget import BUDGET, rows_within
 from mnemoscope.mining.mining_run import MiningRun, read_note
 from mnemoscope.mining.passes.vectors.projector import Projector, Share, join_columns
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing import max_probability, norms_of, read_scores, top
+from mnemoscope.tracing import max_probability, norms_of, read_scores
 
 SIGNS = (1, -1)
 
@@ -95,11 +93,12 @@ class ValuePass:
         }
         by_sign = () if factors is None else zip(AT_WORK, factors, strict=True)
         known = [(names, factor) for names, factor in by_sign if not np.isnan(factor).all()]
-        times = [(names, torch.from_numpy(np.nan_to_num(own, nan=1.0)).to(folded)[:, None]) for names, own in known]
+        times = [(names, torch.from_numpy(np.nan_to_num(own, nan=1.0))) for names, own in known]
         read = partial(_read_scores, wanted, times if projector.linear else ())
         columns |= join_columns(projector.read_all(folded, read, opposite=True))
         for names, factor in () if projector.linear else times:
-            columns |= join_columns(projector.read_all(folded * factor, partial(_read_working, names)))
+            scaled = folded * factor.to(folded)[:, None]
+            columns |= join_columns(projector.read_all(scaled, partial(_read_working, names)))
         if not np.isfinite(columns["entropy"]).all():
             memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
             named = model.numbering(layer).name(layer, memory)
@@ -173,46 +172,43 @@ def _null_if_not_finite(column: NDArray[Any]) -> pa.Array:
 def _read_distance(share: Share) -> NDArray[np.float32]:
     """How far the first score of each row is above the mean, in standard deviations of the row."""
     with torch.inference_mode():
-        deviation, mean = _spread(share.scores)
-        distance: NDArray[np.float32] = ((share.scores.amax(1) - mean).abs() / deviation).cpu().numpy()
+        ranking, shape = read_scores(share.scores, best=1)
+        distance: NDArray[np.float32] = shape.distance(ranking.best[1][:, 0]).cpu().numpy()
     return distance
 
 
-def _spread(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean of each row; a CPU takes a sixth of the time of `torch.std_mean`."""
-    count, mean = scores.shape[1], scores.mean(1, dtype=torch.float64).to(scores.dtype)
-    rows = rows_within(BUDGET.in_cache, count) if scores.device.type == "cpu" else max(1, len(scores))
-    norms = [
-        torch.linalg.vector_norm(part - centre[:, None], dim=1, dtype=torch.float64)
-        for part, centre in zip(torch.split(scores, rows), torch.split(mean, rows), strict=True)
-    ]
-    return (torch.cat(norms) / math.sqrt(count)).to(scores.dtype), mean
-
-
 def _read_working(names: tuple[str, str], share: Share) -> dict[str, NDArray[Any]]:
-    """Of each row of scores the maximum minus the mean, and the largest probability."""
+    """The columns at work from the scores of values at work."""
     with torch.inference_mode():
-        found = share.scores.amax(1) - share.scores.mean(1), max_probability(share.scores)
+        first, mean = share.scores.amax(1), share.scores.mean(1)
+    return _at_work(names, share.scores, first, mean, torch.ones_like(mean))
+
+
+@torch.inference_mode()
+def _at_work(
+    names: tuple[str, str], scores: Tensor, first: Tensor, mean: Tensor, factor: Tensor
+) -> dict[str, NDArray[Any]]:
+    """Of each row of `factor * scores` the maximum, `factor * first`, minus the mean, and the largest probability."""
+    logit = (factor * (first - mean)).to(scores.dtype)
+    found = logit, max_probability(scores, first, factor)
     return {name: tensor.cpu().numpy() for name, tensor in zip(names, found, strict=True)}
 
 
 def _read_scores(
     wanted: Targets, times: Sequence[tuple[tuple[str, str], Tensor]], share: Share
 ) -> dict[str, NDArray[Any]]:
-    """The columns of some memories; with `times [memory, 1]` those at work, too, which overwrites the scores."""
+    """The columns of some memories; with factors `times [memory]` those at work, too."""
     scores, opposite, memories = share.scores, share.opposite, share.vectors
     with torch.inference_mode():
         count = len(scores)
         target = torch.from_numpy(wanted.target[memories]).to(scores.device)
         worst = TOKENS_KEPT if opposite is None else 0
         ranking, shape = read_scores(scores, best=TOKENS_KEPT, worst=worst, of=[target.clamp(min=0)])
-        tokens, best = ranking.best
-        deviation, mean = _spread(scores)
-        top_z = (best[:, 0] - mean).abs() / deviation
-        low_tokens, low = ranking.worst if opposite is None else top(opposite, TOKENS_KEPT)
+        (tokens, best), (low_tokens, low), other = ranking.best, ranking.worst, shape
         if opposite is not None:
-            deviation, mean = _spread(opposite)
-        bottom_z = (low[:, 0] - mean).abs() / deviation
+            reversed_ranking, other = read_scores(opposite, best=TOKENS_KEPT)
+            low_tokens, low = reversed_ranking.best
+        top_z, bottom_z = shape.distance(best[:, 0]), other.distance(low[:, 0])
         low = -low if opposite is None else low
         first, last = np.searchsorted(wanted.memory, (memories.start, memories.stop))
         memory = wanted.memory[first:last] - memories.start
@@ -221,17 +217,14 @@ def _read_scores(
         log_p = scores[places, following].double() - shape.log_normaliser[places].double()
     # Added up in the order of the rows: a GPU would add in the order of arrival, and the last bits would be chance.
     sums = torch.from_numpy(np.bincount(memory, weights=log_p.cpu().numpy(), minlength=count))
-    mean = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
+    predicted = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
     names = {
         "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
         "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
-        "target_rank": ranking.ranks[0], "trigger_log_probability": mean, "top_z": top_z, "bottom_z": bottom_z,
+        "target_rank": ranking.ranks[0], "trigger_log_probability": predicted, "top_z": top_z, "bottom_z": bottom_z,
     }  # fmt: skip
     columns = {name: tensor.cpu().numpy() for name, tensor in names.items()}
-    done = torch.ones(())
-    for at_work, factor in times:
-        own = factor[memories].to(scores.device)
-        scores.mul_(own / done.to(own))
-        columns |= _read_working(at_work, share)
-        done = own
+    for at_work, factors in times:  # of a linear head
+        factor = factors[memories].to(scores.device)
+        columns |= _at_work(at_work, scores, torch.where(factor < 0, -low[:, 0], best[:, 0]), shape.mean, factor)
     return columns
