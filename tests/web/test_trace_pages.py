@@ -126,7 +126,7 @@ def test_answers_of_several_tokens_are_asked_where_they_part(reader: TestClient)
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"against": " mat"}, "is what the model says itself"),
+        ({"against": " mat"}, "the model's own answer"),
         ({"for": " cat", "against": " cat"}, "are one, or one begins with the other"),
         ({"for": " cat", "against": " cat sat"}, "are one, or one begins with the other"),
         ({"for": "x" * 201}, "at most 200 characters"),
