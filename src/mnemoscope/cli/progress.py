@@ -7,7 +7,6 @@ Rate and remaining time count from the first report of the stage, since a resume
 """
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress
+from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, unit_and_rest
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -94,7 +93,7 @@ def json_line(report: ProgressReport) -> str:
     facts = report.note.facts if isinstance(report.note, Note) else {}
     if report.stage == WORKER:
         return json.dumps({"event": "worker", "worker": None, "what": None, "why": str(report.note), **facts})
-    unit, note = _unit_and_rest(report.note)
+    unit, note = unit_and_rest(report.note)
     return json.dumps({
         "event": "progress", "stage": report.stage, "done": report.done, "total": report.total, "unit": unit or None,
         "rate": report.rate, "seconds_left": report.left, "workers": None,
@@ -144,13 +143,8 @@ def json_events(stream: TextIO, *, clock: Callable[[], float] = time.monotonic) 
 
 def in_unit(note: str) -> tuple[str, str, float]:
     """Unit, remaining note, and factor of the numbers: `tokens; 4 workers` -> tokens, `bytes` -> MB."""
-    unit, rest = _unit_and_rest(note)
+    unit, rest = unit_and_rest(note)
     return ("MB", rest, 1e-6) if unit == "bytes" else (unit, rest, 1.0)
-
-
-def _unit_and_rest(note: str) -> tuple[str, str]:
-    unit, _, rest = note.partition("; ")
-    return (unit, rest) if re.fullmatch(r"[a-z]+s", unit) else ("", note)
 
 
 def _number(value: float) -> str:
