@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from mnemoscope.errors import StoreFailed
@@ -100,7 +101,14 @@ def json_bytes(value: object) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
+def refuse_endless(path: Path) -> None:
+    """Raises OSError for a pipe, a device or a folder: reading the first two may never end."""
+    if not S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def file_hash(path: Path) -> str:
+    refuse_endless(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -137,6 +145,7 @@ def is_hash(said: object) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty where the file is missing or holds something else."""
     try:
+        refuse_endless(path)
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
