@@ -15,7 +15,7 @@ LATER = "near-duplicates"
 
 
 def as_of_before(atlas: Atlas) -> None:
-    """Takes out of the stored answer of Figure 2 what came later: numbers of near-duplicates, and where it comes from."""
+    """Takes out of the stored answer of Figure 2 what came later: folded numbers, and where it comes from."""
     document, table = (atlas.path / f"analyses/key_patterns.{kind}" for kind in ("json", "parquet"))
     stored = json.loads(document.read_text())
     del stored["made_by"]

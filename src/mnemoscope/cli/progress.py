@@ -50,13 +50,8 @@ class Pace:
 
     _began: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def begin(self, stage: str, done: float, now: float) -> None:
-        self._began[stage] = now, done
-
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
-        if stage not in self._began:
-            self.begin(stage, done, now)
-        since, first = self._began[stage]
+        since, first = self._began.setdefault(stage, (now, done))
         rate = (done - first) / (now - since) if now > since and done > first else None
         left = (total - done) / rate if rate and total is not None and done < total else None
         return ProgressReport(stage, done, total, note, rate, left)
@@ -121,8 +116,7 @@ class Lines:
             return
         if stage != self._stage:
             self.finish()
-            self._stage, self._shown = stage, now - self.every
-            self._pace.begin(stage, done, now)
+            self._stage, self._shown, self._pace = stage, now - self.every, Pace()
         self._pending = self._pace.report(stage, done, total, note, now)
         if now - self._shown >= self.every or (total is not None and done >= total):
             self.finish()

@@ -179,12 +179,8 @@ def address(given: str | Path | None, folder: Path) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def place_text(given: str | Path) -> str:
-    """The address without password or options. Raises AnnotationError like `address`."""
-    return format_address(address(given, Path()))
-
-
 def format_address(url: URL) -> str:
+    """The address without password or options."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     user = f"{url.username}@" if url.username else ""
