@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from mnemoscope.errors import StoreFailed
 
+LOCK_FILE = ".lock"
 _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".*.mnemoscope-tmp"
@@ -153,7 +154,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def remove_strays(directory: Path) -> None:
-    """Removes temporary files that a killed process left behind. The caller holds the lock."""
+    """Removes temporary files that a killed process left behind. The caller holds the lock; a folder inside with one of
+    its own (that of the search index) may be written by another process, and is left alone.
+    """
     for stray in [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]:
-        with storing(stray):
-            stray.unlink(missing_ok=True)
+        if stray.parent == directory or not (stray.parent / LOCK_FILE).exists():
+            with storing(stray):
+                stray.unlink(missing_ok=True)
