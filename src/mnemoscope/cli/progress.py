@@ -60,7 +60,7 @@ class Pace:
 def plain_line(report: ProgressReport) -> str:
     stage, done, total = report.stage, report.done, report.total
     if stage in (WORKER, NOTE):
-        return _spoken_note(stage, report.note)
+        return f"{stage}: {report.note}" if stage == NOTE else f"{stage} {report.note}"
     unit, note, scale = in_unit(report.note)
     words = []
     if done or total is not None:
@@ -73,10 +73,6 @@ def plain_line(report: ProgressReport) -> str:
     if note:
         words.append(note)
     return f"{stage}: {', '.join(words)}" if words else stage
-
-
-def _spoken_note(stage: str, note: str) -> str:
-    return f"{stage}: {note}" if stage == NOTE else f"{stage} {note}"
 
 
 def json_line(report: ProgressReport) -> str:
@@ -181,7 +177,8 @@ def _bars() -> Iterator[Progress]:
         def report(stage: str, done: float, total: float | None, note: str = "") -> None:
             if stage in (WORKER, NOTE):
                 if stage == NOTE or " lost" in note:  # the bar counts the other events
-                    drawn.console.print(_spoken_note(stage, note), markup=False, highlight=False)
+                    line = plain_line(ProgressReport(stage, done, total, note))
+                    drawn.console.print(line, markup=False, highlight=False)
                 return
             unit, rest, scale = in_unit(note)
             if stage not in tasks:
