@@ -20,6 +20,7 @@ from mnemoscope.attribution import attribute_prompts, diff_prompts
 from mnemoscope.auditing import AuditOptions, audit
 from mnemoscope.errors import AtlasExists, MemoryIdError, OptionError
 from mnemoscope.foundation.progress import NOTE
+from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.search import open_index
 from mnemoscope.show.export import write_report
@@ -300,6 +301,7 @@ def test_what_else_is_long_has_the_bar_too(
         "audit": partial(audit, model, list(two), AuditOptions(alternatives=19)),
         "index": lambda progress: open_index(_without_search(alone), progress=progress).close(),
         "report": partial(write_report, alone, tmp_path / "report"),
+        "lenses": partial(fit_lenses, alone, model, ["ridge"], max_tokens=60, force=True),
     }
     for what, ask in asked.items():
         for progress in (True, False):

@@ -27,7 +27,20 @@ def test_names_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "L10", "M222", "10.222", "L10.M", "l10.m222", "L-1.M2", "L1.M2.E3", "L1.M2 L1.M3", "L1.M1000000000"]
+    "text",
+    [
+        "",
+        "L10",
+        "M222",
+        "10.222",
+        "L10.M",
+        "l10.m222",
+        "L-1.M2",
+        "L1.M2.E3",
+        "L1.M2 L1.M3",
+        "L1.M1000000000",
+        "L\u0661.M\u0662",
+    ],
 )
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(MemoryIdError, match=r"write one as L10\.M222") as caught:

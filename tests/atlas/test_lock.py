@@ -77,6 +77,18 @@ def test_strays_are_removed_and_nothing_else(tmp_path: Path) -> None:
         assert kept.exists()
 
 
+def test_what_another_process_writes_inside_is_no_stray(tmp_path: Path) -> None:
+    """The search index has a lock of its own: a report beside a search must not take away what it writes."""
+    half = tmp_path / "search" / ".index.sqlite.77.mnemoscope-tmp"
+    with lock_folder(half.parent):
+        half.write_text("half")
+        with lock_folder(tmp_path):
+            assert half.exists()
+    assert half.exists()
+    with lock_folder(tmp_path):
+        assert not half.exists()
+
+
 @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """The file is the lock: a second writer is refused, and told what to do about one that was killed."""

@@ -13,8 +13,8 @@ from mnemoscope.atlas.tables import model_words, rebuild_command
 PLAN: dict[str, Any] = {
     "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
     "split": "sentence", "triggers": 50, "per_sentence": "1", "layers": [0, 1], "max_sentences": None,
-    "max_tokens": None, "prefixes": 0, "removals": 10, "batch_tokens": 8192, "dtype": "float32", "device": "cpu",
-    "seed": 0,
+    "max_tokens": None, "prefixes": 4000, "neighbours": 10, "removals": 10, "batch_tokens": 8192, "dtype": "float32",
+    "device": "cpu", "seed": 0,
 }  # fmt: skip
 
 
@@ -38,6 +38,8 @@ def test_the_usual_options_are_not_said_but_the_device_which_depends_on_the_mach
         ("split", "line", "--split line --device cpu"),
         ("validation", "held out.txt", "--validation 'held out.txt' --device cpu"),
         ("max_tokens", 5000, "--max-tokens 5000 --device cpu"),
+        ("prefixes", 20, "--prefixes 20 --device cpu"),
+        ("neighbours", 0, "--neighbours 0 --device cpu"),
         ("per_sentence", "all", "--per-sentence all --device cpu"),
         ("seed", 7, "--device cpu --seed 7"),
         ("dtype", "bfloat16", "--dtype bfloat16 --device cpu"),

@@ -12,7 +12,7 @@ from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import Provenance
 from mnemoscope.atlas.store import write_table
-from mnemoscope.errors import AtlasNotFound, AtlasTooNew, AtlasUnfinished
+from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import file_hash, write_json
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest, seal_as_is, write_tables
 
@@ -127,6 +127,19 @@ def test_a_manifest_that_points_outside_is_not_followed(atlas: Path) -> None:
     listed["files"]["../secret"] = {"sha256": "0" * 64}
     seal_as_is(atlas, listed)
     assert verify(atlas) == ["../secret: not an entry that mnemoscope writes"]
+
+
+def test_what_might_be_read_without_end_is_not_read(atlas: Path) -> None:
+    """A pipe or a device in the place of a table; the null device, so that this test has an end where it fails."""
+    for path in ("tokens.parquet", "sentences/part-000.parquet"):
+        (atlas / path).unlink()
+        (atlas / path).symlink_to("/dev/null")
+    said = "cannot be read (not a regular file)"
+    assert verify(atlas) == [f"sentences/part-000.parquet: {said}", f"tokens.parquet: {said}"]
+    with pytest.raises(AtlasDamaged, match=r"sentences/part-000.parquet cannot be read \(.*not a regular file"):
+        open_atlas(atlas).sentences([0])
+    with pytest.raises(AtlasDamaged, match=r"tokens.parquet cannot be read \(.*not a regular file"):
+        open_atlas(atlas).table("tokens")
 
 
 def test_the_folders_made_later_have_their_own_manifest(atlas: Path) -> None:

@@ -42,7 +42,7 @@ class FakeTraining(ModuleType):
     def train(self, out: Path, recipe: FakeRecipe, *, say: Any, progress: Any, **options: Any) -> Path:
         self.calls.append((out, recipe, options))
         say("reading the documentation")
-        progress("training", recipe.steps, recipe.steps, "loss 3.125 nats per token, 1,500 tokens/s")
+        progress("training", recipe.steps, recipe.steps, "steps; loss 3.125 nats per token, 1,500 tokens/s")
         return out / "model"
 
 
@@ -61,7 +61,7 @@ def test_defaults_are_the_recipe_s(training: FakeTraining, capsys: Capture) -> N
     assert out == "m/model is a model; mnemoscope mine m/model builtin:pydocs --out atlas mines it\n"
     assert err.splitlines() == [
         "reading the documentation",
-        "training: 100 of 100 (100 %), loss 3.125 nats per token, 1,500 tokens/s",
+        "training: 100 of 100 steps (100 %), loss 3.125 nats per token, 1,500 tokens/s",
     ]
 
 

@@ -167,6 +167,15 @@ def test_every_verb_that_takes_a_model(tmp_path: Path, capsys: Capture, text: Pa
     assert tables_of(tmp_path / "merged") == tables_of(Path(out))
 
 
+def test_inspect_prints_a_document_that_names_the_dictionary(tmp_path: Path, capsys: Capture) -> None:
+    name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
+    words = str((tmp_path / "model" / "dict.txt").rename(tmp_path / "words.txt"))
+    assert main(["inspect", name, "--dict", words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["family"], document["cost"]) == ("fairseq", None)
+    assert document["made_by"]["options"]["dictionary"] == words
+
+
 def test_refusals_are_one_line_and_exit_2(tmp_path: Path, capsys: Capture, text: Path) -> None:
     name, _ = checkpoint(tmp_path / "model", KINDS["tied"])
     (tmp_path / "empty.pt").touch()

@@ -1,5 +1,6 @@
 """Parts of one plan make the very atlas of a single run; whatever is not all parts of one plan is refused by name."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from mining.conftest import byte_tokenizer, odd_text, tables_of, tiny_model
 from mnemoscope.atlas import open_atlas, verify
 from mnemoscope.errors import AtlasDamaged, AtlasExists, AtlasNotFound, AtlasUnfinished, OptionError, PartsDiffer
+from mnemoscope.foundation.files import file_entry, file_hash
 from mnemoscope.mining import merge, mine, text_pass
 from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, load_model
@@ -126,6 +128,39 @@ def test_a_damaged_unfinished_or_absent_part_is_refused(
     with pytest.raises(OptionError, match="needs the folders"):
         merge(tmp_path / "out", [], model=model)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), "{part} is damaged: {name}: the content is not what"),
+        (lambda file: file.unlink(), "{part} is damaged: {name}: missing; mine that part again"),
+        (lambda file: reseal(file, b"no tensors"), "{part}/{name} does not hold a part's prefixes ("),
+    ],
+    ids=["cut", "removed", "sealed as it is"],
+)
+def test_a_part_with_damaged_prefixes_is_one_line(
+    damage: Callable[[Path], Any], said: str, model: LanguageModel, tmp_path: Path, parts: Parts
+) -> None:
+    (one,) = parts(1)
+    name = "state/prefixes.safetensors"
+    damage(one / name)
+    with pytest.raises(AtlasDamaged) as refused:
+        merge(tmp_path / "out", [one], model=model)
+    assert said.format(part=one, name=name) in str(refused.value)
+    assert str(refused.value).endswith("; mine that part again")
+    assert "\n" not in str(refused.value)
+    assert not list((tmp_path / "out").glob("manifest.*"))
+
+
+def reseal(file: Path, content: bytes) -> None:
+    """Writes a file of a part, and the part's manifest and seal as if mining had written it so."""
+    file.write_bytes(content)
+    manifest = file.parents[1] / "manifest.json"
+    document = json.loads(manifest.read_text())
+    document["files"][file.relative_to(manifest.parent).as_posix()] = file_entry(file)
+    manifest.write_text(json.dumps(document))
+    manifest.with_suffix(".sha256").write_text(file_hash(manifest) + "\n")
 
 
 @pytest.mark.full

@@ -9,9 +9,12 @@ import polars as pl
 import pytest
 import torch
 
+from mining.conftest import byte_tokenizer
+from mnemoscope.errors import NotFinite
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining.passes.vectors import projector, values
 from mnemoscope.models import load_model
+from models.conftest import build
 
 
 @pytest.fixture
@@ -62,3 +65,18 @@ def test_rows_shared_out_among_threads_say_the_same(monkeypatch: pytest.MonkeyPa
         for name in names:
             assert [place for place, one in enumerate(shared[name].tolist()) if one is not None] == there
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("weight", ["up_proj", "gate_proj", "down_proj"])
+def test_a_norm_that_overflows_is_refused(weight: str) -> None:
+    """Finite weights, the squares of which are not: no reader would take the table."""
+    network = build("llama")
+    with torch.no_grad():
+        getattr(network.model.layers[1].mlp, weight).weight[3] = 1e37
+    model = load_model(network, tokenizer=byte_tokenizer())
+    none = values.Targets(np.full(model.sizes.memories[0], -1), np.empty(0, np.int64), np.empty(0, np.int64))
+    found = values.ValuePass(model).columns(0, none)
+    assert np.isfinite(found["value_norm"]).all()
+    named = "L1.M0" if weight == "down_proj" else "L1.M3"  # a row of the down-projection has an entry of every value
+    with pytest.raises(NotFinite, match=f"{named} has a key, a value or scores that are not finite"):
+        values.ValuePass(model).columns(1, none)

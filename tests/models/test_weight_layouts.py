@@ -278,6 +278,7 @@ CONFIGS = [
     ("null", ModelDamaged, "its config.json is not an object"),
     ("", ModelDamaged, r"its config.json is not JSON \(Expecting value: line 1 column 1 \(char 0\)\); take a complete"),
     ("\0garbage", ModelDamaged, "its config.json is not JSON"),
+    ("[" * 100_000, ModelDamaged, "its config.json is not JSON"),
     ('{"model_type": "gpt2", "n_layer": "two"}', ModelDamaged, "Field 'n_layer' expected int, got str"),
     ('{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}',
      ModelUnsupported, "has no layers; see what its config.json says of them"),

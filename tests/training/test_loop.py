@@ -1,8 +1,11 @@
 """Training: the loss falls, a stop costs nothing, and what does not belong together is refused."""
 
+import io
 import json
 import os
+import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +21,11 @@ from mnemoscope.training import step as one_step
 from mnemoscope.training.step import Workers, batch_loss
 
 pytestmark = pytest.mark.usefixtures("documentation")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -50,12 +58,24 @@ def test_gradients_taken_chunk_by_chunk_are_autograd_s(monkeypatch: pytest.Monke
             assert ((own - right).norm() / right.norm()).item() < close
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_counts_steps_and_ends_with_the_loss(
+    progress: bool, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    train(tmp_path, replace(recipe, steps=3), say=quietly, progress=progress)
+    drawn = re.search(r"training: .*/3\.00 \[.* steps/s, loss \d\.\d{3} nats per token", stream.getvalue())
+    assert (drawn is not None) is progress, stream.getvalue()
+    assert "tokens/s/s" not in stream.getvalue()
+
+
 def test_the_loss_falls_and_the_log_tells(recipe: Recipe, tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
     said: list[str] = []
     made = train(
         tmp_path, replace(recipe, steps=60), evaluate_every=20, say=said.append,
-        progress=lambda stage, step, of, note: seen.append((int(step), int(of or 0), float(note.split()[1]))),
+        progress=lambda stage, step, of, note: seen.append((int(step), int(of or 0), float(note.split()[2]))),
     )  # fmt: skip
     assert made == tmp_path / "model"
     assert [step for step, _, _ in seen] == list(range(1, 61))

@@ -218,8 +218,9 @@ def test_a_memory_s_name_opens_it(reader: TestClient) -> None:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("/search?q=x&layers=5", "which has layers 0-1"),
+        ("/search?q=x&layers=5", "5 is not within the model"),
         ("/search?q=x&layers=one", "write them as 0-3,7"),
+        ("/search?q=x&layers=1-0", "does not name layers"),
         ("/search?q=x&in=nowhere", "cannot be searched"),
         ("/search?q=x&page=0", "greater than or equal to 1"),
         ("/search?q=%22", "no letter"),

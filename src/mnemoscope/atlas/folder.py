@@ -28,9 +28,8 @@ from mnemoscope.atlas.manifest import (
 )
 from mnemoscope.atlas.schema import QUESTIONS, TABLES, place
 from mnemoscope.errors import AtlasDamaged, StoreFailed
-from mnemoscope.foundation.files import file_hash, flush, is_file_entry, read_object, remove_strays, storing
+from mnemoscope.foundation.files import LOCK_FILE, file_hash, flush, is_file_entry, read_object, remove_strays, storing
 
-LOCK_FILE = ".lock"
 LENSES = "lenses"
 
 Occupancy = Literal["free", "unfinished", "finished", "foreign"]

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mnemoscope.atlas.folder import LOCK_FILE, refuse_links
+from mnemoscope.atlas.folder import refuse_links
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, StoreFailed
-from mnemoscope.foundation.files import make_folder, remove_strays, storing
+from mnemoscope.foundation.files import LOCK_FILE, make_folder, remove_strays, storing
 
 try:
     import fcntl

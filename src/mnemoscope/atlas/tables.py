@@ -32,7 +32,7 @@ from mnemoscope.atlas.schema import (
     with_later_columns,
 )
 from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
-from mnemoscope.foundation.files import file_hash
+from mnemoscope.foundation.files import file_hash, refuse_endless
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
@@ -41,8 +41,8 @@ from mnemoscope.foundation.origin import made_by
 
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
-    *("sample", "max_sentences", "max_tokens", "dtype", "device", "seed", "skip_bad_rows", "skip_special"),
-    *("token_activations", "random"),
+    *("sample", "max_sentences", "max_tokens", "prefixes", "neighbours", "dtype", "device", "seed"),
+    *("skip_bad_rows", "skip_special", "token_activations", "random"),
 )
 
 
@@ -218,6 +218,7 @@ class Tables(MinedMemories):
         known = self._footers.get(path)
         try:
             if known is None:
+                refuse_endless(where)
                 self.check_hash(path)
             with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
                 if known is None:

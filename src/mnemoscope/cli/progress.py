@@ -7,7 +7,6 @@ Rate and remaining time count from the first report of the stage, since a resume
 """
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress
+from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, unit_and_rest
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -51,13 +50,8 @@ class Pace:
 
     _began: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def begin(self, stage: str, done: float, now: float) -> None:
-        self._began[stage] = now, done
-
     def report(self, stage: str, done: float, total: float | None, note: str, now: float) -> ProgressReport:
-        if stage not in self._began:
-            self.begin(stage, done, now)
-        since, first = self._began[stage]
+        since, first = self._began.setdefault(stage, (now, done))
         rate = (done - first) / (now - since) if now > since and done > first else None
         left = (total - done) / rate if rate and total is not None and done < total else None
         return ProgressReport(stage, done, total, note, rate, left)
@@ -66,7 +60,7 @@ class Pace:
 def plain_line(report: ProgressReport) -> str:
     stage, done, total = report.stage, report.done, report.total
     if stage in (WORKER, NOTE):
-        return _spoken_note(stage, report.note)
+        return f"{stage}: {report.note}" if stage == NOTE else f"{stage} {report.note}"
     unit, note, scale = in_unit(report.note)
     words = []
     if done or total is not None:
@@ -81,10 +75,6 @@ def plain_line(report: ProgressReport) -> str:
     return f"{stage}: {', '.join(words)}" if words else stage
 
 
-def _spoken_note(stage: str, note: str) -> str:
-    return f"{stage}: {note}" if stage == NOTE else f"{stage} {note}"
-
-
 def json_line(report: ProgressReport) -> str:
     """`event` is `progress`, `worker` with `worker`, `what` and `why`, or `note` with `note`. Bytes are in bytes;
     `workers` and `leases_lost` are null if the note has none.
@@ -94,7 +84,7 @@ def json_line(report: ProgressReport) -> str:
     facts = report.note.facts if isinstance(report.note, Note) else {}
     if report.stage == WORKER:
         return json.dumps({"event": "worker", "worker": None, "what": None, "why": str(report.note), **facts})
-    unit, note = _unit_and_rest(report.note)
+    unit, note = unit_and_rest(report.note)
     return json.dumps({
         "event": "progress", "stage": report.stage, "done": report.done, "total": report.total, "unit": unit or None,
         "rate": report.rate, "seconds_left": report.left, "workers": None,
@@ -122,8 +112,7 @@ class Lines:
             return
         if stage != self._stage:
             self.finish()
-            self._stage, self._shown = stage, now - self.every
-            self._pace.begin(stage, done, now)
+            self._stage, self._shown, self._pace = stage, now - self.every, Pace()
         self._pending = self._pace.report(stage, done, total, note, now)
         if now - self._shown >= self.every or (total is not None and done >= total):
             self.finish()
@@ -144,13 +133,8 @@ def json_events(stream: TextIO, *, clock: Callable[[], float] = time.monotonic) 
 
 def in_unit(note: str) -> tuple[str, str, float]:
     """Unit, remaining note, and factor of the numbers: `tokens; 4 workers` -> tokens, `bytes` -> MB."""
-    unit, rest = _unit_and_rest(note)
+    unit, rest = unit_and_rest(note)
     return ("MB", rest, 1e-6) if unit == "bytes" else (unit, rest, 1.0)
-
-
-def _unit_and_rest(note: str) -> tuple[str, str]:
-    unit, _, rest = note.partition("; ")
-    return (unit, rest) if re.fullmatch(r"[a-z]+s", unit) else ("", note)
 
 
 def _number(value: float) -> str:
@@ -194,7 +178,8 @@ def _bars() -> Iterator[Progress]:
             if stage in (WORKER, NOTE):
                 lost = isinstance(note, Note) and note.facts.get("what") == "lost"
                 if stage == NOTE or lost:  # the bar counts the other events
-                    drawn.console.print(_spoken_note(stage, note), markup=False, highlight=False)
+                    line = plain_line(ProgressReport(stage, done, total, note))
+                    drawn.console.print(line, markup=False, highlight=False)
                 return
             unit, rest, scale = in_unit(note)
             if stage not in tasks:

@@ -13,10 +13,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from mnemoscope.errors import StoreFailed
 
+LOCK_FILE = ".lock"
 _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".*.mnemoscope-tmp"
@@ -100,7 +102,14 @@ def json_bytes(value: object) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
+def refuse_endless(path: Path) -> None:
+    """Raises OSError for a pipe, a device or a folder: reading the first two may never end."""
+    if not S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def file_hash(path: Path) -> str:
+    refuse_endless(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -137,6 +146,7 @@ def is_hash(said: object) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty where the file is missing or holds something else."""
     try:
+        refuse_endless(path)
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
@@ -144,7 +154,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def remove_strays(directory: Path) -> None:
-    """Removes temporary files that a killed process left behind. The caller holds the lock."""
+    """Removes temporary files that a killed process left behind. The caller holds the lock; a folder inside with one of
+    its own (that of the search index) may be written by another process, and is left alone.
+    """
     for stray in [path for path in directory.rglob(_TEMPORARY) if path.is_symlink() or not path.is_dir()]:
-        with storing(stray):
-            stray.unlink(missing_ok=True)
+        if stray.parent == directory or not (stray.parent / LOCK_FILE).exists():
+            with storing(stray):
+                stray.unlink(missing_ok=True)

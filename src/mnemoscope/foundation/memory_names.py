@@ -36,7 +36,7 @@ EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 
 MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
 """Of a document's first MEMORISED_TOKENS tokens the model sees MEMORISED_GIVEN; memorised if it writes all others."""
 
-_FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})")
+_FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})", re.ASCII)
 
 
 @explain

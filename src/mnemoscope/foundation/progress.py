@@ -5,6 +5,7 @@ half-made step cannot be saved; work without steps stops at once.
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,6 +23,12 @@ a semicolon, as in `tokens; 4 workers`."""
 
 def ignore_progress(stage: str, done: float, total: float | None, note: str) -> None:
     """A `Progress` that reports nothing."""
+
+
+def unit_and_rest(note: str) -> tuple[str, str]:
+    """A note's unit, empty without one, and what else it says: `tokens; 4 workers` -> tokens."""
+    unit, _, rest = note.partition("; ")
+    return (unit, rest) if re.fullmatch(r"[a-z]+s", unit) else ("", note)
 
 
 WORKER, NOTE = "worker", "note"
@@ -45,11 +52,13 @@ def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
             if stage in (WORKER, NOTE):
                 bar.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
                 return
-            if bar.desc != f"{stage}: ":
+            changed, (unit, rest) = bar.desc != f"{stage}: ", unit_and_rest(note)
+            bar.total, bar.unit = total, f" {unit}".rstrip()
+            bar.set_postfix_str(rest, refresh=False)
+            if changed:
+                bar.set_description(stage, refresh=False)
                 bar.reset()
                 bar.initial = bar.n = done
-                bar.set_description(stage, refresh=False)
-            bar.total, bar.unit = total, f" {note.partition(';')[0]}"
             bar.update(done - bar.n)
 
         yield report

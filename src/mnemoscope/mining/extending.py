@@ -11,8 +11,9 @@ from pathlib import Path
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes, write_beside
+from mnemoscope.atlas.folder import remove_work
 from mnemoscope.atlas.manifest import EXTENSIONS as SIDE
-from mnemoscope.atlas.manifest import WORK, open_as_mined
+from mnemoscope.atlas.manifest import open_as_mined
 from mnemoscope.atlas.schema import MADE_WITH, TABLES, check_optional
 from mnemoscope.errors import AtlasUnfinished, ModelDiffers, OptionError
 from mnemoscope.foundation.options.mining_options import AUTO, MiningOptions
@@ -144,9 +145,5 @@ def cover(atlas: Atlas, paths: Iterable[str], context: RunContext) -> None:
     """Adds finished files to the manifest of extensions; removes saved steps unless the work folder is kept."""
     record_hashes(atlas, SIDE, paths)
     atlas.forget()
-    if (context.work / "text").is_dir():
-        return
-    for saved in (*context.work.glob("*.safetensors"), *context.work.glob("*.json")):
-        saved.unlink(missing_ok=True)
-    if context.work.is_dir() and not any(context.work.iterdir()):
-        (atlas.path / WORK).rmdir()
+    if not (context.work / "text").is_dir():
+        remove_work(atlas.path)

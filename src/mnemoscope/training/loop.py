@@ -66,7 +66,7 @@ def train(
             average = loss if average is None else 0.98 * average + 0.02 * loss
             spent = time.monotonic() - started
             rate = (run.step - first) * recipe.batch * recipe.context / spent
-            note = f"loss {average:.3f} nats per token, {rate:,.0f} tokens/s"
+            note = f"steps; loss {average:.3f} nats per token, {rate:,.0f} tokens/s"
             report("training", run.step, recipe.steps, note)
             if run.step % evaluate_every == 0 or run.step == recipe.steps:
                 _log(directory, run, text, average, spent)

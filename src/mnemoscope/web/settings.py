@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mnemoscope.annotate.campaigns.kinds import check_kind
 from mnemoscope.errors import OptionError, ServeError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
@@ -28,7 +29,7 @@ class Settings:
     `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas. `device` is the model's,
     `opening` its options. `root_path` is the path under which a proxy serves it, without a trailing slash; `public_url`
     the readers' address behind a proxy: its path is the `root_path`. `trust_proxy` accepts the path from the proxy's
-    X-Forwarded-Prefix. Raises OptionError.
+    X-Forwarded-Prefix. Raises OptionError, and AnnotationError for another kind of database.
     """
 
     atlas: Path
@@ -47,6 +48,7 @@ class Settings:
     other_adapter: str | None = None
 
     def __post_init__(self) -> None:
+        check_kind(self.annotations or "")
         parts = urlsplit(self.public_url or "")
         if self.public_url is not None:
             plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment

@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from mnemoscope.annotate.campaigns.kinds import check_kind
 from mnemoscope.annotate.judgements import tables
 from mnemoscope.annotate.judgements.reading import ANNOTATIONS, VERSION
 from mnemoscope.errors import AnnotationError
@@ -165,27 +166,21 @@ def address(given: str | Path | None, folder: Path) -> URL:
         if isinstance(given, str) and _KEYWORDS.search(given):
             raise AnnotationError(_NO_ADDRESS)
         return _file(Path(given))
+    check_kind(given)
     try:
         url = make_url(given)
-        backend = url.drivername.partition("+")[0]
     except (ArgumentError, ValueError):
         raise AnnotationError(_NO_ADDRESS) from None
-    if backend == "sqlite" and url.database:
-        return _file(Path(url.database))
-    if backend not in ("postgresql", "postgres"):
-        raise AnnotationError(f"annotations cannot be kept in {backend}; give a path, or postgresql://USER@HOST/NAME")
+    if url.get_backend_name() == "sqlite":
+        return _file(Path(url.database or ""))
     if "@" in (url.host or "") or "@" in (url.database or ""):
         # A part of a password would be parsed as host or name, and shown.
         raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")
     return url.set(drivername="postgresql+psycopg")
 
 
-def place_text(given: str | Path) -> str:
-    """The address without password or options. Raises AnnotationError like `address`."""
-    return format_address(address(given, Path()))
-
-
 def format_address(url: URL) -> str:
+    """The address without password or options."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     user = f"{url.username}@" if url.username else ""

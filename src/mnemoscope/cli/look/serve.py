@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from threading import Thread
 from typing import Annotated
 
@@ -110,6 +111,6 @@ def _open_browser(url: str) -> None:
 def _place(annotations: str | None) -> str | None:
     if annotations is None:
         return None
-    from mnemoscope.annotate.campaigns.database import place_text
+    from mnemoscope.annotate.campaigns.database import address, format_address
 
-    return place_text(annotations)
+    return format_address(address(annotations, Path()))

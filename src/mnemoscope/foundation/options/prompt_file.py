@@ -13,7 +13,7 @@ PromptRow = dict[str, str]
 def read_prompts(path: Path) -> list[PromptRow]:
     """The rows of a file of prompts. Raises PromptError for a file that cannot be read, and names a wrong line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a prompt may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"the prompts in {path} cannot be read ({error}); give a JSONL file") from None
     rows = []
@@ -22,7 +22,7 @@ def read_prompts(path: Path) -> list[PromptRow]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         fits = isinstance(row, dict) and isinstance(row.get("prompt"), str)
         if not fits or not all(key in FIELDS and isinstance(value, str) for key, value in row.items()):

@@ -10,5 +10,5 @@ USUAL_FIELDS = SEARCH_FIELDS[:-1]
 
 
 def check_search_fields(fields: Sequence[str]) -> None:
-    if unknown := [field for field in fields if field not in SEARCH_FIELDS]:
+    if unknown := [field for field in fields or ("",) if field not in SEARCH_FIELDS]:
         raise OptionError(f"field {unknown[0]!r} cannot be searched; choose from {', '.join(SEARCH_FIELDS)}")

@@ -145,7 +145,7 @@ class WidthPass:
         inputs = (self.text.sentence, *tokens, *orders, *(mean.cpu() for mean in self._mean.values()))
         self.partial = PartialForward(model)
         self.steps = plan_rows(
-            run, self.take, lengths, self.answers, stage="width", unit="sentences, layer by layer", inputs=inputs,
+            run, self.take, lengths, self.answers, stage="width", unit="sentences; layer by layer", inputs=inputs,
             parts=stages, area=min(plan.batch_tokens, BUDGET.width_tokens), around=self.partial.install,
         )  # fmt: skip
 

@@ -61,7 +61,7 @@ def check_format(config: Any, place: str, source: str, arguments: dict[str, Any]
 def _inside(path: Path) -> dict[str, Any]:
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))["quantization"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}
     return {"quant_algo": stated["quant_algo"]} if isinstance(stated, dict) and "quant_algo" in stated else {}
 

@@ -46,7 +46,7 @@ def base_of(source: Any) -> tuple[Any, str]:
 def base_name(folder: Path) -> str:
     try:
         stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         stated = None
     return repr(stated) if isinstance(stated, str) and stated else "its base model"
 

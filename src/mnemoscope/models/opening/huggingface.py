@@ -160,7 +160,7 @@ def _check_folder(folder: Path) -> None:
         )
     try:
         stated, wanted = json.loads((folder / "config.json").read_text(encoding="utf-8")), "an object"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         stated, wanted = None, f"JSON ({first_line(error)})"
     if not isinstance(stated, dict):
         raise ModelDamaged(

@@ -26,6 +26,7 @@ _KINDS = (
     Number("keys_with_pattern", "share", "keys with a pattern"),
     Number("patterns_per_key", "number", "patterns per key"),
 )
+_ONCE = "near-duplicates once"
 ONE_KIND = "shallow_of_one_kind"
 _LEADS_RULE = (
     "in at least two thirds of these layers more prefixes are under {} patterns alone than under {} ones alone; each"
@@ -74,7 +75,7 @@ QUESTION = Question(
             for one in _KINDS
         ),
         *(
-            Number(f"folded_{one.name}", one.form, f"{one.label}, near-duplicates once", table="near-duplicates once")
+            Number(f"folded_{one.name}", one.form, one.label, f"{one.label}, {_ONCE}", table=f"by layer, {_ONCE}")
             for one in _KINDS if one.name in coverage.SHARES
         ),
         Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),

@@ -1,13 +1,12 @@
 """The pages of searching: memories that match, and for a token the values and keys that belong to it."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import polars as pl
 
-from mnemoscope.errors import OptionError
+from mnemoscope.foundation.options.mining_options import choose_layers
 from mnemoscope.foundation.options.search_fields import SEARCH_FIELDS, USUAL_FIELDS, check_search_fields
 from mnemoscope.search import Index
 from mnemoscope.show.pages.edition import Edition
@@ -102,23 +101,9 @@ def _counts(edition: Edition) -> pl.DataFrame:
     return edition.mined.get("tokens", lambda: edition.atlas.table("tokens").sort("token").drop("first_count"))
 
 
-def read_layers(edition: Edition, text: str) -> list[int] | None:
-    """The layers in `0-3,7`; None for none. Raises OptionError for a malformed list, or a layer that was not mined."""
-    if not text.strip():
-        return None
-    atlas = edition.atlas
-    layers: set[int] = set()
-    for piece in text.split(","):
-        ends = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
-        if ends is None:
-            raise OptionError(f"layers {text!r} cannot be read; write them as 0-3,7")
-        first, last = int(ends[1]), int(ends[2] or ends[1])
-        if last < first or last > atlas.layers[-1]:
-            raise OptionError(f"layers {text!r} are not all in the atlas, which has {atlas.range_text()}")
-        layers |= set(range(first, last + 1))
-    if missing := sorted(layers - set(atlas.layers)):
-        raise OptionError(f"layer {missing[0]} was not mined; the atlas has {atlas.range_text()}")
-    return sorted(layers)
+def read_layers(edition: Edition, text: str) -> Sequence[int] | None:
+    """The layers in `0-3,7`; None for none. Raises OptionError for a malformed list, or a layer that is not there."""
+    return choose_layers(text, len(edition.atlas.manifest.model.sizes.memories)) if text.strip() else None
 
 
 def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:

@@ -99,10 +99,10 @@ class ValuePass:
         for names, factor in () if projector.linear else times:
             scaled = folded * factor.to(folded)[:, None]
             columns |= join_columns(projector.read_all(scaled, partial(_read_working, names)))
-        if not np.isfinite(columns["entropy"]).all():
-            memory = int(np.flatnonzero(~np.isfinite(columns["entropy"]))[0])
-            named = model.numbering(layer).name(layer, memory)
-            raise NotFinite(f"the value of {named} has scores that are not finite; check the model's weights")
+        checked = ("entropy", "key_norm", "value_norm", *(() if up is None else ("up_norm",)))
+        if wrong := np.flatnonzero(~np.isfinite([columns[name] for name in checked]).all(0)).tolist():
+            named = model.numbering(layer).name(layer, wrong[0])
+            raise NotFinite(f"{named} has a key, a value or scores that are not finite; check the model's weights")
         for name, found in (("target", wanted.target), ("target_rank", columns["target_rank"])):
             columns[name] = pa.array(found.astype(np.int32), mask=wanted.target < 0)
         for name in ("trigger_log_probability", "top_z", "bottom_z"):
