@@ -22,7 +22,7 @@ def mixture(recipe: Recipe) -> Recipe:
 def test_a_mixture_learns_and_is_a_model_of_experts(mixture: Recipe, tmp_path: Path) -> None:
     losses: list[float] = []
     folder = train(
-        tmp_path / "run", replace(mixture, steps=60), progress=lambda *said: losses.append(float(said[3].split()[1]))
+        tmp_path / "run", replace(mixture, steps=60), progress=lambda *said: losses.append(float(said[3].split()[2]))
     )
     model = load_model(str(folder))
     expected = {"routed": 4, "memories": 16, "shared": []}

@@ -218,7 +218,8 @@ def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: 
     value, effects = (6, 6, 0, 0.5, 1.0, -1.0), [(0.25, 2.0, 1, 3)]
     build_answers(tmp_path, triggers={0: [(0, 1)]}, values={0: [value]}, importance={0: effects})
     page = unescape(client(tmp_path).get("/L0.M0").text)
-    cells = re.findall(r'<th scope="row" title="column [a-z_0-9]+">([^<]*) <small[^>]*>([^<]*)</small></th><td class="n">([^<]*)</td>', page)
+    row = r'<th scope="row" title="column \w+">([^<]*) <small[^>]*>([^<]*)</small></th><td class="n">([^<]*)</td>'
+    cells = re.findall(row, page)
     shown = {label: (about, text) for label, about, text in cells}
     assert shown["attribution"][1] == "2.00 logits"
     assert shown["attribution"][0].startswith("mean of the size of m dF/dm")
