@@ -286,7 +286,7 @@ class Differ(ExitStack):
         before, runs = grid.flat(one.coefficients), [*sets.values(), *drawn]
         source = one.model if self._patch == "contribution" else its.model
         # A coefficient would act only where the second run chose the expert.
-        by_value = source is not its.model or _has_experts(its.model)
+        by_value = source is not its.model or bool(_layers_of_experts(its.model))
         rows = (_set_back(source, grid, before, places, by_value=by_value) for places in runs)
         for streams in Ablations(its.model, its.ids, its.difference, grid).streams(rows):
             with torch.inference_mode():
@@ -317,7 +317,7 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
 def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
     found = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
-    for layer in _has_experts(its.model):
+    for layer in _layers_of_experts(its.model):
         found[layer] = written_gradients(its.model, its.ids, its.difference, layer)
     products = (
         (after - before) * gradient.double()
@@ -326,7 +326,7 @@ def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     return np.where(grid.outside, grid.flat(products), 0)
 
 
-def _has_experts(model: LanguageModel) -> list[int]:
+def _layers_of_experts(model: LanguageModel) -> list[int]:
     """The layers in which some memories act only where a token is routed to them."""
     return [layer for layer in range(model.sizes.layers) if model.numbering(layer).routed]
 
