@@ -109,7 +109,7 @@ def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set
         outputs.append(output.detach().requires_grad_() if not output.requires_grad else output)
         return outputs[-1]
 
-    hooks = [layer.mlp.register_forward_hook(see) for layer in network.model.layers]  # type: ignore[union-attr]
+    hooks = [layer.mlp.register_forward_hook(see) for layer in network.model.layers]
 
     def run(prompt: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
         outputs.clear()
