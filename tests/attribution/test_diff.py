@@ -14,6 +14,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import LAYERS, build
+from models.expert_models import build_mixture
 
 PROMPT = "the cat sat on"
 
@@ -90,6 +91,45 @@ def test_two_prompts_of_equal_length_are_compared_at_every_position() -> None:
     assert "effect" not in other.memories.columns
     assert other.memories["position"].n_unique() == 1
     assert any("differ in length" in note for note in other.notes)
+
+
+def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set_back() -> None:
+    """Beside a run in which the modules' outputs are replaced by the first's, whatever experts they came from."""
+    network = build_mixture("mixtral")
+    model = load_model(network, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    prompts = "the cat sat", "the on sat"
+    found = diff(model, prompts[0], other_prompt=prompts[1], target="x", against="y", both=True, top=100_000)
+    outputs: list[torch.Tensor] = []
+    back: list[torch.Tensor] = []
+    since = [0]
+
+    def see(_module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        if back:
+            output = torch.cat([output[:, : since[0]], back[len(outputs)][:, since[0] :]], 1)
+        outputs.append(output.detach().requires_grad_() if not output.requires_grad else output)
+        return outputs[-1]
+
+    hooks = [layer.mlp.register_forward_hook(see) for layer in network.model.layers]
+
+    def run(prompt: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        outputs.clear()
+        logits = network(torch.tensor([[model.reading.before[0], *model.prompt_tokens(prompt)]])).logits[0, -1]
+        one, other = (model.prompt_tokens(text)[0] for text in ("x", "y"))
+        return logits[one] - logits[other], list(outputs)
+
+    with torch.enable_grad():
+        first, second = run(prompts[0]), run(prompts[1])
+        slope = torch.autograd.grad(second[0], second[1][-1])[0]
+    effect = ((second[1][-1] - first[1][-1]) * slope)[0, 1:].sum().item()
+    upper = found.memories.filter(pl.col("memory").str.starts_with(f"L{LAYERS - 1}."))
+    assert upper.filter(pl.col("coefficient_second") == 0).height > 0
+    assert upper["effect"].sum() == pytest.approx(effect, abs=1e-6)
+    back += [one.detach() for one in first[1]]
+    for since[0], k in ((len(model.prompt_tokens(prompts[1])), "all"), (1, "everywhere")):
+        (patched,) = (one for one in found.patched if one.k == k)
+        assert patched.difference == pytest.approx(run(prompts[1])[0].item(), abs=1e-5)
+    for hook in hooks:
+        hook.remove()
 
 
 def test_over_prompts_the_changed_memories_come_first(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mnemoscope.attribution.contrast import LogitDifference
+from mnemoscope.attribution.gradients import tap_written
 from mnemoscope.foundation.budget import BUDGET
 from mnemoscope.foundation.intervals import Floats
 from mnemoscope.models import LanguageModel, overwrite_coefficients
@@ -168,11 +169,7 @@ class Ablations:
                 out[row] += vectors.to(out)
             return out.view(written.shape)
 
-        ffn = self._model.layer(layer).ffn
-        if ffn.branches:
-            taps.enters(ffn.branches[branch].behind, add)
-        else:
-            taps.leaves(ffn.exits[-1], add)
+        tap_written(self._model, layer, branch, taps, add)
 
 
 def powers(count: int, most: int) -> list[int]:

@@ -20,7 +20,7 @@ from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Pla
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
 from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
 from mnemoscope.attribution.explanation import about_memories, origin_of
-from mnemoscope.attribution.gradients import prompt_gradients
+from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
@@ -284,8 +284,10 @@ class Differ(ExitStack):
         values: list[float] = []
         says: list[int] = []
         before, runs = grid.flat(one.coefficients), [*sets.values(), *drawn]
-        by_value = self._patch == "contribution" and one.model is not its.model
-        rows = (_set_back(one.model, grid, before, places, by_value=by_value) for places in runs)
+        source = one.model if self._patch == "contribution" else its.model
+        # A coefficient would act only where the second run chose the expert.
+        by_value = source is not its.model or bool(_layers_of_experts(its.model))
+        rows = (_set_back(source, grid, before, places, by_value=by_value) for places in runs)
         for streams in Ablations(its.model, its.ids, its.difference, grid).streams(rows):
             with torch.inference_mode():
                 values += its.difference.of(streams).tolist()
@@ -314,12 +316,19 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
 
 def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
-    found = prompt_gradients(its.model, its.ids, its.difference)
+    found = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
+    for layer in _layers_of_experts(its.model):
+        found[layer] = written_gradients(its.model, its.ids, its.difference, layer)
     products = (
         (after - before) * gradient.double()
-        for before, after, (_, gradient) in zip(one.coefficients, its.coefficients, found, strict=True)
+        for before, after, gradient in zip(one.coefficients, its.coefficients, found, strict=True)
     )
     return np.where(grid.outside, grid.flat(products), 0)
+
+
+def _layers_of_experts(model: LanguageModel) -> list[int]:
+    """The layers in which some memories act only where a token is routed to them."""
+    return [layer for layer in range(model.sizes.layers) if model.numbering(layer).routed]
 
 
 def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, *, by_value: bool) -> Change:

@@ -5,6 +5,7 @@ all paths through later layers count. Frozen variants find other memories than a
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from mnemoscope.attribution.contrast import LogitDifference
 from mnemoscope.errors import ModelUnsupported, OptionError
 from mnemoscope.kernels.devices import is_out_of_memory
 from mnemoscope.models import LanguageModel, overwrite_coefficients, read_final
+from mnemoscope.models.modules.taps import Taps
 
 
 def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference) -> list[tuple[Tensor, Tensor]]:
@@ -79,3 +81,38 @@ def coefficient_gradients(
                     gradient += here if len(own) == 1 else here.where(coefficients.cpu() != 0, 0)
             by_layer[layer] = whole, gradient
     return by_layer
+
+
+def written_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference, layer: int) -> Tensor:
+    """dF/dm `[column, memory]` of a layer's memories from what its values would add, so also where no token is routed
+    to their experts.
+    """
+    added: dict[int, Tensor] = {}
+    final: list[Tensor] = []
+
+    def add_zero(branch: int, written: Tensor) -> Tensor:
+        added[branch] = torch.zeros_like(written, requires_grad=True)
+        return written + added[branch]
+
+    with torch.inference_mode(False), torch.enable_grad():
+        with Taps(own_thread=True) as taps, read_final(model, final.append, own_thread=True):
+            for branch in range(max(1, len(model.layer(layer).ffn.branches))):
+                tap_written(model, layer, branch, taps, partial(add_zero, branch))
+            model.backbone(ids, gradients=True)
+        slopes = torch.autograd.grad(difference.of(final[-1][:, -1]).sum(), list(added.values()))
+    with torch.inference_mode():
+        values, of = model.values(layer).float().cpu(), model.branch_of(layer)
+        found = torch.zeros(ids.shape[1], len(values))
+        for branch, slope in zip(added, slopes, strict=True):
+            own = of == branch
+            found[:, own] = model.split_batch(slope)[0].float().cpu() @ values[own].T
+    return found
+
+
+def tap_written(model: LanguageModel, layer: int, branch: int, taps: Taps, tap: Callable[[Tensor], Tensor]) -> None:
+    """Calls `tap` with what the memories of a branch of the layer write together, which its result replaces."""
+    ffn = model.layer(layer).ffn
+    if ffn.branches:
+        taps.enters(ffn.branches[branch].behind, tap)
+    else:
+        taps.leaves(ffn.exits[-1], tap)
