@@ -99,7 +99,7 @@ def written_gradients(model: LanguageModel, ids: Tensor, difference: LogitDiffer
             for branch in range(max(1, len(model.layer(layer).ffn.branches))):
                 tap_written(model, layer, branch, taps, partial(add_zero, branch))
             model.backbone(ids, gradients=True)
-        slopes = torch.autograd.grad(difference.of(final[-1][:, -1]).sum(), list(added.values()))
+        slopes = torch.autograd.grad(difference.of(final[-1][:, model.reading.last]).sum(), list(added.values()))
     with torch.inference_mode():
         values, of = model.values(layer).float().cpu(), model.branch_of(layer)
         found = torch.zeros(ids.shape[1], len(values))
