@@ -26,7 +26,7 @@ def test_a_line_declares_a_column_or_several() -> None:
     assert memory.field == pa.field("memory", pa.int32(), nullable=False)
     assert (memory.label, memory.form, memory.about, memory.since) == ("memory", None, "", 1)
     assert entropy.field == pa.field("entropy", pa.float32(), nullable=True)
-    assert entropy.about == "of the softmax of the scores; in nats; since schema 2"
+    assert entropy.about == "of the softmax of the scores; in nats; null in files from before schema 2"
     assert (rank.name, other.name, rank.label, other.label) == ("rank", "other_rank", "token's rank", "token's rank")
     assert (tokens.type, tokens.of_head, tokens.lengths_as) == ("list of int32", True, ("scores",))
     assert (entropy.type, scores.type) == ("float32?", "list of float32")
@@ -54,5 +54,6 @@ def test_an_atlas_tells_its_columns(tmp_path: Path) -> None:
     columns = atlas.columns("values")
     assert columns.columns == ["column", "type", "about"]
     assert columns.filter(column="entropy").row(0) == ("entropy", "float32", "of the same softmax; in nats")
+    assert "expert" not in columns["column"].to_list()
     with pytest.raises(OptionError, match="'value' is not a table of an atlas"):
         atlas.columns("value")

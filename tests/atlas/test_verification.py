@@ -142,6 +142,13 @@ def test_what_might_be_read_without_end_is_not_read(atlas: Path) -> None:
         open_atlas(atlas).table("tokens")
 
 
+def test_a_seal_that_might_be_read_without_end_is_not_read(atlas: Path) -> None:
+    (atlas / "manifest.sha256").unlink()
+    (atlas / "manifest.sha256").symlink_to("/dev/null")
+    with pytest.raises(AtlasDamaged, match=r"manifest.sha256 cannot be read: not a regular file"):
+        open_atlas(atlas)
+
+
 def test_the_folders_made_later_have_their_own_manifest(atlas: Path) -> None:
     (atlas / "analyses").mkdir()
     answer = atlas / "analyses" / "value_rank.json"

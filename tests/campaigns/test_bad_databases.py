@@ -63,6 +63,7 @@ def test_the_driver_of_postgresql_is_an_extra(
     [
         ("mysql://ada:secret@host/team", "annotations cannot be kept in mysql; give a path, or postgresql://"),
         ("://ada:secret@host", "the address of the annotations cannot be read"),
+        ("+x://ada:secret@host/team", "the address of the annotations cannot be read"),
         ("postgresql://ada:secret@host:port/team", "the address of the annotations cannot be read"),
         ("sqlite://", "is a folder; name a file for the annotations"),
         ("mysql+pymysql://ada:secret@host/team", "annotations cannot be kept in mysql; give a path"),

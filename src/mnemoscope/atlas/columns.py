@@ -47,8 +47,8 @@ class Column:
 
     @property
     def about(self) -> str:
-        """What stands in it, with its unit, and since when."""
-        since = f"since schema {self.since}" if self.since > 1 else ""
+        """What stands in it, with its unit, and what files it came later than."""
+        since = f"null in files from before schema {self.since}" if self.since > 1 else ""
         return "; ".join(filter(None, (self.meaning, self.unit and f"in {self.unit}", since)))
 
     def format(self, value: float | None) -> str:
@@ -95,9 +95,9 @@ class TableKind:
         added = [column.field for column in parse_columns(self.for_experts)]
         if not added or not {column.name for column in added} <= set(names):
             return self.columns
-        at = self.columns.get_field_index("memory")
-        fields = list(self.columns)
-        return pa.schema([*fields[:at], added[0], *fields[at:], *added[1:]])
+        fields, at = list(self.columns), max(0, self.columns.get_field_index("memory"))
+        first = [column for column in added if column.name == "expert"]
+        return pa.schema([*fields[:at], *first, *fields[at:], *added[len(first) :]])
 
     def path(self, number: int | None = None) -> str:
         """The file's path relative to the atlas, such as `triggers/layer-003.parquet`."""

@@ -28,7 +28,16 @@ from mnemoscope.atlas.manifest import (
 )
 from mnemoscope.atlas.schema import QUESTIONS, TABLES, place
 from mnemoscope.errors import AtlasDamaged, StoreFailed
-from mnemoscope.foundation.files import LOCK_FILE, file_hash, flush, is_file_entry, read_object, remove_strays, storing
+from mnemoscope.foundation.files import (
+    LOCK_FILE,
+    file_hash,
+    flush,
+    is_file_entry,
+    read_object,
+    read_regular,
+    remove_strays,
+    storing,
+)
 
 LENSES = "lenses"
 
@@ -177,7 +186,7 @@ def _is_linked(directory: Path, path: str) -> bool:
 
 def _has_seal(directory: Path) -> bool:
     try:
-        return re.fullmatch(rb"[0-9a-f]{64}\n", (directory / SEAL).read_bytes()) is not None
+        return re.fullmatch(rb"[0-9a-f]{64}\n", read_regular(directory / SEAL)) is not None
     except OSError:
         return False
 

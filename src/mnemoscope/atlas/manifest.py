@@ -23,6 +23,7 @@ from mnemoscope.foundation.files import (
     is_file_entry,
     json_bytes,
     read_object,
+    read_regular,
     storing,
     write_bytes,
     write_json,
@@ -181,7 +182,7 @@ def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
             f"{directory} has atlas schema {schema}, this package reads up to {SCHEMA_VERSION}; update mnemoscope"
         )
     try:
-        sealed = (directory / SEAL).read_bytes()
+        sealed = read_regular(directory / SEAL)
     except OSError as error:
         raise AtlasDamaged(f"{directory / SEAL} cannot be read: {error.strerror}; mine the atlas again") from error
     if not re.fullmatch(rb"[0-9a-f]{64}\n", sealed):

@@ -73,13 +73,13 @@ _KINDS = (
     """),
     TableKind("activity", 1_024, "layer", for_experts=f"""
         {_EXPERT}
-        all_prefixes int64 form=count | mined prefixes; `prefixes` are those that were routed to the expert
+        all_prefixes int64 form=count | mined prefixes, also those that its expert did not get
     """, declared="""
         memory int32
-        prefixes int64 form=count | mined prefixes
+        prefixes int64 form=count | mined prefixes; in a model of experts those that were routed to its expert
         positive int64 form=count | those with a coefficient > 0
-        mean float64 form=number label='mean coefficient' | of the coefficient, over all prefixes
-        min float32 form=number label='lowest coefficient' | over all prefixes
+        mean float64 form=number label='mean coefficient' | of the coefficient, over `prefixes`
+        min float32 form=number label='lowest coefficient' | over `prefixes`
         max float32 form=number label='highest coefficient' | likewise
         sampled int64 form=count label='prefixes sampled' | prefixes in the plan's sample of batches
         std float64 form=number label='standard deviation of the coefficient' | population, over the sample: right to
@@ -89,7 +89,7 @@ _KINDS = (
     TableKind("values", 1_024, "layer", for_experts=_EXPERT, declared="""
         memory int32
         key_norm float32 form=number label='norm of the key' | its length; in gated layers that of the gate row
-        up_norm float32? form=number label='norm of the up row' | null where layers are not gated
+        up_norm float32? form=number label='norm of the up row' | length of the up row; null where layers are not gated
         value_norm float32 form=number label='norm' | the value's length
         top_tokens [int32] of_head lengths_as=top_scores lengths_as=bottom_tokens | 20, best first; ties go to the
             lower id
@@ -150,7 +150,9 @@ _KINDS = (
         next_token int32
         final_top int32 | the top of the model's own logits
     """),
-    TableKind("predictions", 65_536, declared="""
+    TableKind("predictions", 65_536, for_experts="""
+        routed_memories int32? form=count | how many memories the prefix could fire
+    """, declared="""
         prefix int32
         layer int16
         residual_top,ffn_top int32 | the top token of r, of u
@@ -196,10 +198,11 @@ _KINDS = (
         trigger_cosine float32? form=number | its cosine
         triggers_found float32? form=share | of the last tokens of the 25 best triggers, the share among
             `key_top_tokens`
-        control_token int32? | the same of another memory's best trigger
-        control_rank int32? form=rank
-        control_cosine float32? form=number
-        controls_found float32? form=share
+        control_token int32? | the last token of another memory's best trigger
+        control_rank int32? form=rank | its rank under the key
+        control_cosine float32? form=number | its cosine
+        controls_found float32? form=share | of the last tokens of the other memory's 25 best triggers, the share among
+            `key_top_tokens`
         text_rank int32? form=rank since=3 | on a little text (sentences of `background`, about 4,096 tokens) the key
             points to one token most; that token's rank under the key
         shuffled_rank int32? form=rank since=3 | the same of the key with its entries in another order, one order a
@@ -223,8 +226,8 @@ _KINDS = (
         trigger_rank int32? form=rank | rank of the best trigger's last token
         triggers_found float32? form=share | of the last tokens of the 25 best triggers, the share among
             `key_top_tokens`
-        control_rank int32? form=rank | another memory's
-        controls_found float32? form=share
+        control_rank int32? form=rank | the same of another memory's best trigger
+        controls_found float32? form=share | the same of another memory's triggers
         text_rank,shuffled_rank int32? form=rank since=3 | as in `roles`, with the words of this lens
     """),
     TableKind("readouts", 65_536, optional=True, declared="""
@@ -291,9 +294,10 @@ _KINDS = (
         memory int32
         prefixes int64 form=count label='validation prefixes' | how many there were
         direct float32 form=number unit=logits label='direct effect' | mean of the size of its direct effect: what its
-            coefficient times its value adds to F, every norm behind it linear at its own scale
-        attribution float32 form=number unit=logits | mean of the size of m dF/dm: what F would lose without it, to
-            first order, later layers included
+            coefficient times its value adds to F (the logit of the model's top token less its runner-up's), every norm
+            behind it linear at its own scale
+        attribution float32 form=number unit=logits | mean of the size of m dF/dm: what F (the logit of the model's
+            top token less its runner-up's) would lose without it, to first order, later layers included
         direct_among_20 float32 form=share label='among the 20 largest direct effects' | the share of prefixes at which
             no 20 memories of the network, layers that were not mined included, have a larger one; an effect of 0 does
             not count

@@ -124,8 +124,9 @@ class Tables(MinedMemories):
         """What the columns of a table are, a row each: `column`, `type`, `about` (meaning, unit, schema version since
         which it is there). Raises OptionError for an impossible table.
         """
-        described = table_kind(name).by_name.values()
-        return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in described])
+        kind = table_kind(name)
+        own = (one for one in kind.by_name.values() if self.numberings or one.name in kind.columns.names)
+        return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in own])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a lazy polars query; raises like `table`, but pages are not checked."""

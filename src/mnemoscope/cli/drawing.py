@@ -316,7 +316,7 @@ def _draw_activity(console: Console, activity: dict[str, Any]) -> None:
     every = activity.get("all_prefixes", prefixes)
     own = "" if every == prefixes else f", those of {every:,} that its expert gets"
     _headline(console, f"Activity: positive on {positive:,} of {prefixes:,} prefixes ({share:.2f} %){own}")
-    console.print(f"  {_numbers('activity', activity, but=('prefixes', 'positive', 'sampled'))}")
+    console.print(f"  {_numbers('activity', activity, but=('prefixes', 'all_prefixes', 'positive', 'sampled'))}")
     strong = zip(strongly_active(pl.DataFrame([activity])).row(0), ("above", "below"), strict=True)
     if said := [f"{plain_percent(share)} {side} zero" for share, side in strong if share is not None]:
         console.print(f"  strongly active (at least an eighth of its extreme): {', '.join(said)}")

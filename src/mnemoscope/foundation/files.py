@@ -108,6 +108,12 @@ def refuse_endless(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
+def read_regular(path: Path) -> bytes:
+    """What a file holds; raises OSError, as `refuse_endless` does."""
+    refuse_endless(path)
+    return path.read_bytes()
+
+
 def file_hash(path: Path) -> str:
     refuse_endless(path)
     with path.open("rb") as file:
@@ -146,8 +152,7 @@ def is_hash(said: object) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; empty where the file is missing or holds something else."""
     try:
-        refuse_endless(path)
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -56,7 +56,7 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    if size >= 0.01 or size == 0:
+    if size >= 0.1 or size == 0:
         return f"{value:.2f}"
     return f"{value:.2g}"
 

@@ -19,7 +19,7 @@ from mnemoscope.atlas.schema import ANSWER_COLUMNS, QUESTIONS, TABLES
 from mnemoscope.atlas.store import write_free_table
 from mnemoscope.atlas.tables import rebuild_command
 from mnemoscope.errors import AtlasUnfinished, StoreFailed
-from mnemoscope.foundation.files import write_json
+from mnemoscope.foundation.files import read_regular, write_json
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.patterns import write_patterns
@@ -246,7 +246,7 @@ def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> li
     contents = []
     for path in paths:
         try:
-            contents.append((atlas.path / path).read_bytes())
+            contents.append(read_regular(atlas.path / path))
         except OSError:
             return None
         if path not in covering or hashlib.sha256(contents[-1]).hexdigest() != covering[path]["sha256"]:

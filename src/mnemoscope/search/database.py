@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnemoscope.foundation.files import refuse_endless
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
@@ -171,6 +172,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def is_fresh(path: Path, about: dict[str, str]) -> bool:
     """Whether `path` is a complete index with the facts `about`."""
     try:
+        refuse_endless(path)
         size = path.stat().st_size
         with closing(connect(path)) as database:
             stored = dict(database.execute("SELECT name, said FROM about").fetchall())

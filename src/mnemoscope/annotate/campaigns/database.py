@@ -173,6 +173,8 @@ def address(given: str | Path | None, folder: Path) -> URL:
         raise AnnotationError(_NO_ADDRESS) from None
     if url.get_backend_name() == "sqlite":
         return _file(Path(url.database or ""))
+    if not url.get_backend_name():
+        raise AnnotationError(_NO_ADDRESS)
     if "@" in (url.host or "") or "@" in (url.database or ""):
         # A part of a password would be parsed as host or name, and shown.
         raise AnnotationError("the address of the annotations has more than one @; write one in a password as %40")

@@ -7,6 +7,6 @@ from mnemoscope.errors import AnnotationError
 
 def check_kind(address: str) -> None:
     """Raises AnnotationError if the scheme of an address, such as `mysql://HOST`, is of another kind; a path passes."""
-    kind = re.match(r"(\w+)[\w+]*://", address)
+    kind = re.match(r"([^+:/]+)[^:/]*://", address)
     if kind and kind[1] not in ("sqlite", "postgresql", "postgres"):
         raise AnnotationError(f"annotations cannot be kept in {kind[1]}; give a path, or postgresql://USER@HOST/NAME")

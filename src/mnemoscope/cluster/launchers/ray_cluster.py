@@ -27,8 +27,8 @@ _KNOCK_SECONDS = 30
 _CONNECT_SECONDS = 5
 _STORE_BYTES = 100 * 2**20
 """Shared memory of our own instance: paths and names travel, never tensors."""
-_LONGEST_FOLDER = 41
-"""Ray's sockets lie 66 characters below it, and a socket's path has at most 107."""
+_LONGEST_FOLDER = 39
+"""Ray's sockets lie up to 68 characters below it, and a socket's path has at most 107."""
 _SET_BY_US = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 """Ray sets the mode when it starts an instance."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL"}

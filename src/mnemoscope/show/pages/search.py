@@ -103,7 +103,8 @@ def _counts(edition: Edition) -> pl.DataFrame:
 
 def read_layers(edition: Edition, text: str) -> Sequence[int] | None:
     """The layers in `0-3,7`; None for none. Raises OptionError for a malformed list, or a layer that is not there."""
-    return choose_layers(text, len(edition.atlas.manifest.model.sizes.memories)) if text.strip() else None
+    named = "".join(text.split())
+    return choose_layers(named, len(edition.atlas.manifest.model.sizes.memories)) if named else None
 
 
 def _links(data: dict[str, Any], fields: Sequence[str]) -> dict[str, str]:
