@@ -93,9 +93,10 @@ def test_two_prompts_of_equal_length_are_compared_at_every_position() -> None:
     assert any("differ in length" in note for note in other.notes)
 
 
-def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set_back() -> None:
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "glm4_moe"])
+def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set_back(name: str) -> None:
     """Beside a run in which the modules' outputs are replaced by the first's, whatever experts they came from."""
-    network = build_mixture("mixtral")
+    network = build_mixture(name)
     model = load_model(network, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
     prompts = "the cat sat", "the on sat"
     found = diff(model, prompts[0], other_prompt=prompts[1], target="x", against="y", both=True, top=100_000)
@@ -122,7 +123,7 @@ def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set
         slope = torch.autograd.grad(second[0], second[1][-1])[0]
     effect = ((second[1][-1] - first[1][-1]) * slope)[0, 1:].sum().item()
     upper = found.memories.filter(pl.col("memory").str.starts_with(f"L{LAYERS - 1}."))
-    assert upper.filter(pl.col("coefficient_second") == 0).height > 0
+    assert found.memories.filter(pl.col("coefficient_second") == 0).height > 0
     assert upper["effect"].sum() == pytest.approx(effect, abs=1e-6)
     back += [one.detach() for one in first[1]]
     for since[0], k in ((len(model.prompt_tokens(prompts[1])), "all"), (1, "everywhere")):

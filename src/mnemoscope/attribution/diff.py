@@ -317,8 +317,9 @@ def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | 
 def _effects(one: Side, its: Side, grid: Grid) -> Floats:
     """(m2 - m1) dF/dm of the second run, 0 inside the frame."""
     found = [gradient for _, gradient in prompt_gradients(its.model, its.ids, its.difference)]
-    for layer in _layers_of_experts(its.model):
-        found[layer] = written_gradients(its.model, its.ids, its.difference, layer)
+    if routed := _layers_of_experts(its.model):
+        for layer, gradient in written_gradients(its.model, its.ids, its.difference, routed).items():
+            found[layer] = gradient
     products = (
         (after - before) * gradient.double()
         for before, after, gradient in zip(one.coefficients, its.coefficients, found, strict=True)
@@ -343,10 +344,11 @@ def _set_back(model: LanguageModel, grid: Grid, before: Floats, places: Places, 
         here, values = layers == layer, model.values(layer)
         column, memory, of = columns[here], memories[here], model.branch_of(layer, torch.from_numpy(memories[here]))
         for branch in set(of.tolist()):
-            own = (of == branch).numpy()
-            coefficients = torch.zeros(grid.columns, len(values))
-            coefficients[column[own], memory[own]] = torch.from_numpy(before[places[here]][own]).float()
-            added[layer, branch] = coefficients @ values.float().cpu()
+            own = (of == branch).numpy() & (before[places[here]] != 0)
+            writing, at = np.unique(memory[own], return_inverse=True)
+            coefficients = torch.zeros(grid.columns, len(writing))
+            coefficients[column[own], at] = torch.from_numpy(before[places[here]][own]).float()
+            added[layer, branch] = coefficients @ values[torch.from_numpy(writing)].float().cpu()
     return Change(places, added=added)
 
 

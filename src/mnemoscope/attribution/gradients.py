@@ -1,10 +1,12 @@
 """Attributions: r = m dF/dm of every memory at every position, by one plain backward pass (definitions.md 9).
 
-Nothing is frozen, detached or replaced: the gradient is taken at a zero added to the input of the down-projection, so
-all paths through later layers count. Frozen variants find other memories than ablations do (docs/cause.md).
+Nothing is frozen, detached or replaced: the gradient is taken at a zero added to the input of the down-projection, or
+to what a layer's memories write, so all paths through later layers count. Frozen variants find other memories than
+ablations do (docs/cause.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -21,15 +23,8 @@ def prompt_gradients(model: LanguageModel, ids: Tensor, difference: LogitDiffere
     """By layer the coefficients m and dF/dm `[column, memory]` of one prompt. Raises OptionError where memory runs out,
     and ModelUnsupported.
     """
-    try:
+    with _memory_told(ids):
         found = coefficient_gradients(model, ids, lambda final: difference.of(final[:, model.reading.last]))
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OptionError(
-            f"the backward pass over {ids.shape[1]:,} positions needs more memory than there is; shorten the prompt, or"
-            " take --dtype bfloat16"
-        ) from error
     return [(coefficients[0], gradient[0]) for coefficients, gradient in found.values()]
 
 
@@ -56,19 +51,11 @@ def coefficient_gradients(
         return coefficients.index_put(asked, zero, accumulate=True)
 
     changes = {layer: lambda coefficients, layer=layer: add_zero(layer, coefficients) for layer in leaves}
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            with (
-                overwrite_coefficients(model, changes, own_thread=True),
-                read_final(model, final.append, own_thread=True),
-            ):
-                model.backbone(ids, gradients=True)
-            flat = [zero for own in leaves.values() for _, zero in own]
-            found = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
-    except RuntimeError as error:
-        if "does not require grad" in str(error) or "nference tensor" in str(error) or "derivative" in str(error):
-            raise ModelUnsupported(f"{model.spec} has no gradient through its blocks: {error}") from error
-        raise
+    with _with_gradients(model):
+        with overwrite_coefficients(model, changes, own_thread=True), read_final(model, final.append, own_thread=True):
+            model.backbone(ids, gradients=True)
+        flat = [zero for own in leaves.values() for _, zero in own]
+        found = iter(torch.autograd.grad(difference(final[-1]).sum(), flat, allow_unused=True))
     by_layer: dict[int, tuple[Tensor, Tensor]] = {}
     with torch.inference_mode():
         for layer, own in leaves.items():
@@ -83,30 +70,58 @@ def coefficient_gradients(
     return by_layer
 
 
-def written_gradients(model: LanguageModel, ids: Tensor, difference: LogitDifference, layer: int) -> Tensor:
-    """dF/dm `[column, memory]` of a layer's memories from what its values would add, so also where no token is routed
-    to their experts.
+def written_gradients(
+    model: LanguageModel, ids: Tensor, difference: LogitDifference, layers: Sequence[int]
+) -> dict[int, Tensor]:
+    """By layer dF/dm `[column, memory]` from what the memories' values would add, so also where no token is routed to
+    their experts. Raises as `prompt_gradients` does.
     """
-    added: dict[int, Tensor] = {}
+    added: dict[tuple[int, int], Tensor] = {}
     final: list[Tensor] = []
 
-    def add_zero(branch: int, written: Tensor) -> Tensor:
-        added[branch] = torch.zeros_like(written, requires_grad=True)
-        return written + added[branch]
+    def add_zero(place: tuple[int, int], written: Tensor) -> Tensor:
+        added[place] = torch.zeros_like(written, requires_grad=True)
+        return written + added[place]
 
-    with torch.inference_mode(False), torch.enable_grad():
+    with _memory_told(ids), _with_gradients(model):
         with Taps(own_thread=True) as taps, read_final(model, final.append, own_thread=True):
-            for branch in range(max(1, len(model.layer(layer).ffn.branches))):
-                tap_written(model, layer, branch, taps, partial(add_zero, branch))
+            for layer in layers:
+                for branch in range(max(1, len(model.layer(layer).ffn.branches))):
+                    tap_written(model, layer, branch, taps, partial(add_zero, (layer, branch)))
             model.backbone(ids, gradients=True)
         slopes = torch.autograd.grad(difference.of(final[-1][:, model.reading.last]).sum(), list(added.values()))
+    found = {layer: torch.zeros(ids.shape[1], model.sizes.memories[layer]) for layer in layers}
     with torch.inference_mode():
-        values, of = model.values(layer).float().cpu(), model.branch_of(layer)
-        found = torch.zeros(ids.shape[1], len(values))
-        for branch, slope in zip(added, slopes, strict=True):
-            own = of == branch
-            found[:, own] = model.split_batch(slope)[0].float().cpu() @ values[own].T
+        for (layer, branch), slope in zip(added, slopes, strict=True):
+            own = model.branch_of(layer) == branch
+            found[layer][:, own] = model.split_batch(slope)[0].float().cpu() @ model.values(layer).float().cpu()[own].T
     return found
+
+
+@contextmanager
+def _with_gradients(model: LanguageModel) -> Iterator[None]:
+    """Records gradients; raises ModelUnsupported where the network has none."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    except RuntimeError as error:
+        if "does not require grad" in str(error) or "nference tensor" in str(error) or "derivative" in str(error):
+            raise ModelUnsupported(f"{model.spec} has no gradient through its blocks: {error}") from error
+        raise
+
+
+@contextmanager
+def _memory_told(ids: Tensor) -> Iterator[None]:
+    """Raises OptionError where memory runs out."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OptionError(
+            f"the backward pass over {ids.shape[1]:,} positions needs more memory than there is; shorten the prompt, or"
+            " take --dtype bfloat16"
+        ) from error
 
 
 def tap_written(model: LanguageModel, layer: int, branch: int, taps: Taps, tap: Callable[[Tensor], Tensor]) -> None:

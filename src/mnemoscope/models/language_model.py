@@ -291,7 +291,7 @@ class LanguageModel:
         return torch.bucketize(memories, torch.tensor(numbering.firsts[numbering.routed :]), right=True)
 
     def norm_scale(self, vectors: Tensor, *, layer: int | None) -> Tensor:
-        """The divisors `[n]`, float32, of a norm that `fold` folds in, for the vectors `[n, hidden]` that it reads.
+        """The divisors `[n]`, float32, of a norm that values are folded with, for vectors `[n, hidden]` that it reads.
 
         `layer` names the block with that output norm, None the final norm; 1 without such a norm.
         """
