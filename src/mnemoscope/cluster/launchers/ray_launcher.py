@@ -171,7 +171,7 @@ class RayLauncher:
         except self._ray.exceptions.RayError as error:
             where = ""
             with suppress(self._ray.exceptions.RayError):
-                where = f" on node {self._ray.get(each.node, timeout=0)}"
+                where = f" on node {self._ray.get(each.node, timeout=1)}"
             return f"the worker's process{where} ended: {first_line(error)}"
         return None if line is None else str(line)
 
