@@ -15,7 +15,7 @@ def test_the_page_has_today_s_columns() -> None:
 
 
 def test_a_column_that_the_page_lacks_is_found() -> None:
-    row = "| key_norm | float32 | its length; in gated layers that of the gate row |\n"
+    row = "| key_norm | float32 | length of the key; in gated layers of the gate row |\n"
     assert row in PAGE
     assert SCRIPT["renew"](PAGE.replace(row, "")) == PAGE
 

@@ -88,7 +88,8 @@ _KINDS = (
     """),
     TableKind("values", 1_024, "layer", for_experts=_EXPERT, declared="""
         memory int32
-        key_norm float32 form=number label='norm of the key' | its length; in gated layers that of the gate row
+        key_norm float32 form=number label='norm of the key' | length of the key; in gated layers of the
+            gate row
         up_norm float32? form=number label='norm of the up row' | length of the up row; null where layers are not gated
         value_norm float32 form=number label='norm' | the value's length
         top_tokens [int32] of_head lengths_as=top_scores lengths_as=bottom_tokens | 20, best first; ties go to the
@@ -108,12 +109,12 @@ _KINDS = (
             multipliers, over the layer's `value_scales`; its top score minus its mean score. Null without positive
             triggers, and everywhere without prefixes
         working_probability float32? form=share since=2 label='at work' | the largest of the softmax of the value at
-            work, as strongly as its triggers fire
+            work, as strongly as its triggers fire; null where `working_logit` is
         working_logit_negative float32? form=number unit=nats since=3 nulls_as=working_probability_negative
             label='top score at work, below zero' | `working_logit` of the negative triggers, whose
             median is negative
         working_probability_negative float32? form=share since=3 label='at work, below zero' |
-            `working_probability` of the negative triggers
+            `working_probability` of the negative triggers; null where `working_logit_negative` is
         top_z float32? form=number since=3 label='top token stands out by' unit='standard deviations' | how far the
             first of the top scores is from the mean of the value's own scores; null where all are equal
         bottom_z float32? form=number since=3 label='bottom token stands out by' unit='standard deviations' | the same
