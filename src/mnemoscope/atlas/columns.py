@@ -77,13 +77,23 @@ class TableKind:
     declared: str = field(kw_only=True)
 
     @cached_property
+    def of_all(self) -> list[Column]:
+        """The columns that the table of every model has."""
+        return parse_columns(self.declared)
+
+    @cached_property
+    def of_experts(self) -> list[Column]:
+        """Those that a model of experts adds."""
+        return parse_columns(self.for_experts)
+
+    @cached_property
     def columns(self) -> pa.Schema:
-        return pa.schema([column.field for column in parse_columns(self.declared)])
+        return pa.schema([column.field for column in self.of_all])
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
         """Every column by name, those of a model of experts last."""
-        return {column.name: column for column in (*parse_columns(self.declared), *parse_columns(self.for_experts))}
+        return {column.name: column for column in (*self.of_all, *self.of_experts)}
 
     def numbers(self, row: Mapping[str, Any]) -> list[tuple[Column, str]]:
         """The numbers of a row, each as it is shown; without nulls, and columns that the row lacks."""
@@ -92,7 +102,7 @@ class TableKind:
 
     def columns_beside(self, names: Sequence[str]) -> pa.Schema:
         """The columns, with those of a model of experts if `names` has them: `expert` before `memory`, others last."""
-        added = [column.field for column in parse_columns(self.for_experts)]
+        added = [column.field for column in self.of_experts]
         if not added or not {column.name for column in added} <= set(names):
             return self.columns
         fields, at = list(self.columns), max(0, self.columns.get_field_index("memory"))

@@ -125,7 +125,7 @@ class Tables(MinedMemories):
         which it is there). Raises OptionError for an impossible table.
         """
         kind = table_kind(name)
-        own = (one for one in kind.by_name.values() if self.numberings or one.name in kind.columns.names)
+        own = kind.by_name.values() if self.numberings else kind.of_all
         return pl.DataFrame([{"column": one.name, "type": one.type, "about": one.about} for one in own])
 
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:

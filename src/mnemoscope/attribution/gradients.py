@@ -94,7 +94,7 @@ def written_gradients(
     with torch.inference_mode():
         for (layer, branch), slope in zip(added, slopes, strict=True):
             own = model.branch_of(layer) == branch
-            found[layer][:, own] = model.split_batch(slope)[0].float().cpu() @ model.values(layer).float().cpu()[own].T
+            found[layer][:, own] = model.split_batch(slope)[0].float().cpu() @ model.values(layer)[own].float().cpu().T
     return found
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import Field
 
-from mnemoscope.atlas.columns import Column
 from mnemoscope.atlas.features import STRONG, features_of, strongly_active
 from mnemoscope.atlas.read import BEST_TRIGGERS
 from mnemoscope.atlas.schema import TABLES
@@ -21,8 +20,6 @@ from mnemoscope.show.pages.triggers import fold_groups, group_triggers, random_g
 
 NEIGHBOURS = 10
 READ = 8
-NUMBERS = ("values", "activity", "importance")
-"""The tables with a row for every memory whose numbers are all listed."""
 IMPORTANCE = ("prefixes", "direct", "attribution", "direct_among_20", "attribution_among_20")
 PATTERN = ("pattern", "kind", "description", "triggers", "lift", "log10_p")
 
@@ -63,7 +60,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         raise OptionError(f"pattern {pattern} is not one of {wanted}, which {said}")
     triggers = triggers_view(edition, wanted, patterns=patterns or [])
     best = _best(triggers)
-    value, lenses = edition.row("values", wanted), edition.atlas[wanted].through_lenses()
+    value, activity = edition.row("values", wanted), edition.row("activity", wanted)
+    importance, lenses = _importance(edition, wanted), edition.atlas[wanted].through_lenses()
     data: dict[str, Any] = {
         "memory": str(wanted),
         "layer": wanted.layer,
@@ -77,8 +75,8 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
         "key_readings": _readings(edition, lenses.get("key_readings"), tokens="key_top_tokens", rank="trigger_rank"),
         "follows": _follows(edition, value, triggers),
         "follows_negative": _count_followed(triggers, -1, value["bottom_tokens"][0]),
-        "activity": _activity(edition.row("activity", wanted)),
-        "importance": _importance(edition, wanted),
+        "activity": _activity(activity),
+        "importance": importance,
         "patterns": patterns and [_pattern(one, best) for one in patterns],
         "best": {"triggers": len(best), "different": len({one["fold"] for one in best})},
         "pattern": pattern,
@@ -89,7 +87,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
     }
 
     def extra() -> dict[str, Any]:
-        carry = carried.query()
+        carry, rows = carried.query(), {"values": value, "activity": activity, "importance": importance}
         return {
             "positive": fold_groups(group_triggers(triggers, 1, says=value["top_tokens"][0])),
             "negative": fold_groups(group_triggers(triggers, -1, says=None)),
@@ -97,7 +95,7 @@ def memory_page(edition: Edition, name: MemoryName, address: MemoryAddress = PLA
             and [one | {kind: random_groups(one[kind]) for kind in ("random", "middling")} for one in drawn],
             "coloured_examples": any(one["tokens"] for one in triggers),
             "bars": bars(data["activity"]),
-            "numbers": _numbers(edition, wanted),
+            "numbers": {table: TABLES[table].numbers(row) for table, row in rows.items() if row},
             "carry": f"&{carry}" if carry else "",
             "add": carried.with_change(f"{wanted}=0"),
         }
@@ -218,13 +216,6 @@ def _importance(edition: Edition, wanted: MemoryId) -> dict[str, Any] | None:
         return None
     row = edition.row("importance", wanted)
     return {name: row[name] for name in IMPORTANCE}
-
-
-def _numbers(edition: Edition, wanted: MemoryId) -> dict[str, list[tuple[Column, str]]]:
-    """By table, every number of the memory's row, as it is shown."""
-    tables = [name for name in NUMBERS if edition.atlas.has(name, layer=wanted.layer)]
-    rows = {name: edition.row(name, wanted) for name in tables if not edition.table(name, wanted.layer).is_empty()}
-    return {name: TABLES[name].numbers(row) for name, row in rows.items()}
 
 
 def bars(activity: dict[str, Any]) -> list[dict[str, Any]]:
