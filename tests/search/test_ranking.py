@@ -154,7 +154,7 @@ def test_queries_are_text(index: Index, text: str) -> None:
 
 
 def test_impossible_pages_fields_and_layers(index: Index) -> None:
-    with pytest.raises(OptionError, match="field 'keys' cannot be searched; choose from words, triggers"):
+    with pytest.raises(OptionError, match="field 'keys' cannot be searched; choose from patterns, annotations"):
         index.search("red", fields=["keys"])
     for limit, offset in ((0, 0), (5, -1), (5, 1_000_000)):
         with pytest.raises(OptionError, match="cannot be shown"):
@@ -226,8 +226,8 @@ def test_patterns_rank_by_the_triggers_they_explain(tmp_path: Path) -> None:
             ("L0.M1", "patterns", "topic: [kings], Paris", "shallow, 4 triggers"),
         ]
         paris = index.search("paris")
-        assert [hit.field for hit in paris.hits] == ["words", *["values"] * 8, "patterns"]
-        assert paris.totals == {"words": 1, "triggers": 1, "values": 8, "patterns": 1, "annotations": 0}
+        assert [hit.field for hit in paris.hits] == ["patterns", "words", *["values"] * 8]
+        assert paris.totals == {"patterns": 1, "annotations": 0, "words": 1, "triggers": 1, "values": 8}
     patterns(atlas, [(3, "queens", 5)])  # made again: the index follows
     with open_index(atlas) as index:
         assert index.search("kings").total == 0

@@ -4,6 +4,7 @@ Tokens are rows of the model's head. A token may be part of a character, so text
 """
 
 import re
+import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ SCRIPTS_WITHOUT_SPACES = (
 @cache
 def is_without_spaces(character: str) -> bool:
     return re.fullmatch(f"[{SCRIPTS_WITHOUT_SPACES}]", character) is not None
+
+
+def is_spelled(word: str) -> bool:
+    """Whether it is of letters alone, vowel signs and accents of their own among them, which `isalpha` leaves out."""
+    return word[:1].isalpha() and (word.isalpha() or all(unicodedata.category(c)[0] in "LM" for c in word))
 
 
 @dataclass(frozen=True)

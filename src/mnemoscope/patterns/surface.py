@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from mnemoscope.atlas.vocabulary import Vocabulary, is_without_spaces
+from mnemoscope.atlas.vocabulary import Vocabulary, is_spelled, is_without_spaces
 from mnemoscope.patterns.word_lists import CLASS_OF
 
 Bools = NDArray[np.bool_]
@@ -183,7 +183,7 @@ def _scripts(word: str) -> list[str]:
 
 def affixes_of(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Lower-case endings and starts of 1 to 4 letters that leave at least two letters."""
-    if not word.isalpha():
+    if not is_spelled(word):
         return (), ()
     low = word.lower()
     sizes = [size for size in range(1, LONGEST_AFFIX + 1) if len(low) >= size + 2]

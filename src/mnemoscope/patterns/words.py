@@ -4,6 +4,7 @@ Content words have a letter, at least two characters (one in scripts without spa
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -55,7 +56,7 @@ def cut_runs(tokens: NDArray[np.int32], begins: Integers, *, spelling: Spelling)
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text; a character of a script without spaces is a word."""
+    """The words of a text; a character of a script without spaces is one with its marks."""
     if text.isascii():
         return _ASCII_WORD.findall(text)
     words, word = [], ""
@@ -67,7 +68,8 @@ def words_in(text: str) -> list[str]:
             words.append(word)
             word = ""
         if is_without_spaces(character) and is_word_character(character):
-            words.append(character)
+            is_mark = unicodedata.category(character)[0] == "M"
+            words[-1:] = [words[-1] + character] if words and is_mark else [*words[-1:], character]
     return [*words, word] if word else words
 
 
@@ -120,7 +122,8 @@ class Lexicon:
         return places[first], found[first]
 
     def _text(self, runs: Runs, end: int) -> str:
-        return self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
+        text = self.spelling.vocabulary.text(runs.tokens[runs.start[end] : end + 1].tolist())
+        return unicodedata.normalize("NFC", text)
 
     def _word_features(self, text: str) -> tuple[list[int], list[int]]:
         """The keys of a last word, and those of the word before it."""

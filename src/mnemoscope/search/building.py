@@ -17,7 +17,7 @@ from mnemoscope.foundation.formatting import show_token
 from mnemoscope.foundation.progress import Progress
 from mnemoscope.search.arrays import write_arrays, write_rows
 from mnemoscope.search.database import DEMOTES, FIRES, FULL_TEXT, PROMOTES, TABLES, token_type
-from mnemoscope.search.text import prepare
+from mnemoscope.search.text import fold_token, prepare
 from mnemoscope.search.tokens import sort_keys
 from mnemoscope.search.windows import Windows
 
@@ -70,7 +70,7 @@ def _write_vocabulary(database: sqlite3.Connection, atlas: Atlas) -> None:
     database.executemany(
         "INSERT INTO vocabulary VALUES (?, ?, ?, ?, ?)",
         (
-            (token, text, show_token(text) if text else "", text.strip().casefold(), counts.get(token, 0))
+            (token, text, show_token(text) if text else "", fold_token(text), counts.get(token, 0))
             for token, text in enumerate(texts)
         ),
     )

@@ -24,7 +24,7 @@ from mnemoscope.foundation.files import refuse_endless
 from mnemoscope.foundation.memory_names import MemoryId, Numbering
 from mnemoscope.search.text import TOKENIZER
 
-VERSION = 4
+VERSION = 5
 FOLDER, NAME = "search", "index.sqlite"
 _EVERY_MEMORY = (1 << 32) - 1
 MOST_ROWS = 150_000

@@ -18,7 +18,7 @@ from mnemoscope.search.database import DEMOTES, PROMOTES, MemoryNumbering, Range
 from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Part, Query, find_matches, highlight
 
-VALUES, PATTERNS, ANNOTATIONS, BOTTOM_TOKENS = SEARCH_FIELDS[2:]
+PATTERNS, ANNOTATIONS, *_, VALUES, BOTTOM_TOKENS = SEARCH_FIELDS
 _SHOWN_TOKENS = 10
 _MATCHING_TOKENS = "SELECT rowid FROM token_text WHERE token_text MATCH ?"
 _NO_RANK = 1 << 32

@@ -13,7 +13,7 @@ from mnemoscope.errors import OptionError, SearchError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.search.arrays import read_rows
 from mnemoscope.search.database import DEMOTES, FIRES, PROMOTES, MemoryNumbering, Ranges, lie_within
-from mnemoscope.search.text import MOST_CHARACTERS
+from mnemoscope.search.text import MOST_CHARACTERS, fold_token
 
 TOKEN_ROLES = (PROMOTES, DEMOTES, FIRES)
 _COLUMNS = "token, text, shown, count"
@@ -61,7 +61,7 @@ class Firing:
 
 def like(database: sqlite3.Connection, text: str, *, limit: int) -> tuple[VocabularyToken, ...]:
     text = _check_text(text)
-    return _read(database, _LIKE, {"text": text, "folded": text.strip().casefold(), "limit": limit})
+    return _read(database, _LIKE, {"text": text, "folded": fold_token(text), "limit": limit})
 
 
 def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyToken, ...]:
@@ -84,7 +84,7 @@ def exactly(database: sqlite3.Connection, token: str | int) -> tuple[VocabularyT
 def near(database: sqlite3.Connection, text: str) -> tuple[VocabularyToken, ...]:
     """The only other token that differs from this text in outer spaces, or else in case; usually none."""
     bare = text.strip()
-    for column, value in (("trim(text)", bare), ("folded", bare.casefold())) if bare else ():
+    for column, value in (("trim(text)", bare), ("folded", fold_token(bare))) if bare else ():
         if len(others := [token for token in _find(database, column, value) if token.text != text]) == 1:
             return tuple(others)
     return ()

@@ -19,7 +19,7 @@ from mnemoscope.search.matches import Hit, Matches
 from mnemoscope.search.text import Query, highlight
 from mnemoscope.search.windows import Windows
 
-WORDS, TRIGGERS = SEARCH_FIELDS[:2]
+WORDS, TRIGGERS = SEARCH_FIELDS[2:4]
 MOST_NAMES = 100
 """Memories of a sentence that are named."""
 _NUMBERS = ("field", "memory", "count", "rank", "sentence", "position")

@@ -22,7 +22,8 @@ either side of it.
 """
 _NEAR = 24
 """Characters in which a cut prefix is searched for a space to begin at."""
-_PART_OF_A_CHARACTER = "\ufffd"
+_WITHIN_WORDS = "\ufffd\u200c\u200d"
+"""A part of a character, and joiners."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def _find_word(before: bytes, token: bytes, behind: bytes) -> tuple[str, int]:
 
 @cache
 def _is_in_word(character: str) -> bool:
-    """Whether it is a letter or digit of a script with spaces, an accent, or a part of a character; "" is not."""
+    """Whether it is a letter, mark or digit of a script with spaces, a joiner, or a part of a character; "" is not."""
     if not character or is_without_spaces(character):
         return False
     kind = unicodedata.category(character)
-    return kind[0] in "LN" or bool(unicodedata.combining(character)) or character == _PART_OF_A_CHARACTER
+    return kind[0] in "LMN" or character in _WITHIN_WORDS

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.manifest import as_mined, mined_from, open_as_mined, resolve_opening
-from mnemoscope.atlas.vocabulary import Vocabulary
+from mnemoscope.atlas.vocabulary import Vocabulary, is_spelled
 from mnemoscope.attribution.diff import second_model
 from mnemoscope.errors import MnemoscopeError, ModelDiffers
 from mnemoscope.foundation.cache import Cache
@@ -75,7 +75,7 @@ class ModelWorker:
         """Prepares in the background what a first trace needs: the words, and the atlas's votes."""
 
         def first() -> None:
-            text = next((text for text in self.words.texts if text.strip().isalpha()), "a")
+            text = next((text for text in self.words.texts if is_spelled(text.strip())), "a")
             with suppress(MnemoscopeError):
                 adopt_votes(self.model, atlas)
             with suppress(MnemoscopeError):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mnemoscope.errors import OptionError
 
-SEARCH_FIELDS = ("words", "triggers", "values", "patterns", "annotations", "bottom")
-"""`words` are those at the triggers, `values` the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
+SEARCH_FIELDS = ("patterns", "annotations", "words", "triggers", "values", "bottom")
+"""In the order of an answer: first what a memory is said to be. `words` are those at the triggers, `values` the 20 top tokens of the value, `bottom` its 20 bottom tokens."""
 USUAL_FIELDS = SEARCH_FIELDS[:-1]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mnemoscope.atlas.vocabulary import is_spelled
 from mnemoscope.mining.mining_run import MiningRun
 from mnemoscope.models.readout.read_directions import input_embeddings
 
@@ -44,7 +45,7 @@ def word_forms(texts: Sequence[str], counts: NDArray[np.int64]) -> dict[str, lis
     """The tokens of each word that is a token of its own, in lower case; the most frequent words first. A token inside
     a word is none: it begins with neither a space nor a capital letter, in a vocabulary where others do.
     """
-    seen = [token for token in np.flatnonzero(counts >= LEAST_COUNT).tolist() if texts[token].strip().isalpha()]
+    seen = [token for token in np.flatnonzero(counts >= LEAST_COUNT).tolist() if is_spelled(texts[token].strip())]
     spaced = any(texts[token][0].isspace() for token in seen)
     forms: dict[str, list[int]] = {}
     for token in seen:
