@@ -41,6 +41,17 @@ def test_a_source_file_is_short_and_says_what_it_does(path: Path) -> None:
     assert "hasattr(" not in text
 
 
+def test_a_number_is_of_ascii_digits() -> None:
+    r"""`\d` and `isdigit` take digits of any script, the latter superscripts, too, which `int` refuses: write [0-9]."""
+    for path in SOURCES:
+        used = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        texts = [str(one.value) for one in used if isinstance(one, ast.Constant)]
+        assert not [text for text in texts if r"\d" in text.replace(r"\\", "")], path
+        tests = {one.attr for one in used if isinstance(one, ast.Attribute)}
+        elsewhere = path.name in ("surface.py", "forks.py")  # which words are numbers | names that the kernel gives
+        assert elsewhere or "isascii" in tests or not tests & {"isdigit", "isdecimal", "isnumeric"}, path
+
+
 def test_no_folder_is_a_flat_room() -> None:
     folders = {path.parent for path in SOURCES}
     crowded = {name_of(folder): len([*folder.glob("[!_]*.py")]) for folder in folders}

@@ -40,12 +40,15 @@ def test_names_as_they_are_written() -> None:
         "L1.M2 L1.M3",
         "L1.M1000000000",
         "L\u0661.M\u0662",
+        "L1.M\u00b2",
+        pytest.param("9" * 5_000, id="5,000 digits"),
     ],
 )
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(MemoryIdError, match=r"write one as L10\.M222") as caught:
         MemoryId.parse(text)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 def test_names_sort_by_layer_expert_memory() -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 _OPTION = re.compile(
     r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)"
-    r"(?:[ =]((?:'[^']*'|\d[\w./]*|nan|all|none|cpu|cuda|float32|ids|[A-Z][A-Z/|]*|[/~.][^\s;,)]*)(?![\w'])))?"
+    r"(?:[ =]((?:'[^']*'|[0-9][\w./]*|nan|all|none|cpu|cuda|float32|ids|[A-Z][A-Z/|]*|[/~.][^\s;,)]*)(?![\w'])))?"
 )
 _SWITCHES = {
     *("accept-versions", "allow-mixed-devices", "dequantize", "force", "force-model", "json", "keep-work", "prepare"),
@@ -37,7 +37,7 @@ def _as_argument(match: re.Match[str]) -> str:
     name, value = "target" if match[1] == "for" else match[1].replace("-", "_"), match[2]
     if value is None:
         return f"{name}=True" if match[1] in _SWITCHES else name
-    plain = re.fullmatch(r"'.*'|\d[\d.]*|nan", value) or (value.isupper() and "/" not in value)
+    plain = re.fullmatch(r"'.*'|[0-9][0-9.]*|nan", value) or (value.isupper() and "/" not in value)
     return f"{name}={value}" if plain else f"{name}='{value}'"
 
 

@@ -37,7 +37,7 @@ def names(memory: str | MemoryId, *, model: "str | LanguageModel | Atlas") -> di
     if named.expert is not None or named.layer >= len(sizes) or named.memory >= sizes[named.layer]:
         raise MemoryIdError(f"{named} is not in {spec}, which has {len(sizes)} layers of {max(sizes)} memories")
     last = hub.rpartition("/")[2].lower()
-    index, written = named.memory, None if path is None else re.sub(r"\.(\d+)\b", r"[\1]", path)
+    index, written = named.memory, None if path is None else re.sub(r"\.([0-9]+)\b", r"[\1]", path)
     return {
         "transformer_lens": f"blocks.{named.layer}.mlp.hook_post[..., {index}]",
         "nnsight": None if written is None else f"model.{written}.input[..., {index}]",

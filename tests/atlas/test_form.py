@@ -44,6 +44,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("model.layer_blocks", 1, "a list of whole numbers from 0 on"),
     ("model.other_blocks", {"one": "x"}, "an object of texts by the number of a block"),
     ("model.other_blocks", {"1": 1}, "an object of texts by the number of a block"),
+    ("model.other_blocks", {"9" * 10: "x"}, "an object of texts by the number of a block"),
     ("model.proof", {"a": "b"}, "an object of numbers"), ("model.proof", {"a": True}, "an object of numbers"),
     ("corpus.counts", None, "an object"), ("corpus.counts.documents", -1, COUNT),
     ("corpus.held_out_share", -0.5, "a share from 0 to 1"), ("corpus.held_out_share", 1.5, "a share from 0 to 1"),

@@ -213,6 +213,8 @@ def test_a_memory_s_name_opens_it(reader: TestClient) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/L1.M3")
     assert reader.get("/search.json?q=L1.M3").headers["location"] == "/L1.M3.json"
     assert reader.get("/search?q=L9.M3").status_code == 404
+    for no_name in ("L٣.M٤", "L1.M²", f"L{'9' * 500}.M0"):
+        assert "Nothing found" in reader.get("/search", params={"q": no_name}).text
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,9 @@ def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:
     pieces = (b"csrf=" + b"x" * 100_000 for _ in range(20))
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert reader.post("/form/x", content=pieces, headers=form).status_code == 413
+    for length in ("9" * 5_000, "²"):
+        long = [(b"content-length", length.encode("latin-1"))]
+        assert reader.post("/form/x", content=b"x", headers=long).status_code == 413
     assert reader.get("/?q=" + "x" * 20_000).status_code == 414
 
 

@@ -57,7 +57,7 @@ _QUESTION = "|".join(QUESTIONS)
 _NAMED = re.compile(
     rf"state/[a-z]+\.safetensors"
     rf"|work/[a-z0-9-]+\.(safetensors|json|parquet)"
-    rf"|work/leases/[a-z0-9-]+/\d+\.\d+\.[A-Za-z0-9-]+"
+    rf"|work/leases/[a-z0-9-]+/[0-9]+\.[0-9]+\.[A-Za-z0-9-]+"
     rf"|work/(states|closed)/[A-Za-z0-9-]+/state\.safetensors"
     rf"|work/beats/[A-Za-z0-9-]+\.json"
     rf"|work/text/(validation/)?(copy\.json|[a-z_]+\.bin(\.spill)?)"

@@ -7,6 +7,7 @@ atlases lack some); entries that no record has may be anything in JSON and UTF-8
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, cached_property
@@ -64,7 +65,8 @@ _PROOF = Form(_or_null(_values(_or_null(_NUMBER.test))), "an object of numbers")
 _TEXTS = Form(_values(_TEXT.test), "an object of texts")
 _BLOCKS = Form(lambda value: _LIST.test(value) and all(map(_COUNT.test, value)), "a list of whole numbers from 0 on")
 _OTHER_BLOCKS = Form(
-    lambda value: _TEXTS.test(value) and all(map(str.isdecimal, value)), "an object of texts by the number of a block"
+    lambda value: _TEXTS.test(value) and all(re.fullmatch("[0-9]{1,9}", name) for name in value),
+    "an object of texts by the number of a block",
 )
 _EXCLUDED = Form(_values(_COUNT.test), "an object of whole numbers from 0 on")
 _REMOVALS = Form(lambda value: _COUNT.test(value) or value == "all", 'a whole number, or "all"')

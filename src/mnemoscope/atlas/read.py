@@ -40,7 +40,7 @@ _SHOWN, _PREFIX_CHARACTERS, _PROMOTED = 8, 60, 10
 _LAYERS_AT_ONCE = 4
 _COMPLETED = 100_000
 """Names offered for completion, at most."""
-_NUMBERED = re.compile(r"\s*(?:L(\d{1,6})\.?N|(\d{1,6})\.)(\d{1,9})\s*")
+_NUMBERED = re.compile(r"\s*(?:L([0-9]{1,6})\.?N|([0-9]{1,6})\.)([0-9]{1,9})\s*")
 """Other tools' names of a neuron, by its number in the layer: L3N17, L3.N17, 3.17."""
 
 

@@ -398,7 +398,7 @@ def table_kind(name: str) -> TableKind:
 
 def place(path: str) -> tuple[TableKind, int | None] | None:
     """The table and number of a path relative to the atlas; None where it is no table's."""
-    match = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-(\d{3,}))?\.parquet", path)
+    match = re.fullmatch(r"([a-z_]+)(?:/([a-z]+)-([0-9]{3,}))?\.parquet", path)
     kind = TABLES.get(match[1]) if match else None
     if match is None or kind is None or kind.numbered != match[2]:
         return None

@@ -54,7 +54,7 @@ def check_device(value: str) -> str:
     return value
 
 
-_DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu|hpu|npu|mtia|xla)(:\d{1,3})?")
+_DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu|hpu|npu|mtia|xla)(:[0-9]{1,3})?")
 Dtype = Annotated[str, typer.Option(metavar="|".join(DTYPES), help="Number format.", callback=_of(*DTYPES))]
 Device = Annotated[
     str,

@@ -16,7 +16,9 @@ How = Literal["set", "scale"]
 At = Literal["all", "last"] | int
 """All of the prompt's own positions, the last one, or every one from this one on."""
 
-_FORM = re.compile(r"\s*(?P<memory>[^=*@\s]+)\s*(?P<how>[=*])\s*(?P<value>[^@\s]+)\s*(?:@\s*(?P<at>\S+)\s*)?")
+_FORM = re.compile(
+    r"\s*(?P<memory>[^=*@\s]+)\s*(?P<how>[=*])\s*(?P<value>[^@\s]+)\s*(?:@\s*(?P<at>all|last|-?[0-9]{1,9})\s*)?"
+)
 _SIGNS: dict[str, How] = {"=": "set", "*": "scale"}
 
 
@@ -46,7 +48,7 @@ class Intervention:
         """The intervention of `text`; raises InterventionError for anything else."""
         match = _FORM.fullmatch(text)
         try:
-            if match is None:
+            if match is None or not text.isascii():  # float() reads digits of other scripts
                 raise ValueError
             at = match["at"] or "all"
             place: At = at if at in ("all", "last") else int(at)  # type: ignore[assignment]

@@ -36,7 +36,7 @@ EXIT_THRESHOLDS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 
 MEMORISED_TOKENS, MEMORISED_GIVEN = 64, 32
 """Of a document's first MEMORISED_TOKENS tokens the model sees MEMORISED_GIVEN; memorised if it writes all others."""
 
-_FORM = re.compile(r"L(\d{1,6})(?:\.([ES])(\d{1,6}))?\.M(\d{1,9})", re.ASCII)
+_FORM = re.compile(r"L([0-9]{1,6})(?:\.([ES])([0-9]{1,6}))?\.M([0-9]{1,9})")
 
 
 @explain
@@ -54,7 +54,8 @@ class MemoryId:
         """The memory that `text` names, such as `L10.M222`; raises MemoryIdError for anything else."""
         match = _FORM.fullmatch(text.strip())
         if match is None:
-            raise MemoryIdError(f"{text!r} does not name a memory; write one as L10.M222 (layer 10, memory 222)")
+            shown = text if len(text) <= 40 else f"{text[:40]}..."
+            raise MemoryIdError(f"{shown!r} does not name a memory; write one as L10.M222 (layer 10, memory 222)")
         layer, kind, expert, memory = match.groups()
         routed, shared = (int(expert) if kind == letter else None for letter in "ES")
         return MemoryId(int(layer), int(memory), routed, shared)

@@ -11,6 +11,7 @@ its group. A repetition is a sentence at a random position of a document that ca
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -175,10 +176,10 @@ def plan_plants(path: Path, *, times: Sequence[int], seed: int) -> Plants:
 
 
 def parse_times(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"--plant-times {text!r} is not a list of numbers; write one as 1,4,16,64") from None
+    parts = text.split(",")
+    if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
+        raise OptionError(f"--plant-times {text!r} is not a list of numbers; write one as 1,4,16,64")
+    return tuple(map(int, parts))
 
 
 def plant(documents: list[list[str]], plants: Plants, *, usable: Sequence[int], seed: int) -> None:

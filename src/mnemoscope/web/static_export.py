@@ -4,6 +4,7 @@ The pages are those of `serve`, with links between files. A link to a page that 
 Search, tokens, judgements, traces and audits need a server, and are left out.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -75,7 +76,7 @@ def write_pages(
 def selection(edition: Edition, wanted: str | None) -> list[MemoryId]:
     """The memories whose pages are written, in order. Raises OptionError, MemoryIdError."""
     atlas = edition.atlas
-    if wanted is not None and not wanted.strip().isdigit():
+    if wanted is not None and not re.fullmatch(r"\s*[0-9]{1,9}\s*", wanted):
         names = [MemoryId.parse(name.strip()) for name in wanted.split(",") if name.strip()]
         if not names:
             raise OptionError(f"--memories {wanted!r} names no memory; write L0.M1,L3.M7 or a number per layer")

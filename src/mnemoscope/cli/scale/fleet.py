@@ -14,7 +14,7 @@ from mnemoscope.errors import OptionError
 from mnemoscope.foundation.cores import usable_cores
 from mnemoscope.foundation.options.mining_options import MiningOptions
 
-_ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}")
+_ADDRESS = re.compile(r"auto|local|ray://\S+|[\w.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WorkerOptions:
             raise OptionError("--prepare only prepares; leave out --ray and --launch")
         if self.ray is not None and self.launch is not None:
             raise OptionError("--ray and --launch start workers in different ways; give one of them")
-        if self.workers not in (None, "auto") and not re.fullmatch(r"0*[1-9]\d{0,5}", str(self.workers)):
+        if self.workers not in (None, "auto") and not re.fullmatch(r"0*[1-9][0-9]{0,5}", str(self.workers)):
             raise OptionError(f"--workers {self.workers!r} is not a number of workers; write --workers 4, or auto")
 
     @property
@@ -100,7 +100,7 @@ def mine_with_fleet(
 def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bool) -> None:
     from mnemoscope.cluster.launchers import slurm
 
-    stated = re.match(r"\s*([1-9]\d*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
+    stated = re.match(r"\s*([1-9][0-9]*)", os.environ.get("OMP_NUM_THREADS", ""))  # a list has one for each level
     threads = int(stated[1]) if stated else min(8, len(usable_cores()))
     gpus = int(options.device.startswith("cuda")) if fleet.gpus_per_worker is None else fleet.gpus_per_worker
     words = arguments_given()

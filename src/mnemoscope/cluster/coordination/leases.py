@@ -20,7 +20,7 @@ from mnemoscope.foundation.files import make_folder, storing
 FREE, AGAIN, DONE = "free", "again", "done"
 """Owners that are no workers: never taken; given up by a worker that may have begun; done."""
 LEASES = f"{WORK}/leases"
-_NAME = re.compile(r"(\d{6,9})\.(\d{1,9})\.([A-Za-z0-9-]+)")
+_NAME = re.compile(r"([0-9]{6,9})\.([0-9]{1,9})\.([A-Za-z0-9-]+)")
 _LOOKS, _MOMENT = 50, 0.02
 """Listings, and seconds between them, before a missing file counts as lost: it may be being renamed."""
 

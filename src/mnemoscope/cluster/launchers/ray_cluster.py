@@ -157,7 +157,7 @@ def _wait(child: subprocess.Popen[bytes], read: Any) -> tuple[int | None, str]:
 
 def _check_port(address: str) -> None:
     """Raises OptionError for a malformed address, or if nothing listens there."""
-    found = re.fullmatch(r"(?:ray://)?\[?([^\s/\[\]]+?)\]?:(\d{1,5})", address)
+    found = re.fullmatch(r"(?:ray://)?\[?([^\s/\[\]]+?)\]?:([0-9]{1,5})", address)
     if found is None or not 0 < int(found[2]) < 65536:
         raise OptionError(f"--ray {address!r} is not an address; write auto, HOST:PORT or ray://HOST:PORT")
     try:

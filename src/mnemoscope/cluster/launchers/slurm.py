@@ -190,7 +190,7 @@ def _submit_one(job: SlurmJob, ids: Mapping[str, str]) -> str:
             " what it prints"
         ) from None
     said = done.stdout.decode(errors="replace").strip()
-    number = re.fullmatch(r"(\d+)(;.*)?", said.splitlines()[-1]) if said else None
+    number = re.fullmatch(r"([0-9]+)(;.*)?", said.splitlines()[-1]) if said else None
     if done.returncode == 0 and number is not None:
         return number[1]
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]

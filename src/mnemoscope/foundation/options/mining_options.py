@@ -126,7 +126,7 @@ def parse_layers(layers: str | Sequence[int]) -> tuple[int, ...]:
     pieces = layers.split(",") if isinstance(layers, str) else [str(int(layer)) for layer in layers]
     chosen: set[int] = set()
     for piece in pieces:
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", piece)
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", piece)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise OptionError(f"--layers {_spoken(layers)!r} does not name layers; write them as 0-3,7")
@@ -149,7 +149,7 @@ def choose_layers(layers: str | Sequence[int] | None, count: int) -> tuple[int, 
 def parse_part(part: str | tuple[int, int]) -> tuple[int, int]:
     """The part (I, N) that `I/N` names; raises OptionError unless 1 <= I <= N."""
     text = part if isinstance(part, str) else f"{part[0]}/{part[1]}"
-    match = re.fullmatch(r"\s*(\d{1,6})/(\d{1,6})\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,6})/([0-9]{1,6})\s*", text)
     if match and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
     raise OptionError(f"--part {text!r} is not a part; write 1/3, 2/3 or 3/3 for three parts")
@@ -159,7 +159,7 @@ def parse_removals(removals: str | int) -> int | str:
     text = str(removals).strip()
     if text == "all":
         return text
-    if re.fullmatch(r"\d{1,9}", text):
+    if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     raise OptionError(f"--removals {text!r} is not a number of memories per layer, nor all")
 

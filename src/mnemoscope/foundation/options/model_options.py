@@ -177,7 +177,7 @@ def parse_max_memory(text: str) -> dict[int | str | None, int]:
     for piece in text.split(","):
         name, separator, size = piece.rpartition("=")
         name = name.strip().lower().removeprefix("cuda:")
-        device = int(name) if re.fullmatch(r"\d{1,4}", name) else (name if separator else None)
+        device = int(name) if re.fullmatch(r"[0-9]{1,4}", name) else (name if separator else None)
         bytes_ = _bytes_of(size)
         known = device is None or device == "cpu" or isinstance(device, int)
         if bytes_ is None or not known or device in sizes or (device is None and "," in text):
@@ -198,7 +198,7 @@ def write_max_memory(given: str | Mapping[int | str, int | str] | None) -> str |
 
 def _bytes_of(size: str) -> int | None:
     """The bytes of `20GiB` (powers of 1,024) or `20GB` (of 1,000); None where it is no size."""
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(I?)B\s*", size, re.ASCII | re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         return None
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].upper()])

@@ -115,7 +115,7 @@ def _read(
     except (TypeError, ValueError, AttributeError, KeyError, NotImplementedError) as error:
         if raised_by_package(error):
             raise
-        missing = re.search(r"missing \d+ required .*?argument.*?: (.+)", str(error))
+        missing = re.search(r"missing [0-9]+ required .*?argument.*?: (.+)", str(error))
         wants = f"its forward needs {missing[1]} beside the tokens" if missing else first_line(error)
         raise ModelUnsupported(f"model {opened.spec!r} cannot be run by text alone: {wants}") from error
     except (RuntimeError, IndexError) as error:  # IndexError: embeddings with fewer rows than the head

@@ -45,7 +45,7 @@ ROUTING = "routing"
 SCALE = 2
 """Pixels of a PNG per unit of the drawing."""
 
-_RESOURCES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
+_RESOURCES = re.compile(rb"(?:^ +/\w+ [0-9]+ 0 R\n){2,}", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ ATTRIBUTES = frozenset(
 SPOKEN = ("point", "bar", "tick", "circle")
 """Marks with a tooltip; lines and bands get theirs from their points."""
 
-_LONG = re.compile(r"(\d+\.\d\d)\d+")
-_LAYER = re.compile(r"; layer: (\d+)")
+_LONG = re.compile(r"([0-9]+\.[0-9][0-9])[0-9]+")
+_LAYER = re.compile(r"; layer: ([0-9]+)")
 """A layer in a tooltip, after the fields of the axes."""
-_NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)\d+(?=[\")])")
+_NUMBERED = re.compile(r"(?<=[\"#])(clip|gradient_)[0-9]+(?=[\")])")
 
 
 def grammar() -> str:

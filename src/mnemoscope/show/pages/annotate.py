@@ -119,8 +119,7 @@ def _form(patterns: list[dict[str, Any]], asked: str, draft: dict[str, Any] | No
     """The initial values of a key's form, and its pattern: None for a new one, by default the last."""
     known = {one["pattern"]: one for one in patterns}
     slot = max(known) if known and asked != "new" else None
-    if asked.isdigit() and int(asked) in known:
-        slot = int(asked)
+    slot = {str(number): number for number in known}.get(asked, slot)
     own = {} if slot is None else {name: known[slot][name] for name in ("marks", "kind", "description")}
     return {"slot": slot, "draft": draft or {"marks": (), "kind": "", "description": "", **own}}
 

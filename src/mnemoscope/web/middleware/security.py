@@ -94,7 +94,7 @@ class Security:
     def _refuse(self, request: Request) -> Response | None:
         headers = request.headers
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()) or int(length) > BODY:
+        if not re.fullmatch("[0-9]{1,18}", length) or int(length) > BODY:
             return _refusal(request, 413, f"What was sent is larger than {BODY:,} bytes.")
         if len(path_of(request)) + len(query_of(request)) > ADDRESS:
             return _refusal(request, 414, f"The address is longer than {ADDRESS:,} characters.")

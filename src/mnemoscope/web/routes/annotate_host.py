@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOME = "annotate_host.html"
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
 Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
-OptionalCount = Annotated[str, Form(pattern=r"^\d{0,9}$", description="A number, or nothing for the usual one")]
+OptionalCount = Annotated[str, Form(pattern=r"^[0-9]{0,9}$", description="A number, or nothing for the usual one")]
 Ending = Literal["csv", "jsonl"]
 TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 

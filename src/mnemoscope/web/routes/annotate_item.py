@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from mnemoscope.annotate.campaigns.views import Annotator, CaseView, KeyView
 
 Code = Annotated[str, Path(max_length=40, description="An item of the campaign, as the list of the work names it")]
-Shown = Annotated[str, Query(pattern=r"^(\d{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]
-Pattern = Annotated[str, Form(pattern=r"^\d{0,2}$", description="The pattern's number; empty for a new one")]
+Shown = Annotated[str, Query(pattern=r"^([0-9]{1,2}|new)?$", description="The pattern to edit: its number, or `new`")]
+Pattern = Annotated[str, Form(pattern=r"^[0-9]{0,2}$", description="The pattern's number; empty for a new one")]
 Key = Annotated[str, Form(max_length=100, description="Another for every judgement; the same to send one again")]
 Name = Annotated[str, Path(max_length=100, description="A memory, such as L10.M222")]
 ITEMS = PLACE + "/items/{code}"
-_MEMORY = re.compile(r"L\d{1,9}(\.[ES]\d{1,9})?\.M\d{1,9}", re.ASCII)
+_MEMORY = re.compile(r"L[0-9]{1,9}(\.[ES][0-9]{1,9})?\.M[0-9]{1,9}")
 """The code of a memory outside the campaign is its name."""
 
 
@@ -45,7 +45,7 @@ class PatternForm(BaseModel):
     kind: str = Field("", max_length=20, description="shallow, semantic or both")
     description: str = Field("", max_length=5_000, description="What the prefixes share")
     marks: list[int] = Field([], max_length=100, description="Numbers of the prefixes that share the pattern")
-    pattern: str = Field("", pattern=r"^\d{0,2}$", description="The pattern's number; empty for a new one")
+    pattern: str = Field("", pattern=r"^[0-9]{0,2}$", description="The pattern's number; empty for a new one")
     key: str = Field("", max_length=100, description="Another for every judgement; the same to send one again")
 
     def judgement(self) -> dict[str, Any]:

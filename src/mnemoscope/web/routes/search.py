@@ -37,7 +37,7 @@ Fields = Annotated[
 ]
 Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
 Number = Annotated[int, Query(ge=1, le=LAST, description="Which page of hits, from 1")]
-_MEMORY = re.compile(r"\s*[lL]\d+(\.[eEsS]\d+)?\.[mM]\d+\s*")
+_MEMORY = re.compile(r"\s*[lL][0-9]{1,9}(\.[eEsS][0-9]{1,9})?\.[mM][0-9]{1,9}\s*")
 
 
 class BackgroundIndex:

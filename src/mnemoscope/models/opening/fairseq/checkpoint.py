@@ -24,7 +24,7 @@ from mnemoscope.models.modules.quiet import suppress_output
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 END, UNKNOWN = 2, 3
 
-_PADDING = re.compile(r"madeupword\d{4,}")
+_PADDING = re.compile(r"madeupword[0-9]{4,}")
 _WORD = re.compile(r"\S+")
 _METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter")
 _NAMED = re.compile(r"GLOBAL (\S{1,100})")
@@ -127,7 +127,7 @@ def read_dictionary(path: Path) -> Dictionary:
     words = []
     for number, line in enumerate(lines, 1):
         word, space, count = line.rpartition(" ")
-        if not space or not count.strip().isdecimal():
+        if not space or not re.fullmatch(r"\s*[0-9]+\s*", count):
             raise ModelDamaged(
                 f"dictionary {str(path)!r}, line {number}: {line[:60]!r} is not a word, a space and a count"
             )

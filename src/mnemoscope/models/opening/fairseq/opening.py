@@ -24,8 +24,8 @@ from mnemoscope.models.opening.fairseq.options import Options, shape_of
 from mnemoscope.models.tokens.model_tokens import Beginning
 
 _NOT_WEIGHTS = re.compile(r"(^|\.)(_float_tensor|version)$|^decoder\.embed_positions\.weights$")
-_NORMS = re.compile(r"(decoder\.layers\.\d+\.)layer_norms\.(\d+)\.(weight|bias)")
-_FUSED = re.compile(r"(decoder\.layers\.\d+\.self_attn\.)in_proj_(weight|bias)")
+_NORMS = re.compile(r"(decoder\.layers\.[0-9]+\.)layer_norms\.([0-9]+)\.(weight|bias)")
+_FUSED = re.compile(r"(decoder\.layers\.[0-9]+\.self_attn\.)in_proj_(weight|bias)")
 
 
 def open_checkpoint(source: str, *, dictionary: Path | None) -> LoadedParts:
