@@ -4,12 +4,28 @@ Imports nothing of size before it can answer Ctrl-C, SIGTERM and SIGUSR1: the im
 moments go.
 """
 
+import signal
 import sys
+import time
+from types import FrameType
+
+_ONE_PRESS = 1.0
+"""Seconds in which keys pressed again mean the same Ctrl-C."""
+_raised: list[float] = []
+
+
+def _press(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C, but not once more while the line that answers it is written."""
+    if not _raised or time.monotonic() - _raised[-1] > _ONE_PRESS:
+        _raised.append(time.monotonic())
+        raise KeyboardInterrupt
 
 
 def main() -> int:
     """Runs the command line on `sys.argv` and returns its exit code."""
     try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _press)
         from mnemoscope.foundation.progress import StopSignal, end_at_signals
 
         with end_at_signals():
@@ -24,6 +40,9 @@ def main() -> int:
         # Within a verb the frame says this, with --json and --debug; here there is no verb yet.
         print("mnemoscope: stopped by Ctrl-C", file=sys.stderr, flush=True)
         return 130
+    finally:
+        if signal.getsignal(signal.SIGINT) is _press:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

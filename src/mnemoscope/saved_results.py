@@ -1,13 +1,17 @@
-"""Opens again what the `save` of a result wrote."""
+"""Opens again what the `save` of a result wrote, and refuses everything else: such files are sent to others."""
 
 import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import OptionError
+import polars as pl
+import pyarrow as pa
+
+from mnemoscope.atlas.form import unwritable
+from mnemoscope.errors import MnemoscopeError, OptionError
 from mnemoscope.foundation.files import read_object
-from mnemoscope.foundation.origin import restore
+from mnemoscope.foundation.restoring import restore
 
 _ROOMS = {
     **dict.fromkeys(("Trace", "Comparison"), "tracing"),
@@ -24,10 +28,18 @@ def open_result(path: str | os.PathLike[str]) -> Any:
     """
     saved = read_object(Path(path)).get("saved")
     try:
-        assert isinstance(saved, dict)
+        if not isinstance(saved, dict) or unwritable(saved):
+            raise TypeError
         kind = saved["kind"]
-        return restore(getattr(import_module(f"mnemoscope.{_ROOMS[kind]}"), kind), saved["fields"])
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        result = restore(getattr(import_module(f"mnemoscope.{_ROOMS[kind]}"), kind), saved["fields"])
+        for shown in ("__str__", "__repr__", "_repr_html_", "to_dict"):
+            # Lists that belong together may still differ in length: what cannot be shown is refused here, not later.
+            getattr(result, shown, result.__repr__)()
+        return result
+    except (
+        *(ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError),
+        *(MnemoscopeError, pa.ArrowException, pl.exceptions.PolarsError),
+    ):
         raise OptionError(
             f"{os.fspath(path)} is not a file that the save() of a result of this version wrote; make the result again"
         ) from None

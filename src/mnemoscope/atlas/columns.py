@@ -20,7 +20,7 @@ class Column:
     `form` says how people are shown a number; `label` what it is called then (the name, with blanks for underscores),
     `unit` what it is counted in. `since` is the schema version since which atlases have it, `of_head` whether its
     tokens are rows of the model's head; the columns `nulls_as` are null in the same rows, the lists of `lengths_as` as
-    long.
+    long. Lists have `items` entries, or where that is 0 as many in all rows.
     """
 
     field: pa.Field
@@ -32,6 +32,7 @@ class Column:
     of_head: bool = False
     nulls_as: tuple[str, ...] = ()
     lengths_as: tuple[str, ...] = ()
+    items: int | None = None
 
     @property
     def name(self) -> str:
@@ -65,7 +66,8 @@ class TableKind:
 
     A line declares a column, or several of one kind: `name,name type word ... | meaning`, and goes on where the next
     one is indented. The type is that of a list in brackets, and `?` after it allows nulls. The words are fields of
-    `Column`: `since=3`, `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `form=share`, `label='at work'`, `unit=nats`.
+    `Column`: `since=3`, `of_head`, `nulls_as=OTHER`, `lengths_as=OTHER`, `items=36`, `form=share`, `label='at work'`,
+    `unit=nats`.
     """
 
     name: str
@@ -132,6 +134,7 @@ def _columns_of(line: str) -> Iterator[Column]:
     rules: dict[str, Any] = dict(given)
     rules |= {"since": int(rules.get("since", "1")), "of_head": "of_head" in rules}
     rules |= {name: tuple(other for key, other in given if key == name) for name in ("nulls_as", "lengths_as")}
+    rules |= {"items": int(rules["items"])} if "items" in rules else {}
     plain = pa.type_for_alias(kind.strip("[]?"))
     for name in names.split(","):
         typed = pa.field(name, pa.list_(plain) if kind[0] == "[" else plain, nullable=kind.endswith("?"))

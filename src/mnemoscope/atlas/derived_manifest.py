@@ -5,27 +5,50 @@ file and of the atlas's manifest. That of `analyses/` covers `patterns.parquet`,
 `extensions/` covers optional tables made later, and fitted lenses.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+import polars as pl
+
+from mnemoscope.atlas.form import unwritable
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import MANIFEST, files_beside
 from mnemoscope.atlas.read import Atlas
-from mnemoscope.errors import AtlasBusy, AtlasExists
-from mnemoscope.foundation.files import file_entry, file_hash, is_hash, make_folder, read_object, storing, write_json
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists
+from mnemoscope.foundation.files import file_entry, is_hash, make_folder, read_object, storing, write_json
+from mnemoscope.foundation.restoring import restore
+
+Layers = Annotated[
+    pl.DataFrame,
+    "text +first +second int layer memories +born? +died? +repurposed? +not_asked? +left_out? float +jaccard?"
+    " +control_jaccard? +rate_change? +key_cosine? +up_cosine? +value_cosine? +control_key_cosine? +control_up_cosine?"
+    " +control_value_cosine? +excess? +universal?",
+]
+Changed = Annotated[
+    pl.DataFrame,
+    "text +first +second memory kind int sign float jaccard? rate_before rate_after texts tokens_before tokens_after",
+]
+Matches = Annotated[pl.DataFrame, "text memory other? int layer float correlation control excess bool universal"]
+
+
+class Pair(TypedDict):
+    """What changed between two atlases."""
+
+    first: str
+    second: str
+    note: str | None
+    layers: Layers
+    changed: Changed
+    matches: NotRequired[Matches]
 
 
 @contextmanager
 def write_beside(atlas: Atlas) -> Iterator[None]:
     """Locks an opened atlas's folder; raises AtlasBusy if another process writes it, or the atlas was replaced."""
     with lock_folder(atlas.path):
-        try:
-            there = file_hash(atlas.path / MANIFEST) == atlas.manifest_hash
-        except OSError:
-            there = False
-        if not there:
+        if atlas.is_replaced():
             raise AtlasBusy(f"{atlas.path} was mined again while it was being read; run the command again")
         yield
 
@@ -62,6 +85,18 @@ def check_replaceable(directory: Path, is_own: Callable[[Path], bool], what: str
         empty = not any(directory.iterdir())
     if not empty and not is_own(directory):
         raise AtlasExists(f"{directory} holds something other than {what}; choose another folder")
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a saved comparison. Raises AtlasDamaged for what `compare --save` does not write."""
+    document = read_object(path)
+    pairs = document.get("pairs", [{name: one for name, one in document.items() if name != "made_by"}])
+    try:
+        if unwritable(document):
+            raise TypeError
+        return list(restore(Sequence[Pair], pairs))
+    except (LookupError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise AtlasDamaged(f"{path} is not a comparison that `compare --save` wrote; compare again") from error
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:

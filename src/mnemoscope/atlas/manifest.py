@@ -18,6 +18,7 @@ from mnemoscope.atlas.form import Manifest, form_faults
 from mnemoscope.atlas.schema import SCHEMA_VERSION, TABLES, place
 from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished
 from mnemoscope.foundation.files import (
+    check_spelling,
     file_entry,
     flush,
     is_file_entry,
@@ -166,6 +167,7 @@ def read_sealed(directory: Path) -> tuple[Manifest, str]:
 
 def read_claimed(directory: Path) -> tuple[dict[str, Any], str]:
     """Like `read_sealed`, but as stored and of any form: only the seal and the schema version are checked."""
+    check_spelling(directory)
     path = directory / MANIFEST
     if not path.is_file():
         _refuse_without_manifest(directory)

@@ -84,7 +84,7 @@ _KINDS = (
         sampled int64 form=count label='prefixes sampled' | prefixes in the plan's sample of batches
         std float64 form=number label='standard deviation of the coefficient' | population, over the sample: right to
             1e-6 of itself for coefficients of any float32 size, where the mean is at most 10,000 times as large
-        histogram [int64] | 36 counts over the sample
+        histogram [int64] items=36 | 36 counts over the sample
     """),
     TableKind("values", 1_024, "layer", for_experts=_EXPERT, declared="""
         memory int32
@@ -268,7 +268,7 @@ _KINDS = (
     """),
     TableKind("samples", 256, "layer", optional=True, for_experts=_EXPERT, declared="""
         memory int32
-        coefficients [float16] | one for each prefix, divided by `scale`
+        coefficients [float16] items=0 | one for each prefix, divided by `scale`
         scale float32 form=number | the largest magnitude of them; 1 where all are zero
     """),
     TableKind("token_activations", 4_096, "layer", optional=True, for_experts=_EXPERT, declared="""
@@ -452,6 +452,10 @@ def content_error(name: str, rows: pa.Table, vocabulary: int) -> str | None:
         for other in (other for other in own.nulls_as if other in rules):
             if not rows.column(one).is_null().equals(rows.column(other).is_null()):
                 return f"{one} and {other} are null in different rows"
+    for one, items in ((one, own.items) for one, own in rules.items() if own.items is not None):
+        lengths = {*pc.min_max(pc.list_value_length(rows.column(one))).as_py().values()} - {None}
+        if len(lengths) > 1 or (items and lengths - {items}):
+            return f"{one} holds a list of {max(lengths - {items})} entries, not {items or min(lengths)}"
     for column in (column for column, own in rules.items() if own.of_head):
         numbers = rows.column(column)
         if pa.types.is_list(numbers.type):

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import EXTENSIONS, files_beside
+from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, files_beside
 from mnemoscope.atlas.mined_memories import MinedMemories
 from mnemoscope.atlas.schema import (
     LENS_TABLES,
@@ -31,8 +31,8 @@ from mnemoscope.atlas.schema import (
     table_kind,
     with_later_columns,
 )
-from mnemoscope.errors import AtlasDamaged, AtlasUnfinished, OptionError
-from mnemoscope.foundation.files import file_hash, refuse_endless
+from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasUnfinished, OptionError
+from mnemoscope.foundation.files import digest_of_files, file_hash, refuse_endless
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
@@ -53,7 +53,7 @@ class Tables(MinedMemories):
     def __init__(self, path: Path, manifest: Manifest, manifest_hash: str) -> None:
         super().__init__(path, manifest)
         self.manifest_hash = manifest_hash
-        self._footers: dict[str, Any] = {}
+        self._footers: dict[str, tuple[str, Any]] = {}
 
     @cached_property
     def hashes(self) -> dict[str, str]:
@@ -216,35 +216,50 @@ class Tables(MinedMemories):
         """The checked file; errors while it is read become AtlasDamaged."""
         refuse_forked()
         where, name = self.path / path, path.removesuffix(".parquet").split("/")[0]
-        known = self._footers.get(path)
+        now = digest_of_files([where])
+        checked, known = self._footers.get(path, (now, None))
         try:
-            if known is None:
+            if known is None or checked != now:  # never new bytes by an old footer
+                known = None
                 refuse_endless(where)
                 self.check_hash(path)
             with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
                 if known is None:
                     if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
-                        raise AtlasDamaged(f"{where} does not belong to this atlas: {wrong}")
+                        raise self.damage(f"{where} does not belong to this atlas: {wrong}")
                     if path in self.hashes:
-                        self._footers[path] = file.metadata
+                        self._footers[path] = now, file.metadata
+                if digest_of_files([where]) != now:
+                    raise self.damage(f"{where} was changed while it was opened; try again")
                 yield file
         except FileNotFoundError:
             remedy = rebuild_command(self.path, name, self.manifest)
-            raise AtlasDamaged(f"{where} is missing; restore it, or make it with {remedy}") from None
+            raise self.damage(f"{where} is missing; restore it, or make it with {remedy}") from None
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise AtlasDamaged(
-                f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
-            ) from error
+            raise self.damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
 
     def check_hash(self, path: str) -> None:
         """Raises AtlasDamaged for a changed file: a flipped bit in its footer could hide rows from `rows_where`."""
         hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
-            raise AtlasDamaged(
+            raise self.damage(
                 f"{self.path / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.path}` lists the damage"
             )
+
+    def is_replaced(self) -> bool:
+        """Whether the folder holds another atlas by now, or none."""
+        try:
+            return file_hash(self.path / MANIFEST) != self.manifest_hash
+        except OSError:
+            return True
+
+    def damage(self, line: str) -> AtlasDamaged | AtlasBusy:
+        """The error of a file that is not this atlas's."""
+        if self.is_replaced():
+            return AtlasBusy(f"{self.path} was mined anew since it was opened; open it again")
+        return AtlasDamaged(line)
 
 
 def _groups_with(footer: Any, column: int, ids: list[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""Every fault of an atlas on disk: wrong hashes, missing and unknown files, wrong schemas.
+"""Every fault of an atlas on disk: wrong hashes, missing and unknown files, wrong schemas, rows that no run writes.
 
-Reads every covered byte once and changes nothing. run.json, annotations and files that are no tables are not covered.
+Reads every covered byte and changes nothing. run.json, annotations and files that are no tables are not covered.
 """
 
 import os
@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mnemoscope.atlas.derived_manifest import read_pairs
 from mnemoscope.atlas.folder import SIDES, is_named
 from mnemoscope.atlas.form import Manifest, form_faults
-from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, read_claimed, table_files
-from mnemoscope.atlas.schema import TABLES, place, schema_error
+from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST, read_claimed, table_files
+from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash, is_file_entry, read_object
 
@@ -66,7 +67,7 @@ def _wrong_files(directory: Path, files: dict[str, Any]) -> dict[str, str]:
 
 
 def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> list[str]:
-    problems = []
+    problems, vocabulary = [], manifest.model.sizes.vocabulary
     for path in sorted(paths):
         placed = place(path)
         if placed is None:
@@ -74,7 +75,11 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
                 problems.append(f"{path}: not a table of schema {manifest.schema}")
             continue
         try:
-            wrong = schema_error(placed[0].name, pq.read_schema(directory / path), manifest.provenance)
+            with pq.ParquetFile(directory / path) as file:
+                wrong = schema_error(placed[0].name, file.schema_arrow, manifest.provenance)
+                groups = range(0 if wrong else file.num_row_groups)
+                found = (content_error(placed[0].name, file.read_row_group(one), vocabulary) for one in groups)
+                wrong = wrong or next(filter(None, found), None)
         except (OSError, pa.ArrowException) as error:
             wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
         if wrong:
@@ -106,8 +111,13 @@ def _wrong_side(directory: Path, side: str, manifest: Manifest) -> tuple[list[st
         return [f"{side}/{MANIFEST}: not a manifest that mnemoscope writes"], set()
     wrong = _wrong_files(directory, files)
     problems = [*wrong.values()]
-    if side == EXTENSIONS:
-        problems += _wrong_schemas(directory, manifest, [path for path in files if path not in wrong])
+    whole = [path for path in files if path not in wrong]
+    problems += _wrong_schemas(directory, manifest, [path for path in whole if side == EXTENSIONS or place(path)])
+    for path in whole if side == COMPARISONS else ():
+        try:
+            read_pairs(directory / path)
+        except AtlasDamaged:
+            problems.append(f"{path}: not a comparison that mnemoscope writes")
     if document["atlas"] != file_hash(directory / MANIFEST):
         problems.append(f"{side}/{MANIFEST}: made from another atlas")
     return problems, set(files)

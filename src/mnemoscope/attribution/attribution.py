@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -66,12 +66,16 @@ class Attribution(Explanation):
     difference: float
     difference_after_cap: float
     embedding: float
-    layers: pl.DataFrame
+    layers: Annotated[pl.DataFrame, "int layer float attention memories other"]
     biases: float
     residual_error: float
     limit: float
-    memories: pl.DataFrame
-    heads: pl.DataFrame
+    memories: Annotated[
+        pl.DataFrame,
+        "text memory token label? +trigger? texts +promotes int position"
+        " float coefficient direct attribution ablation?",
+    ]
+    heads: Annotated[pl.DataFrame, "int layer head? float direct"]
     spearman_list: float | None
     spearman_random: float | None
     curve: Curve

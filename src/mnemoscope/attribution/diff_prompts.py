@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,14 @@ _TOGETHER = 4_096
 """Columns whose bootstrap draws are made together."""
 
 
+class MedianPatched(TypedDict):
+    k: int | str
+    prompts: int
+    difference: float
+    recovered: float | None
+    control_recovered: float | None
+
+
 @dataclass(frozen=True, repr=False)
 class PromptsDifference(Explanation):
     """Means over the `prompts` that part, with bootstrap intervals over them: `parts` and `memories` (of a memory its
@@ -36,9 +44,9 @@ class PromptsDifference(Explanation):
     prompts: int
     never_parted: int
     refused: tuple[Refused, ...]
-    parts: pl.DataFrame
-    memories: pl.DataFrame
-    patched: tuple[dict[str, Any], ...]
+    parts: Annotated[pl.DataFrame, "text part int layer? float change low high"]
+    memories: Annotated[pl.DataFrame, "text memory +label? float change low high"]
+    patched: tuple[MedianPatched, ...]
     turned: float
     made_by: dict[str, Any]
 
@@ -124,14 +132,14 @@ def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
     return pl.DataFrame({**names, "change": values.sum(0) / count, "low": low, "high": high})
 
 
-def _medians(found: Sequence[RunDifference]) -> tuple[dict[str, Any], ...]:
+def _medians(found: Sequence[RunDifference]) -> tuple[MedianPatched, ...]:
     """By number of memories set back, over the prompts that have so many."""
     every: dict[int | str, list[tuple[RunDifference, Patched]]] = {}
     for one in found:
         for point in one.patched:
             every.setdefault(point.k, []).append((one, point))
     sizes = sorted(k for k in every if isinstance(k, int) and k & (k - 1) == 0)
-    rows = []
+    rows: list[MedianPatched] = []
     for k in [*sizes, *(k for k in ("all", "everywhere") if k in every)]:
         points = every[k]
         recovered = [point.recovered for _, point in points if point.recovered is not None]

@@ -4,7 +4,7 @@ they were not found (definitions.md section 9, attribute).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -70,7 +70,7 @@ class PromptsAttribution(Explanation):
     model: str
     prompts: int
     refused: tuple[Refused, ...]
-    memories: pl.DataFrame
+    memories: Annotated[pl.DataFrame, "text memory label? float attribution low high share"]
     curve: Curve
     halves: tuple[int, int]
     made_by: dict[str, Any]

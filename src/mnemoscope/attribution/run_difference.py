@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -44,10 +44,16 @@ class RunDifference(Explanation):
     generated: int
     first: float = 0.0
     second: float = 0.0
-    parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"part": pl.String, "change": pl.Float64}))
+    parts: Annotated[pl.DataFrame, "text part int layer? float change"] = field(
+        default_factory=lambda: pl.DataFrame(schema={"part": pl.String, "change": pl.Float64})
+    )
     residual_error: float = 0.0
     limit: float = 0.0
-    memories: pl.DataFrame = field(default_factory=pl.DataFrame)
+    memories: Annotated[
+        pl.DataFrame,
+        "text memory token label? +trigger? texts +promotes int position float coefficient_first coefficient_second"
+        " direct_first direct_second change +effect?",
+    ] = field(default_factory=pl.DataFrame)
     patched: tuple[Patched, ...] = ()
     turns_at: int | None = None
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mnemoscope.errors import AtlasExists, OptionError
+from mnemoscope.foundation.files import check_spelling
 from mnemoscope.foundation.options.mining_options import DTYPES
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
@@ -127,6 +128,8 @@ def with_shared_options(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def command(**values: Any) -> None:
         del values["debug"]  # runner.py reads it
+        for given in values.values():
+            check_spelling(*(given if isinstance(given, list | tuple) else [given]))
         if "opening" in own:
             values["opening"] = ModelOptions(**{name: values.pop(name) for name in _OPENING})
         verb(**values)

@@ -11,7 +11,15 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas, open_atlas
-from mnemoscope.atlas.derived_manifest import record_hashes, recorded_hashes, write_beside
+from mnemoscope.atlas.derived_manifest import (
+    Changed,
+    Layers,
+    Pair,
+    read_pairs,
+    record_hashes,
+    recorded_hashes,
+    write_beside,
+)
 from mnemoscope.atlas.manifest import COMPARISONS
 from mnemoscope.foundation.files import file_hash, read_object, write_json
 from mnemoscope.foundation.formatting import format_value, json_safe
@@ -33,9 +41,9 @@ class AtlasComparison(Result):
     The frames `layers` and `changed` hold the rows of all pairs; of more than one with `first` and `second`.
     """
 
-    pairs: Sequence[Mapping[str, Any]]
-    layers: pl.DataFrame
-    changed: pl.DataFrame
+    pairs: Sequence[Pair]
+    layers: Layers
+    changed: Changed
     made_by: Mapping[str, Any]
     atlas: str | os.PathLike[str]
 
@@ -73,9 +81,14 @@ class AtlasComparison(Result):
 
 
 def saved_comparisons(atlas: Atlas) -> list[dict[str, Any]]:
-    """The documents that `save` put into the atlas and nobody changed since."""
+    """The documents that `save` put into the atlas and nobody changed since. Raises AtlasDamaged for one of another
+    form.
+    """
     listed = {atlas.path / path: entry for path, entry in recorded_hashes(atlas, COMPARISONS).items()}
-    return [read_object(path) for path, own in listed.items() if path.is_file() and file_hash(path) == own["sha256"]]
+    whole = [path for path, own in listed.items() if path.is_file() and file_hash(path) == own["sha256"]]
+    for path in whole:
+        read_pairs(path)
+    return [read_object(path) for path in whole]
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

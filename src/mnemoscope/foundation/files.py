@@ -16,12 +16,23 @@ from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from typing import Any, BinaryIO
 
-from mnemoscope.errors import StoreFailed
+from mnemoscope.errors import OptionError, StoreFailed
 
 LOCK_FILE = ".lock"
 _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".*.mnemoscope-tmp"
+
+
+def check_spelling(*paths: object) -> None:
+    """Raises OptionError for a path, or another word of a command, that is not UTF-8: neither JSON nor Parquet nor
+    SQLite can name it.
+    """
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise OptionError(f"{str(path)!a} is not UTF-8 and cannot be used; rename it") from None
 
 
 @contextmanager

@@ -3,17 +3,17 @@ file, which holds the document and, under `saved`, what makes the object again. 
 """
 
 import os
-from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from mnemoscope.foundation.files import write_json
-from mnemoscope.foundation.formatting import json_safe
+from mnemoscope.foundation.formatting import json_safe, show_controls
 from mnemoscope.foundation.options.parameters import explain
 
 
@@ -40,6 +40,8 @@ class Result:
 
     def __init_subclass__(cls) -> None:
         explain(cls)
+        for name in vars(cls).keys() & {"__str__", "__repr__"}:
+            setattr(cls, name, _visible(vars(cls)[name]))
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
@@ -52,11 +54,16 @@ class Result:
         return Path(path)
 
 
+def _visible(spell: Callable[[Any], str]) -> Callable[[Any], str]:
+    """A result's text for a terminal: its names and texts may be a stranger's."""
+    return wraps(spell)(lambda result: show_controls(spell(result)))
+
+
 def _plain(value: Any) -> Any:
     import polars as pl  # here, since every command reads `package_version`
 
     if isinstance(value, pl.DataFrame):
-        value.write_ipc(buffer := BytesIO())
+        value.write_ipc_stream(buffer := BytesIO(), compat_level=pl.CompatLevel.oldest())
         return {"frame": b64encode(buffer.getvalue()).decode()}
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
@@ -65,24 +72,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(each) for each in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def restore(hint: Any, value: Any) -> Any:
-    """What `save` wrote, as an object of this type; raises TypeError, KeyError or ValueError for anything else."""
-    if isinstance(value, dict) and value.keys() == {"frame"}:
-        import polars as pl
-
-        return pl.read_ipc(BytesIO(b64decode(value["frame"])))
-    kinds = get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        hint = next((kind for kind in kinds if is_dataclass(kind) or get_origin(kind) is tuple), None)
-        return value if value is None else restore(hint, value)
-    if get_origin(hint) is tuple:
-        each = [kinds[0]] * len(value) if kinds[-1] is ... else kinds
-        return tuple(map(restore, each, value))
-    if isinstance(hint, type) and is_dataclass(hint):
-        own = get_type_hints(hint)
-        return hint(**{name: restore(own[name], one) for name, one in value.items()})
-    if isinstance(value, dict):
-        return {name: restore(None, one) for name, one in value.items()}
-    return [restore(None, one) for one in value] if isinstance(value, list) else value

@@ -236,9 +236,19 @@ def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
 
 
 def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
-    """The bytes of each answer's files; none if a file is missing or has another hash than in the manifest."""
+    """The bytes of each answer's files; none if one is missing, has another hash than in the manifest, or is no answer."""
     covering = recorded_hashes(atlas, SIDE)
-    return {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
+    read = {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
+    return {question: own if own and _is_answer(question, own) else [] for question, own in read.items()}
+
+
+def _is_answer(question: str, contents: Sequence[bytes]) -> bool:
+    try:
+        found = _parse(contents)
+    except (OSError, RecursionError, ValueError, pl.exceptions.PolarsError):
+        return False
+    known = isinstance(found.document, dict) and found.document.get("question") == question
+    return known and list(found.table.schema.items())[: len(EMPTY.schema)] == list(EMPTY.schema.items())
 
 
 def _read(atlas: Atlas, paths: Sequence[str], covering: Mapping[str, Any]) -> list[bytes] | None:

@@ -36,7 +36,7 @@ def comparison_views(atlas: Atlas) -> list[dict[str, Any]]:
         try:
             pairs = [_pair_view(pair) for pair in document.get("pairs", [document])]
             specification = draw(document).to_dict() | {"config": STYLE | {"header": {"labelColor": "currentColor"}}}
-        except (KeyError, TypeError, AttributeError, MemoryIdError) as error:
+        except MemoryIdError as error:
             raise AtlasDamaged(f"{atlas.path}: a saved comparison is damaged ({error!r}); compare again") from error
         name, label = f"comparison-{number}", "Jaccard of triggers by layer"
         views.append({"pairs": pairs, "drawing": page_svg(specification, name=name, label=label, silent=True)})
