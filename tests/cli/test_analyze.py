@@ -1,6 +1,7 @@
 """`analyze`: what it prints, what it writes, and what it says when the atlas lacks something."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,38 @@ def test_figures_are_numbered_as_the_questions_say() -> None:
     """An alias of every figure that a question names, but for the paper's tables."""
     for question in QUESTIONS:
         assert question_named(load_question(question).paper.figure.split(",")[0]) == question
+
+
+def test_of_a_read_only_atlas_stored_answers_are_shown_and_the_rest_fails_at_once(
+    small_disk: Path, capsys: Capture
+) -> None:
+    atlas = small_disk / "atlas"
+    whole(atlas)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    before = sorted(atlas.rglob("*"))
+    for command in (["analyze"], ["analyze", "value_rank"], ["report"], ["report", "--browse"]):
+        assert main([command[0], str(atlas), *command[1:]]) == 2
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1), err  # no progress: nothing was begun
+        assert "cannot be written" in err
+        assert "--out" in err
+    assert sorted(atlas.rglob("*")) == before
+
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert main(["analyze", str(atlas)]) == 0
+    shown = capsys.readouterr().out
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert main(["analyze", str(atlas)]) == 0
+    assert capsys.readouterr().out == shown.replace("questions, written to", "questions, as stored in")
+    assert main(["analyze", str(atlas), "figure9", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["answers"]) == ["refinement_match"]
+    assert main(["analyze", str(atlas), "--patterns"]) == 2
+    assert "no answer to key_patterns can be stored" in capsys.readouterr().err
+
+
+def test_of_a_read_only_atlas_a_question_without_its_table_says_so(small_disk: Path, capsys: Capture) -> None:
+    atlas = small_disk / "atlas"
+    build_answers(atlas, prefixes=None, predictions={}, patterns=[])
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert main(["analyze", str(atlas), "figure9"]) == 2
+    assert "has no table" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
 from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.foundation.intervals import Floats
+from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.tracing.predictions import CachedRun, ids_of
@@ -130,15 +131,15 @@ def diff(
 
 def second_model(model: LanguageModel, other: LanguageModel | str | None, adapter: str | Path | None) -> LanguageModel:
     """The model that is compared. Raises what loading raises, and ModelDiffers."""
+    opening = replace(model.opening, adapter=None if adapter is None else str(adapter))
     if isinstance(other, LanguageModel):
         second = other
     elif adapter is not None:
         if not isinstance(model.source, str) or model.source.startswith("memory:"):
             raise OptionError("the model was given in memory; give --other, the model with its adapter")
-        opening = replace(model.opening, adapter=str(adapter))
         second = load_model(model.source, dtype=model.dtype, device=model.device, **opening.keywords())
     else:
-        second = load_model(other, dtype=model.dtype, device=model.device)
+        second = _opened_alike(other, model, replace(opening, revision=None))
     for name, one, its in (
         ("layers and memories", model.sizes.memories, second.sizes.memories),
         ("vocabulary", model.sizes.vocabulary, second.sizes.vocabulary),
@@ -148,6 +149,16 @@ def second_model(model: LanguageModel, other: LanguageModel | str | None, adapte
         if one != its:
             raise ModelDiffers(f"{second.spec} differs from {model.spec} in {name}; compare models of one shape")
     return second
+
+
+def _opened_alike(name: str | None, model: LanguageModel, opening: ModelOptions) -> LanguageModel:
+    """Read as the first, which may be the quantised one of the two."""
+    try:
+        return load_model(name, dtype=model.dtype, device=model.device, **opening.keywords())
+    except OptionError:
+        if not opening.dequantize:
+            raise
+    return _opened_alike(name, model, replace(opening, dequantize=False))
 
 
 class Differ(ExitStack):

@@ -21,6 +21,7 @@ from mnemoscope.errors import OptionError, StoreFailed
 LOCK_FILE = ".lock"
 _LONGEST_PATH = 255
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TEMPORARY = ".*.mnemoscope-tmp"
 
 
@@ -37,13 +38,19 @@ def check_spelling(*paths: object) -> None:
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turns an OSError inside the block into StoreFailed, which names `path` and the free space."""
+    """Turns an OSError inside the block into StoreFailed, which names `path` and, where it counts, free space."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
         advice = "make room or choose another folder" if error.errno in _FULL else "choose another folder"
-        raise StoreFailed(f"cannot write {path}: {reason}{_room_left(path)}; {advice}, then run it again") from error
+        room = "" if error.errno in _FORBIDDEN else _room_left(path)
+        raise StoreFailed(f"cannot write {path}: {reason}{room}; {advice}, then run it again") from error
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether the system lets this process write into a folder, or make it: not where the disk is read-only."""
+    return os.access(next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one)), os.W_OK)
 
 
 def _room_left(path: Path) -> str:

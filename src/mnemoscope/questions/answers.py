@@ -124,6 +124,25 @@ def write_all(atlas: Atlas, *, progress: Progress = ignore_progress) -> Answers:
     return Answers(written, unanswered)
 
 
+def read_only_answers(atlas: Atlas, questions: Sequence[str], *, anew: bool = False) -> Answers:
+    """The stored answers of an atlas that cannot be written. Raises StoreFailed for one that would have to be, as all
+    have if `anew`, and AtlasUnfinished if there is none.
+    """
+    refuse_part(atlas)
+    stored = _read_answers(atlas)
+    lacking = [question for question in questions if anew or not _is_current(atlas, question, stored[question])]
+    if made := [question for question in lacking if not lacks_tables(atlas, question)]:
+        raise StoreFailed(
+            f"{atlas.path} cannot be written, so no answer to {made[0]} can be stored; read all answers with"
+            f" `mnemoscope report {shlex.quote(str(atlas.path))} --out DIR`"
+        )
+    unanswered = _try_each(lacking, lambda question: make_answer(atlas, question), ignore_progress)[1]
+    found = {question: json.loads(stored[question][0]) for question in questions if question not in unanswered}
+    if not found:
+        raise AtlasUnfinished(next(iter(unanswered.values())))
+    return Answers(found, unanswered)
+
+
 def _try_each(
     questions: Sequence[str], make: Callable[[str], _Result], progress: Progress
 ) -> tuple[dict[str, _Result], dict[str, str]]:

@@ -19,7 +19,7 @@ from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists, MnemoscopeEr
 from mnemoscope.foundation.files import json_bytes, storing
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.progress import Progress, ignore_progress
-from mnemoscope.show.export.folder import is_beside, replacing_files
+from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
 from mnemoscope.show.figures.examples import best_examples
 from mnemoscope.show.pages.contents import PAGES, contents
 from mnemoscope.show.pages.edition import Edition
@@ -60,6 +60,7 @@ def write_pages(
     if is_link:
         raise AtlasExists(f"{directory} is a symbolic link; name the folder that it leads to")
     check_replaceable(directory, lambda folder: bool(made_files(folder / MANIFEST, "pages")), "browsing pages")
+    check_writable(directory)
     # Entered before the pages are made, so that an unwritable folder fails at once.
     with replacing_files(directory) as write:
         atlas_hash, chosen, files = _of_one_edition(site, memories, progress)

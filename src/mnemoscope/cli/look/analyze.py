@@ -7,6 +7,7 @@ import typer
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
 from mnemoscope.cli.runner import emit
+from mnemoscope.foundation.files import is_writable
 
 if TYPE_CHECKING:
     from mnemoscope.atlas import Atlas
@@ -30,7 +31,8 @@ def analyze(
     value_confidence: whether values predict what follows. layer_activity, layer_composition: how memories make up a
     layer's prediction. refinement_match, refinement_confidence, refinement_events: how layers refine it.
     Answers are written into the atlas, as analyses/QUESTION.json and QUESTION.parquet, and replace older ones.
-    The files also hold what each number counts, and its 95 % interval.
+    The files also hold what each number counts, and its 95 % interval. Of an atlas that cannot be written, the stored
+    answers are shown.
 
     Example: mnemoscope analyze atlas value_agreement value_rank
     """
@@ -47,7 +49,8 @@ def analyze(
         return
     for question, document in answers.documents.items():
         _draw(question, document)
-    print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, written to {atlas / 'analyses'}")
+    where = "written to" if is_writable(atlas) else "as stored in"
+    print(f"{len(answers.documents)} of {len(QUESTIONS)} questions, {where} {atlas / 'analyses'}")
     for question, reason in answers.unanswered.items():
         print(f"not answered: {question}: {reason}")
 
@@ -55,6 +58,8 @@ def analyze(
 def _answers(atlas: "Atlas", named: list[str], *, patterns: bool, progress: Any) -> "Answers":
     from mnemoscope.questions import QUESTIONS, answers
 
+    if not is_writable(atlas.path):
+        return answers.read_only_answers(atlas, [one for one in QUESTIONS if one in named or not named], anew=patterns)
     if patterns:
         atlas = answers.with_patterns(atlas, QUESTIONS, anew=True, progress=progress)
     if not named:

@@ -11,8 +11,8 @@ from pathlib import Path
 from shutil import rmtree
 
 from mnemoscope.atlas.manifest import MANIFEST
-from mnemoscope.errors import OptionError
-from mnemoscope.foundation.files import flush, make_folder, storing, write_bytes
+from mnemoscope.errors import OptionError, StoreFailed
+from mnemoscope.foundation.files import flush, is_writable, make_folder, storing, write_bytes
 
 Write = Callable[[Mapping[str, bytes], Collection[str]], None]
 
@@ -54,6 +54,12 @@ def replacing_files(directory: Path) -> Iterator[Write]:
         if is_new:
             with suppress(OSError):  # stays while it holds a file
                 directory.rmdir()
+
+
+def check_writable(directory: Path) -> None:
+    """Raises StoreFailed before anything is made that cannot be written."""
+    if not is_writable(directory):
+        raise StoreFailed(f"{directory} cannot be written; choose another folder with --out")
 
 
 def is_beside(directory: Path, home: Path, side: str) -> bool:

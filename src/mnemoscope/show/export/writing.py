@@ -29,7 +29,7 @@ from mnemoscope.foundation.files import json_bytes
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import LoadedAnswers, load_answers
-from mnemoscope.show.export.folder import is_beside, replacing_files
+from mnemoscope.show.export.folder import check_writable, is_beside, replacing_files
 from mnemoscope.show.figures.page_svg import grammar, number_parts
 from mnemoscope.show.figures.routing import LayerRouting, routing, routing_chart
 from mnemoscope.show.figures.sections import drawn_figure
@@ -70,6 +70,7 @@ def write_report(
     inside = is_beside(directory, opened.path, SIDE)
     if not inside:
         check_replaceable(directory, _is_report, "a report")
+    check_writable(directory)
     with report_to(progress) as report:
         loaded = load_answers(opened, keep=inside, progress=report)
         opened = loaded.atlas
