@@ -155,7 +155,9 @@ def test_rings_have_the_colour_of_their_kind_and_lie_below_the_points(drawn: Pic
     below = memories(ROWS).with_columns(negative=pl.lit(value=True))
     both = pl.concat([memories(ROWS).with_columns(negative=pl.lit(value=False)), below])
     svg = picture(drawn, both, shown=range(8), titles=TITLES * 2, links=LINKS * 2)
-    groups = re.findall(r'<g fill="([^"]*)"(?: stroke="([^"]*)")? (?:fill|stroke)-opacity="0.75"><a href="/L7.M(\d)"', svg)
+    groups = re.findall(
+        r'<g fill="([^"]*)"(?: stroke="([^"]*)")? (?:fill|stroke)-opacity="0.75"><a href="/L7.M(\d)"', svg
+    )
     rings, points = groups[:4], groups[4:]
     assert rings == [("none", kinds[row[5]], str(number)) for number, row in enumerate(ROWS)]
     assert points == [(kinds[row[5]], "", str(number)) for number, row in enumerate(ROWS)]

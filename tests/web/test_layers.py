@@ -184,11 +184,16 @@ def test_a_ring_has_the_kind_of_its_label_and_covers_no_point(
     write_patterns(open_atlas(atlas))
     reader = client(atlas)
     row = asked(reader, memories="0")["rows"][0]
-    assert (row["label_negative"], row["kind"]) == ('ends in "France"' if kind == "shallow" else "no clear pattern", "none")
+    assert (row["label_negative"], row["kind"]) == (
+        'ends in "France"' if kind == "shallow" else "no clear pattern",
+        "none",
+    )
     assert row["kind_negative"] == kind
     assert ("L0.M0" in names(reader, kind="shallow")) == (kind == "shallow")
     assert ("L0.M0" in names(reader, kind="none")) == (kind == "none")
-    groups = re.findall(r'<g fill="(none|#\w+)"(?: stroke="(#\w+)")? (?:fill|stroke)-opacity', reader.get("/layers/0").text)
+    groups = re.findall(
+        r'<g fill="(none|#\w+)"(?: stroke="(#\w+)")? (?:fill|stroke)-opacity', reader.get("/layers/0").text
+    )
     assert groups == [("none", colour), (GREY, "")]  # the ring, then the points
 
 
