@@ -1,6 +1,7 @@
 """What changed between two runs: against plain sums, and with changes planted where they are known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def test_a_model_and_itself_never_part_and_nothing_of_them_differs() -> None:
     assert asked.memories.is_empty()
     assert asked.first == asked.second
     assert [one.k for one in asked.patched] == ["all", "everywhere"]
+
+
+@pytest.mark.parametrize(
+    ("recovered", "explained"), [(1.51, True), (-0.2, True), (1.0, False), (0.0, False), (None, False)]
+)
+def test_more_than_the_whole_change_recovered_is_explained(recovered: float | None, explained: bool) -> None:
+    found = diff(tiny("llama"), PROMPT, other=with_other_values("llama", 0), target="x", against="y")
+    points = tuple(replace(one, recovered=recovered) for one in found.patched)
+    assert ("recovered: the share of the change" in str(replace(found, patched=points))) == explained
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gptj", pytest.param("falcon", marks=pytest.mark.full)])

@@ -9,6 +9,7 @@ import pytest
 from mnemoscope.atlas import Atlas, verify
 from mnemoscope.atlas.schema import question_named
 from mnemoscope.cli import main
+from mnemoscope.errors import OptionError
 from mnemoscope.questions import BEYOND, QUESTIONS, load_question, write_all
 from mnemoscope.questions.sources import DOCUMENTS
 from support.handbuilt_answers import RULERS, build_answers
@@ -146,7 +147,7 @@ def test_patterns_made_again_bring_the_answers_that_depend_on_them_along(tmp_pat
     assert verify(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["figure4", "Figure 4", "figure-4"])
+@pytest.mark.parametrize("name", ["figure4", "Figure 4", "figure-4", "fig4", "Fig. 4"])
 def test_a_figure_of_the_paper_is_a_question(name: str, tmp_path: Path, capsys: Capture) -> None:
     atlas = whole(tmp_path)
     assert main(["analyze", str(atlas.path), name]) == 0
@@ -156,7 +157,13 @@ def test_a_figure_of_the_paper_is_a_question(name: str, tmp_path: Path, capsys: 
 def test_figures_are_numbered_as_the_questions_say() -> None:
     """An alias of every figure that a question names, but for the paper's tables."""
     for question in QUESTIONS:
-        assert question_named(load_question(question).paper.figure.split(",")[0]) == question
+        figure = load_question(question).paper.figure
+        number = figure.split(",")[0].removeprefix("Figure ")
+        for written in (figure, figure.split(",")[0], f"Figure {number}", f"fig{number}", f"fig. {number.lower()}"):
+            assert question_named(written) == question
+    for none in ("4", "fig", "fig1", "fig44", "figure4s"):
+        with pytest.raises(OptionError, match="is not a question"):
+            question_named(none)
 
 
 def test_of_a_read_only_atlas_stored_answers_are_shown_and_the_rest_fails_at_once(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,35 @@ def test_status_of_a_run_of_one_process(tmp_path: Path, capsys: Capture, monkeyp
     assert {status.state for status in seen} == {"mining"}
     assert {status.batches for status in seen} == {len(seen)}
     assert [(worker.name, worker.alive) for worker in seen[-1].workers] == [("single-process", True)]
+
+
+def test_status_of_a_stopped_run_says_the_command_that_goes_on_with_it(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mnemoscope.mining import text_pass
+
+    atlas, text = tmp_path / "my atlas", tmp_path / "zen.txt"
+    text.write_text("the cat sat on the mat\na dog ran home\nthe red fox slept\n" * 30)
+
+    def stop(self: Any, number: int) -> int:
+        raise KeyboardInterrupt
+
+    words = ["--split", "line", "--batch-tokens", "16", "--prefixes", "0", "--triggers", "7", "--layers", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(text_pass.TextReader, "take", stop)
+        assert main(["mine", "handmade:planted", str(text), "--out", str(atlas), *words]) == 130
+    capsys.readouterr()
+    assert main(["status", str(atlas)]) == 0
+    said = capsys.readouterr().out
+    command = said.partition("to go on: mnemoscope ")[2]
+    assert f"mine handmade:planted {text} --out '{atlas}' --split line --triggers 7" in command
+    assert main(shlex.split(command)) == 0
+    capsys.readouterr()
+    assert main(["status", str(atlas)]) == 0
+    assert capsys.readouterr().out == f"{atlas}: finished\n"
+    (atlas / "patterns.parquet").unlink()
+    assert main(["status", str(atlas)]) == 0
+    assert f"to go on: mnemoscope analyze '{atlas}' --patterns" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("stated", "threads"), [("4,2", 4), ("3", 3), ("0", None), ("many", None), ("", None)])

@@ -150,6 +150,19 @@ def test_the_chosen_are_links_and_the_rest_is_ground(drawn: PictureFrame) -> Non
     assert "style" not in svg
 
 
+def test_rings_have_the_colour_of_their_kind_and_lie_below_the_points(drawn: PictureFrame) -> None:
+    kinds = {kind: colour for kind, _, colour in PATTERN_COLOURS}
+    below = memories(ROWS).with_columns(negative=pl.lit(value=True))
+    both = pl.concat([memories(ROWS).with_columns(negative=pl.lit(value=False)), below])
+    svg = picture(drawn, both, shown=range(8), titles=TITLES * 2, links=LINKS * 2)
+    groups = re.findall(
+        r'<g fill="([^"]*)"(?: stroke="([^"]*)")? (?:fill|stroke)-opacity="0.75"><a href="/L7.M(\d)"', svg
+    )
+    rings, points = groups[:4], groups[4:]
+    assert rings == [("none", kinds[row[5]], str(number)) for number, row in enumerate(ROWS)]
+    assert points == [(kinds[row[5]], "", str(number)) for number, row in enumerate(ROWS)]
+
+
 def test_who_never_fires_stands_apart() -> None:
     scale = LogScale(low=0.005, high=1.0, least=0.01, length=600.0)
     never, rare, often = scale.at(np.array([0.0, 0.01, 1.0]))

@@ -99,6 +99,22 @@ def test_a_phone_does_not_scroll_sideways(visit: Visits, address: str) -> None:
     assert seen.complaints == []
 
 
+def test_captions_stand_beside_the_figures_and_ranges_of_layers_are_not_broken(visit: Visits, address: str) -> None:
+    page = opened(visit, address).page
+    own = page.locator("#key_patterns")
+    drawing, caption = own.locator(".chart svg").bounding_box(), own.locator("figcaption").bounding_box()
+    assert drawing is not None
+    assert caption is not None
+    assert drawing["x"] + drawing["width"] < caption["x"]
+    assert caption["x"] + caption["width"] > 1180
+    lines = "one => { const range = document.createRange(); range.selectNodeContents(one);" + (
+        " return new Set([...range.getClientRects()].map((box) => box.top)).size; }"
+    )
+    cells = own.locator("td[data-name='the paper']").all()
+    assert any("1-9" in str(one.text_content()) for one in cells)
+    assert [one.evaluate(lines) for one in cells] == [1] * len(cells)
+
+
 def test_series_stand_beside_one_another_around_their_layer(visit: Visits, address: str) -> None:
     """The middle of a layer's dodged points is the middle of its band, where its tick is."""
     seen = opened(visit, address)

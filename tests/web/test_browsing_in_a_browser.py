@@ -1,5 +1,6 @@
 """Browsing in Chromium: no complaint, nothing asked of others, readable in the dark and on a phone, by keyboard."""
 
+import re
 
 import pytest
 
@@ -148,6 +149,22 @@ def test_figures_fit_a_phone_with_letters_of_a_readable_size(visit: Visits, site
         assert min(size for *_, size in letters if size) >= 10
         assert min(left for left, *_ in letters) >= 0
         assert max(right for _, right, _ in letters) <= PHONE
+
+
+def test_a_question_fills_a_laptop_and_breaks_no_range_of_layers(visit: Visits, site: str) -> None:
+    page = opened(visit, site, "/questions/key_patterns", width=1280).page
+    drawing, caption = page.locator(".broad svg").bounding_box(), page.locator("figcaption").bounding_box()
+    assert drawing is not None
+    assert caption is not None
+    assert drawing["x"] + drawing["width"] < caption["x"]
+    assert abs(drawing["y"] - caption["y"]) < 40
+    assert caption["x"] + caption["width"] > 1180
+    cells = page.get_by_text(re.compile(r"^layers [\d-]+: all$")).all()
+    assert len(cells) == 2
+    lines = "one => { const range = document.createRange(); range.selectNodeContents(one);" + (
+        " return new Set([...range.getClientRects()].map((box) => box.top)).size; }"
+    )
+    assert [one.evaluate(lines) for one in cells] == [1, 1]
 
 
 def test_the_first_tab_skips_to_the_text_and_focus_is_seen(visit: Visits, site: str) -> None:

@@ -98,6 +98,7 @@ def test_the_parts_come_at_once_and_setting_back_is_a_link(reader: TestClient) -
     patched = data(reader, **ASKED, until="patched")["difference"]["patched"]
     assert [one["k"] for one in patched[-2:]] == ["all", "everywhere"]
     assert whole.text.count("%") >= len(patched)
+    assert "Recovered: the share of the change of F that is undone; over 100 %" in whole.text
     assert {at.get("id") for _, at in whole.found} >= {"parts", "memories", "back"}
 
 

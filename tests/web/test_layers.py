@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from mnemoscope.atlas import open_atlas
+from mnemoscope.atlas.manifest import seal
+from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.store import write_table
 from mnemoscope.patterns import write_patterns
+from mnemoscope.show.figures.colours import BLUE, GREY
 from reports.reported_atlas import reported
 from support.handbuilt_answers import build_answers
-from support.handbuilt_atlas import build_atlas
+from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
 from web.layer_atlas import WORDS, Row, layered
 from web.served import client
 
@@ -162,6 +166,35 @@ def test_features_are_shown_chosen_and_sorted(tmp_path: Path) -> None:
     assert reader.get("/L0.M0").text.count("no clear pattern") >= 2
     layer = reader.get("/layers.json").json()["layers"][0]
     assert (layer["promotes"], layer["promotes_negative"]) == (pytest.approx(1 / 3), 0)
+
+
+@pytest.mark.parametrize(("tokens", "kind", "colour"), [([4] * 6, "shallow", BLUE), ([4] * 4, "none", GREY)])
+def test_a_ring_has_the_kind_of_its_label_and_covers_no_point(
+    tokens: list[int], kind: str, colour: str, tmp_path: Path
+) -> None:
+    """Below zero memory 0 has triggers of one token: six of its best make it a label, four do not."""
+    atlas, count = build_atlas(tmp_path / "atlas"), len(tokens)
+    rows = {
+        "memory": [0] * count, "sign": [-1] * count, "rank": range(count), "token": tokens, "sentence": [0] * count,
+        "position": range(count), "coefficient": [-1.0] * count, "next_token": [None] * count,
+        "prefix_group": range(count),
+    }  # fmt: skip
+    write_table(atlas / TABLES["triggers"].path(0), rows, name="triggers", provenance=PROVENANCE)
+    seal(atlas, manifest())
+    write_patterns(open_atlas(atlas))
+    reader = client(atlas)
+    row = asked(reader, memories="0")["rows"][0]
+    assert (row["label_negative"], row["kind"]) == (
+        'ends in "France"' if kind == "shallow" else "no clear pattern",
+        "none",
+    )
+    assert row["kind_negative"] == kind
+    assert ("L0.M0" in names(reader, kind="shallow")) == (kind == "shallow")
+    assert ("L0.M0" in names(reader, kind="none")) == (kind == "none")
+    groups = re.findall(
+        r'<g fill="(none|#\w+)"(?: stroke="(#\w+)")? (?:fill|stroke)-opacity', reader.get("/layers/0").text
+    )
+    assert groups == [("none", colour), (GREY, "")]  # the ring, then the points
 
 
 def test_the_picture_has_the_chosen_as_points(reader: TestClient) -> None:

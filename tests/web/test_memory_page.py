@@ -200,6 +200,7 @@ def test_a_pattern_marks_the_triggers_that_it_explains(tmp_path: Path) -> None:
     groups = {one["prefix_group"] for one in data["triggers"] if 0 in one["patterns"]}
     assert marked.count('<li class="explained">') == len(groups)
     assert 'class="explained"' not in plain
+    assert "The paper's Table 1 has such patterns" in plain
     refused = reader.get("/L0.M0?pattern=1")
     assert refused.status_code == 400
     assert "pattern 1 is not one of L0.M0" in refused.text

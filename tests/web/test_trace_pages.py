@@ -2,6 +2,7 @@
 
 import ast
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -301,6 +302,20 @@ def test_what_cannot_be_traced_is_one_sentence(reader: TestClient, query: dict[s
     assert "\n" not in twin.json()["message"]
     assert "Traceback" not in shown.text
     assert re.search(sentence, " ".join(Parts(shown.text).text.split()))
+
+
+def test_no_placeholder_of_any_page_is_cut() -> None:
+    """A field that is as wide as so many letters holds the words that stand in it before anything is written."""
+    templates = files("mnemoscope.show.pages").joinpath("templates")
+    texts = [one.read_text(encoding="utf-8") for one in templates.iterdir() if one.name.endswith(".html")]
+    fields = [field for text in texts for field in re.findall(r"<input [^>]*>", text) if "placeholder=" in field]
+    sized = [field for field in fields if ' size="' in field]
+    assert len(sized) >= 7
+    for field in sized:
+        words, size = re.search(r'placeholder="([^"]*)"', field), re.search(r' size="(\d+)"', field)
+        assert words is not None
+        assert size is not None
+        assert len(words[1]) <= int(size[1]), field
 
 
 def test_a_form_keeps_what_could_not_be_traced(reader: TestClient) -> None:

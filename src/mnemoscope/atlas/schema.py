@@ -371,10 +371,11 @@ report/figures/; files of later versions' questions are an atlas's own because t
 
 
 def question_named(name: str) -> str:
-    """The question of a name, or of a figure, such as `figure4` or `B1`. Raises OptionError."""
-    figures = {f"figure{number}": one for number, one in enumerate(THE_PAPERS, 2)}
+    """The question of a name, or of a figure, such as `figure4`, `Fig. 4` or `B1`. Raises OptionError."""
+    figures = {f"fig{number}": one for number, one in enumerate(THE_PAPERS, 2)}
     figures |= {f"b{number}": one for number, one in enumerate(BEYOND, 1)}
-    name = figures.get(re.sub("[ _-]", "", name.lower()), name)
+    short = re.sub("[ ._-]", "", name.lower()).replace("figure", "fig").replace("figb", "b")
+    name = figures.get(short.partition(",")[0], name)
     if name not in QUESTIONS:
         raise OptionError(f"{name!r} is not a question; the questions are {', '.join(QUESTIONS)}")
     return name

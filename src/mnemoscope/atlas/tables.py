@@ -7,7 +7,7 @@ Selecting a few ids reads only the row groups that can hold them, so one memory 
 
 import shlex
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from mnemoscope.atlas.experts import counted_through, with_names
 from mnemoscope.atlas.form import Manifest
-from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, files_beside
+from mnemoscope.atlas.manifest import EXTENSIONS, MANIFEST, files_beside, mined_from
 from mnemoscope.atlas.mined_memories import MinedMemories
 from mnemoscope.atlas.schema import (
     LENS_TABLES,
@@ -34,6 +34,7 @@ from mnemoscope.atlas.schema import (
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasUnfinished, OptionError
 from mnemoscope.foundation.files import digest_of_files, file_hash, refuse_endless
 from mnemoscope.foundation.forks import refuse_forked
+from mnemoscope.foundation.formatting import runs
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.parameters import explain
@@ -279,7 +280,10 @@ def patterns_command(directory: Path) -> str:
 
 def model_words(manifest: Manifest, *, otherwise: str) -> str:
     """The MODEL of an atlas with its options, as words of a command line; `otherwise` where the plan lacks it."""
-    plan = manifest.plan
+    return _model_words(manifest.plan, otherwise)
+
+
+def _model_words(plan: Mapping[str, Any], otherwise: str) -> str:
     name = shlex.quote(str(plan["model"])) if "model" in plan else otherwise
     return " ".join([name, *AS_USUAL.or_planned(plan).words()])
 
@@ -293,18 +297,37 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
         return f"`mnemoscope lens {folder} --model {model}`"
     if TABLES[table].optional:
         return f"`mnemoscope extend {folder} --model {model} {table.removesuffix('_sentences')}`"
+    more = ["--force"]
+    if part := manifest.part:
+        more = ["--part", f"{part.index}/{part.of}", *more]
+    if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
+        more = ["--layers", ",".join(map(str, manifest.layers)), *more]
+    usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
+    return f"`{_mine_command(directory, plan, usual, more)}`"
+
+
+def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
+    """The command that goes on with an unfinished run, by its `unfinished_plan`; says what hangs on model and text."""
+    plan = begun["plan"] | mined_from(directory)
+    named = {name: plan.get(name) for name in ("removals", "batch_tokens")}
+    named |= {
+        "layers": runs(plan.get("layers") or ()) or None,
+        "part": begun["part"] and "/".join(map(str, begun["part"])),
+    }
+    more = [f"--{name.replace('_', '-')} {value}" for name, value in named.items() if value is not None]
+    return _mine_command(directory, plan, TRIGGERS, more)
+
+
+def _mine_command(directory: Path, plan: Mapping[str, Any], triggers: int, more: Sequence[str]) -> str:
+    """With the options of a plan that are not the usual ones."""
     corpus = shlex.quote(str(plan["corpus"])) if "corpus" in plan else "CORPUS"
-    words = [model, corpus, "--out", folder]
+    words = [_model_words(plan, "MODEL"), corpus, "--out", shlex.quote(str(directory))]
     for name in _PLAN_OPTIONS:
         usual = getattr(MiningOptions, name)
         if name == "per_sentence":
             usual = str(usual)  # as a plan writes it
         if name == "triggers":
-            usual = TRIGGERS if manifest.model.sizes.experts is None else TRIGGERS_OF_EXPERTS
+            usual = triggers
         if (value := plan.get(name, usual)) != usual:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [shlex.quote(str(value))])]
-    if list(manifest.layers) != list(range(len(manifest.model.sizes.memories))):
-        words += ["--layers", ",".join(map(str, manifest.layers))]
-    if part := manifest.part:
-        words += ["--part", f"{part.index}/{part.of}"]
-    return f"`mnemoscope mine {' '.join(words)} --force`"
+    return " ".join(["mnemoscope mine", *words, *more])

@@ -13,7 +13,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.diff import LISTED, Differ, Patch, second_model
 from mnemoscope.attribution.explanation import Explanation, Table, memory_table, origin_of, with_labels
 from mnemoscope.attribution.prompts import Refused, ask_each, bounds
-from mnemoscope.attribution.run_difference import Patched, RunDifference, in_each, share_text
+from mnemoscope.attribution.run_difference import Patched, RunDifference, about_shares, in_each, share_text
 from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
@@ -73,6 +73,7 @@ class PromptsDifference(Explanation):
             *map(str, self.refused), "",
             memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False), "",
             "Medians over prompts:", (back, steps),
+            *about_shares(one[name] for one in self.patched for name in ("recovered", "control_recovered")),
         ]  # fmt: skip
 
 

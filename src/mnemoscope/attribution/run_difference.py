@@ -1,6 +1,6 @@
 """The answer of `diff`: what every part's change is, and what setting memories back does. Computes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -101,7 +101,8 @@ class RunDifference(Explanation):
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
         said = f"{turned} make{'s' * (self.turns_at is None)} the second say what the first says."
-        return [*head, "", self._change_table(), "", self._patch_table(), "", said]
+        shares = about_shares(one.recovered for one in self.patched)
+        return [*head, "", self._change_table(), "", self._patch_table(), *shares, "", said]
 
     @property
     def sorted_by(self) -> str:
@@ -130,6 +131,14 @@ class RunDifference(Explanation):
 
 def in_each(pair: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(("first", "second"), pair, strict=True))
+
+
+def about_shares(shares: Iterable[float | None]) -> list[str]:
+    """What shares of more than the whole change, or less than nothing, mean, where there are such."""
+    meant = (
+        "recovered: the share of the change that is undone; above 100% F goes beyond the first's, below 0% away from it"
+    )
+    return [meant] if any(one is not None and not 0 <= one <= 1 for one in shares) else []
 
 
 def share_text(share: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
+from mnemoscope.atlas.tables import patterns_command, resume_command
 from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
@@ -66,6 +67,19 @@ def run_status(directory: Path) -> RunStatus:
     if not isinstance(work, dict):
         return _single_status(directory, begun, workers, rate)
     return _shared_status(directory, work, workers, rate)
+
+
+def advice(directory: Path, run: RunStatus) -> str:
+    """The command that a run on which nobody works goes on with; empty if somebody does, or it is finished. A merge is
+    said by its verb: its marks name no parts.
+    """
+    begun = unfinished_plan(directory)
+    if run.state == "finished" or any(worker.alive for worker in run.workers):
+        return ""
+    if begun is None:
+        return patterns_command(directory).strip("`")
+    merged = begun["plan"].get("corpus_fingerprint") is not None and not (directory / WORK / "text").is_dir()
+    return "the same `mnemoscope merge` again" if merged else resume_command(directory, begun)
 
 
 def _shared_status(directory: Path, work: Mapping[str, Any], workers: list[WorkerStatus], rate: float) -> RunStatus:

@@ -32,7 +32,7 @@ def format_value(value: float | None, form: Form) -> str:
 
 
 def percent(share: float) -> str:
-    """`34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`, with a no-break space; `0 %` and `100 %` only where exact."""
+    """`34.5 %`, `3.1 %`, `0.35 %`, `0.00040 %`, `1.2e-05 %`, with a no-break space; `0 %`, `100 %` only where exact."""
     value = 100 * share
     size = abs(value)
     if value in (0, 100, -100):
@@ -41,7 +41,7 @@ def percent(share: float) -> str:
         # 99.96 % is not all.
         return f"{math.copysign(min(size, 99.9) if size < 100 else size, value):.1f}{_SPACE}%"
     digits = 1 - math.floor(math.log10(size))
-    return f"{value:.{min(digits, 8)}f}{_SPACE}%"
+    return f"{value:.{digits}f}{_SPACE}%" if size >= 1e-4 else f"{value:.2g}{_SPACE}%"
 
 
 def plain_percent(share: float) -> str:

@@ -19,6 +19,16 @@ SHARED = 5
 """So many of a feature's best triggers that share their token make it the label where no pattern was found."""
 
 
+def kind_below_zero(label: pl.Expr) -> pl.Expr:
+    """The kind of pattern of labels of sign -1, which have no rows in patterns.parquet: a shared token is shallow."""
+    return (
+        pl.when(label.str.starts_with(NO_PATTERN))
+        .then(pl.lit("none"))
+        .when(label.is_not_null())
+        .then(pl.lit("shallow"))
+    )
+
+
 def write_labels(atlas: Atlas) -> str:
     """Writes labels.parquet, of an atlas whose patterns are written; returns its path there. Raises StoreFailed."""
     found = atlas.table("patterns").filter(pl.col("pattern") == 0)

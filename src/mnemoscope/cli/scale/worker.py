@@ -81,7 +81,7 @@ def status(atlas: arg.AtlasFolder, json: arg.Json = False) -> None:
 
     Example: mnemoscope status atlas
     """
-    from mnemoscope.cluster.status import run_status
+    from mnemoscope.cluster.status import advice, run_status
 
     run = run_status(atlas)
     if json:
@@ -100,3 +100,5 @@ def status(atlas: arg.AtlasFolder, json: arg.Json = False) -> None:
             print(f"    {worker.name}  {word}, {worker.batches:,} batches, {worker.rate:,.0f} tokens/s")
     elif run.state != "finished":
         print("  no worker is running")
+    if command := advice(atlas, run):
+        print(f"  to go on: {command}")

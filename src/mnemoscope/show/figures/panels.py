@@ -47,15 +47,17 @@ def lines(
     bands: Mapping[str, tuple[str, str]] | None = None,
     zero: bool = False,
     dodge: bool = False,
+    least: int = 0,
     stated: Sequence[Stated] = (),
 ) -> tuple[Panel, ...]:
     """One line per series over the layers, with 95 % intervals as bars; none without numbers. The band is the interval,
-    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands. Behind them, what the
-    paper has `stated`.
+    or the two numbers that `bands` names. With `dodge` series stand side by side, without bands. Numbers of fewer than
+    `least` cases are left out. Behind them, what the paper has `stated`.
     """
-    if not (shown := _available(answer, series)):
+    if not (shown := _available(answer, series, least)):
         return ()
-    rows = [record(row, one.title) for one in shown for row in answer.rows(one.name)] + _gaps(answer, shown)
+    rows = [record(row, one.title) for one in shown for row in answer.rows(one.name) if row.count >= least]
+    rows += _gaps(answer, shown, rows)
     if log:
         rows = [_above_zero(row) for row in rows]
     _add_bands(rows, answer, shown, {} if dodge else bands)
@@ -95,8 +97,9 @@ def lines(
     return (panel(draw, {name: rows, "zero": [{"zero": 0}], **behind}, title=title),)
 
 
-def _available(answer: Answer, series: Sequence[Series]) -> list[Series]:
-    return [replace(one, title=one.title or answer.label(one.name)) for one in series if answer.rows(one.name)]
+def _available(answer: Answer, series: Sequence[Series], least: int = 0) -> list[Series]:
+    known = [one for one in series if any(row.count >= least for row in answer.rows(one.name))]
+    return [replace(one, title=one.title or answer.label(one.name)) for one in known]
 
 
 def _colours(series: Sequence[Series], *, stroke: bool = False) -> alt.Color:
@@ -137,13 +140,14 @@ def _beside(series: Sequence[Series], layers: int) -> alt.XOffset:
     return alt.XOffset("series:N", scale={"type": "point", "domain": domain})
 
 
-def _gaps(answer: Answer, series: Sequence[Series]) -> list[dict[str, Any]]:
+def _gaps(answer: Answer, series: Sequence[Series], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row without a value where a series has none, so that the line is interrupted at that layer."""
+    known = {(row["series"], row["layer"]) for row in rows}
     return [
         {"layer": layer, "series": one.title, "value": None, "low": None, "high": None}
         for one in series
         for layer in answer.layers
-        if answer.at(one.name, layer) is None
+        if (one.title, layer) not in known
     ]
 
 
@@ -213,24 +217,24 @@ def stack_shares(
             )
             .add_params(picked)
         )
-        # Side by side, since borders may be close together.
-        places = [9 * (index - (len(names) - 1) / 2) for index in range(len(names))]
-        marks = [error_bars(border, aside=aside) for border, aside in zip(borders, places, strict=True)]
+        # Side by side, since borders may be close together; within the column, however narrow.
+        step = min(0.3, 9 * len(answer.layers) / WIDTH)
+        places = [0.5 + step * (index - (len(names) - 1) / 2) for index in range(len(names))]
+        marks = [error_bars(border, at=at, reach=0.4 * step) for border, at in zip(borders, places, strict=True)]
         return alt.layer(bars, *stated_marks(over, answer, stated, vertical, 0.1), *marks)
 
     return panel(draw, {name: rows, **borders, **over}, title=title)
 
 
-def error_bars(name: str, *, x: str = "layer:O", aside: float = 0.0) -> Drawing:
-    """95 % intervals of the rows `name` as bars with ends, in the text's colour, shifted `aside` to the right."""
-    place = chart(name).encode(x=alt.X(x)).transform_filter("isValid(datum.low) && isValid(datum.high)")
-    ends = [
-        place.mark_tick(thickness=1.5, size=7, color="currentColor", xOffset=aside).encode(y=alt.Y(f"{end}:Q"))
-        for end in ("low", "high")
-    ]
-    middle = place.mark_rule(strokeWidth=1.5, color="currentColor", xOffset=aside).encode(
-        y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
-    )
+def error_bars(name: str, *, x: str = "layer", at: float = 0.5, reach: float = 0.06) -> Drawing:
+    """95 % intervals of the rows `name` as bars with ends, in the text's colour, at the part `at` of their column; the
+    ends reach as far to both sides.
+    """
+    place = chart(name).transform_filter("isValid(datum.low) && isValid(datum.high)")
+    rule = place.mark_rule(strokeWidth=1.5, color="currentColor")
+    across = {"x": alt.X(f"{x}:O", bandPosition=at - reach), "x2": alt.X2(x, bandPosition=at + reach)}
+    ends = [rule.encode(y=alt.Y(f"{end}:Q"), **across) for end in ("low", "high")]
+    middle = rule.encode(x=alt.X(f"{x}:O", bandPosition=at), y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     return alt.layer(middle, *ends)
 
 
@@ -276,7 +280,7 @@ def _narrow_part(part: Any, *, columns: int) -> Any:
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
-    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, xOffset=APART)
+    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, strokeWidth=APART, xOffset=APART)
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),

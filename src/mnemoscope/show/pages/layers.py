@@ -15,6 +15,7 @@ from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS, STRONG, clear_co
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_value, show_token
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.patterns.labels import kind_below_zero
 from mnemoscope.show.figures.layer_picture import frame, picture
 from mnemoscope.show.pages.edition import Edition
 from mnemoscope.show.pages.page import Address, Page, PageKind, PageNotFound
@@ -100,7 +101,8 @@ def choose(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
         agrees = pl.col("agrees")
         tests.append(agrees.is_null() if choice.agreement == "none" else agrees == (choice.agreement == "yes"))
     if choice.kind != "any":
-        tests.append(pl.col("kind") == choice.kind)
+        kinds = pl.col("kind") == choice.kind, pl.col("kind_negative").fill_null("none") == choice.kind
+        tests.append(pl.all_horizontal(kinds) if choice.kind == "none" else pl.any_horizontal(kinds))
     if choice.promotes != "any":
         promotes = pl.any_horizontal(pl.col("promotes", "promotes_negative").fill_null(value=False))
         tests.append(promotes if choice.promotes == "yes" else ~promotes)
@@ -172,10 +174,11 @@ def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
 
 
 def _labels(edition: Edition, layer: int) -> pl.DataFrame:
-    """The labels of both features of each memory; none in an atlas without them."""
+    """The labels of both features of each memory, and the kind below zero; none in an atlas without them."""
     labels = edition.labels(layer)
     one, other = (labels.filter(pl.col("sign") == sign).select("memory", "label") for sign in (1, -1))
-    return one.join(other.rename({"label": "label_negative"}), on="memory", how="full", coalesce=True)
+    other = other.select("memory", label_negative="label", kind_negative=kind_below_zero(pl.col("label")))
+    return one.join(other, on="memory", how="full", coalesce=True)
 
 
 def _importance(edition: Edition, layer: int) -> pl.DataFrame:
@@ -221,7 +224,7 @@ def layer_page(edition: Edition, layer: LayerNumber, address: Choice) -> Page:
     columns = ["memory", "positive", "prefixes", "rate", "largest", *STRONG, "max_probability", *AT_WORK]
     columns += ["label", "label_negative", "promotes", "promotes_negative", "bottom_token", "bottom_text"]
     columns += ["value_norm", "top_token", "top_text", "target", "target_text", "target_rank", "agrees"]
-    columns += ["kind", "patterns", "attribution"]
+    columns += ["kind", "kind_negative", "patterns", "attribution"]
     listed = chosen.slice((address.page - 1) * ROWS, ROWS).select(columns).to_dicts()
     data = {
         "layer": layer,
@@ -258,7 +261,8 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
     above = rows.with_columns(pl.Series("name", names, dtype=pl.String), pl.lit(value=False).alias("negative"))
     below = above.filter(pl.col("strong_negative").is_not_null()).with_columns(
         strong="strong_negative", working_probability="working_probability_negative", label="label_negative",
-        top_text="bottom_text", kind=pl.lit(None, pl.String), negative=pl.lit(value=True),
+        top_text="bottom_text", negative=pl.lit(value=True),
+        kind=pl.col("kind_negative").fill_null("none") if edition.has_patterns else pl.col("kind_negative"),
     )  # fmt: skip
     points = pl.concat([above, below])
     titles = [_title(row) for row in points.to_dicts()]

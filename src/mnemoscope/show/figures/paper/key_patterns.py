@@ -28,9 +28,10 @@ def figure(answer: Answer) -> Figure:
     return Figure(
         tuple(panels),
         "Share of each memory's 25 best triggers (equal prefixes once) in a layer: those that share a surface form"
-        " (shallow), a topic (semantic), both, or nothing that could be found. Keys with a pattern, and patterns per"
-        " key, are counted over the memories that have at least one positive trigger: one that never fires has nothing"
-        " to share.",
+        " (shallow), a topic (semantic), both, or nothing that could be found. The thin bars of a column are,"
+        " from left to right, the intervals of shallow alone, of all shallow, and of any pattern, each at its border."
+        " Keys with a pattern, and patterns per key, are counted over the memories that have at least one positive"
+        " trigger: one that never fires has nothing to share.",
         f"{over_all(answer, 'covered')} of triggers fall under a pattern{folded}. Shallow patterns:"
         f" {ends(answer, 'shallow')}; semantic ones: {ends(answer, 'semantic')}.",
         "A key whose triggers share a pattern detects it: a word form, or a topic.",

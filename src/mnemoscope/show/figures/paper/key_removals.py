@@ -7,6 +7,8 @@ from mnemoscope.show.figures.colours import BLUE, DASHED, DOTTED, GREY, ORANGE, 
 from mnemoscope.show.figures.panels import lines
 
 REMOVED = (Series("first", BLUE, DASHED), Series("last", ORANGE), Series("random", GREY, DOTTED))
+LEAST = 10
+"""Triggers under a kind of pattern, in a layer, of which a median is drawn."""
 
 
 def figure(answer: Answer) -> Figure:
@@ -21,11 +23,11 @@ def figure(answer: Answer) -> Figure:
     return Figure(
         (
             *lines(answer, medians, name="key_removals_tokens", title=token, y=y, bands=bands, zero=True),
-            *lines(answer, kinds, name="key_removals_kinds", title=kind, y=y, zero=True, dodge=True),
+            *lines(answer, kinds, name="key_removals_kinds", title=kind, y=y, zero=True, dodge=True, least=LEAST),
         ),
         "Relative change (m' - m) / m of a trigger's coefficient when one token of its prefix is taken away: median"
-        " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where no"
-        " trigger in the sample falls under that kind of pattern.",
+        " over triggers, with the middle half as a band. At -100 % the memory no longer fires. A line stops where fewer"
+        f" than {LEAST} triggers in the sample fall under that kind of pattern; the tables below have all medians.",
         f"Median change of the coefficient over all layers: {join_words(changes)}.",
         "The token whose removal costs most is the one that keys look at.",
         "Most tokenizers cut words into pieces: here the last token may be half a word, in the paper a whole one.",

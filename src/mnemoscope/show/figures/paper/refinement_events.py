@@ -24,7 +24,9 @@ def figure(answer: Answer) -> Figure:
     return Figure(
         (panel,),
         "Every prefix in every layer is one case, by the top tokens of residual (r), feed-forward update (u) and layer"
-        " output (o): residual o = r, not u; agreement o = r = u; feed-forward o = u, not r; composition: neither.",
+        " output (o): residual o = r, not u; agreement o = r = u; feed-forward o = u, not r; composition: neither."
+        " Of the thin bars of a column the left is the interval of residual, the right that of residual and agreement"
+        " together: where the prediction stays.",
         f"A layer leaves the residual's prediction as it is in all but {over_all(answer, 'changed')} of cases; of"
         f" those that change {over_all(answer, 'composition_of_changed')} are compositions.",
         "A composition is a compromise: a token that neither stream nor layer had first.",

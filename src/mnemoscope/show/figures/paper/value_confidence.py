@@ -93,6 +93,6 @@ def _bars(deciles: list[Row], name: str, what: str) -> Panel:
                 | {"interval:N": "95 % interval", "count:N": "memories"}
             ),
         )
-        return alt.layer(bars, error_bars(name, x="decile:O"))
+        return alt.layer(bars, error_bars(name, x="decile"))
 
     return panel(draw, {name: rows}, title=f"agreement by {what} of the value")
