@@ -158,7 +158,7 @@ def test_damaged_folders(saved, tmp_path):
 
     other = copy("other")
     change(other, n_inner=32)
-    assert "not of the shapes that its config.json says" in refused(ModelDamaged, str(other))
+    assert "not of the shapes that its configuration says" in refused(ModelDamaged, str(other))
 
     (copy("config") / "config.json").write_text("{")
     assert "cannot be read" in refused(ModelDamaged, str(tmp_path / "config"))

@@ -281,7 +281,7 @@ CONFIGS = [
     ("[" * 100_000, ModelDamaged, "its config.json is not JSON"),
     ('{"model_type": "gpt2", "n_layer": "two"}', ModelDamaged, "Field 'n_layer' expected int, got str"),
     ('{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}',
-     ModelUnsupported, "has no layers; see what its config.json says of them"),
+     ModelUnsupported, "has no layers; see what its configuration says of them"),
 ]  # fmt: skip
 
 

@@ -148,9 +148,8 @@ def _check_finished(out: Path, options: MiningOptions, model: str, corpus: str) 
     from mnemoscope.atlas.manifest import plan_of
 
     plan = plan_of(out)
-    names = {"corpus": options.text_name or display_name(corpus, of_text=True)}
-    if not model.endswith(".gguf"):  # whose file may state another name
-        names["model"] = options.name or display_name(full_name(model))
+    shown = Path(model).stem if model.endswith(".gguf") else display_name(full_name(model))
+    names = {"corpus": options.text_name or display_name(corpus, of_text=True), "model": options.name or shown}
     if names != {name: plan.get(name) for name in names}:
         raise AtlasExists(f"{out} is finished already; choose another folder, or --force to mine it again")
 

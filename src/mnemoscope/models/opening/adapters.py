@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from mnemoscope.errors import ModelError, ModelNotFound, ModelUnsupported
 from mnemoscope.models.loaded_parts import first_line
 from mnemoscope.models.modules.linear_maps import is_of_adapters
+from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.wrappers import unwrap
+from mnemoscope.models.opening.file_words import check_adapter
 from mnemoscope.models.opening.hub import one_line_errors, where
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -25,6 +28,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.*"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.jinja")
+_PART = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _NAME = "default"
 """Peft's default name of an adapter; part of the fingerprint."""
 
@@ -56,18 +60,11 @@ def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]
     the network gets as many, and the second value is the folder of its tokenizer, if there is one. Raises
     ModelNotFound, ModelUnsupported, ModelDamaged.
     """
-    try:
-        import peft
-    except ImportError:
-        raise ModelUnsupported(
-            "an adapter (--adapter) needs peft, which is not installed; pip install 'mnemoscope[peft]'"
-        ) from None
-    folder = _folder_of(adapter)
+    folder, config, stored = _read(adapter)
+    import peft
+
     with one_line_errors(adapter, what="adapter"):
-        config = peft.PeftConfig.from_pretrained(str(folder))
-        _check_in_layers(config)
         config.inference_mode = True
-        stored = peft.load_peft_weights(str(folder), device="cpu")
         try:
             resized, lacking = _take_rows(network, stored)
             adapted = peft.PeftModel(network, config, _NAME)
@@ -80,6 +77,47 @@ def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]
     if missing := [*notes.missing_keys, *lacking]:
         raise _misfit(adapter, base, f"it has nothing for the model's {missing[0]!r}")
     return adapted.get_base_model(), str(folder) if resized and (folder / _TOKENIZER_CONFIG).is_file() else None
+
+
+def check_fits(adapter: str, base: str, kind: Any, config: Any, *, trust_remote_code: bool) -> None:
+    """Compares an adapter with an empty network of the class `kind`, before the weights are read, which may take
+    minutes. Raises ModelUnsupported for a module that the model lacks, or one of another shape.
+    """
+    folder, _, stored = _read(adapter)
+    with suppress_output(), torch.device("meta"):
+        empty = kind.from_config(config, trust_remote_code=trust_remote_code)
+    if getattr(empty, "_checkpoint_conversion_mapping", {}):  # whose names are others
+        return
+    modules, said = dict(empty.named_modules()), f"; it is made for {base_name(folder)}"
+    ends = (empty.get_input_embeddings(), empty.get_output_embeddings())  # may get rows
+    for name, weight in stored.items():
+        if (part := _PART.fullmatch(name)) is None:
+            continue
+        if (module := modules.get(part[1])) is None:
+            raise _misfit(adapter, base, f"the model has no place for its {name!r}{said}")
+        if any(module is end for end in ends) or not isinstance(module, torch.nn.Linear | Conv1D):
+            continue
+        outputs, inputs = module.weight.shape if isinstance(module, torch.nn.Linear) else module.weight.shape[::-1]
+        own, wide = (weight.shape[-1], inputs) if part[2] == "A" else (weight.shape[0], outputs)
+        if own != wide:
+            raise _misfit(adapter, base, f"its {part[1]!r} is {own:,} wide, the model's {wide:,}{said}")
+
+
+def _read(adapter: str) -> tuple[Path, Any, dict[str, Any]]:
+    """The folder, the configuration and the weights of an adapter."""
+    try:
+        import peft
+    except ImportError:
+        raise ModelUnsupported(
+            "an adapter (--adapter) needs peft, which is not installed; pip install 'mnemoscope[peft]'"
+        ) from None
+    folder = _folder_of(adapter)
+    with one_line_errors(adapter, what="adapter"):
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        _check_in_layers(config)
+        stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        check_adapter(config, stated, adapter, peft.__version__)
+        return folder, config, peft.load_peft_weights(str(folder), device="cpu")
 
 
 def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:

@@ -14,12 +14,10 @@ from typing import Any
 from transformers import modeling_gguf_pytorch_utils
 
 from mnemoscope.errors import ModelDamaged, ModelUnsupported
-from mnemoscope.foundation.options.model_options import display_name
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _TOKENIZER_KEY = b"tokenizer.ggml.model"
-_NAME_KEY = (12).to_bytes(8, "little") + b"general.name" + (8).to_bytes(4, "little")  # key of 12 bytes; a text follows
 _LOOK_AT = 1 << 26
 """Bytes of a file's head, which holds its metadata, that are searched for a tokenizer."""
 
@@ -47,15 +45,6 @@ def _without_bar() -> Iterator[None]:
         yield
     finally:
         library.tqdm = usual
-
-
-def name_in(path: Path) -> str | None:
-    """The model's name in the file's metadata (`general.name`; of a path its last part), or None."""
-    with path.open("rb") as file:
-        _, found, rest = file.read(_LOOK_AT).partition(_NAME_KEY)
-    size = int.from_bytes(rest[:8], "little")
-    name = display_name(rest[8 : 8 + size].decode("utf-8", errors="replace").strip()) if found and size < 1000 else ""
-    return name if name.isprintable() and name else None
 
 
 def has_tokenizer(path: Path) -> bool:

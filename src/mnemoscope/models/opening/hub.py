@@ -30,7 +30,7 @@ _FAILURES = (
      ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer"),
     ("`tiktoken` is required", ModelUnsupported,
      ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken"),
-    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its config.json says"),
+    ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
     ("trust_remote_code", ModelUnsupported,
      " brings its own code; pass --trust-remote-code if you trust it"),
     ("Dequantization for", ModelUnsupported,

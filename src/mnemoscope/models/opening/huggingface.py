@@ -40,9 +40,11 @@ from mnemoscope.models.modules.weight_layouts import (
     weight_files,
 )
 from mnemoscope.models.modules.wrappers import check_whole
-from mnemoscope.models.opening.adapters import ADAPTER_CONFIG, base_name, base_of, put_adapter
+from mnemoscope.models.opening.adapters import ADAPTER_CONFIG, base_name, base_of, check_fits, put_adapter
 from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
-from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file, name_in
+from mnemoscope.models.opening.file_words import check_config, check_weights
+from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file
+from mnemoscope.models.opening.gguf_words import GgufWords
 from mnemoscope.models.opening.handmade import models as handmade
 from mnemoscope.models.opening.hub import one_line_errors, where
 from mnemoscope.models.opening.tokenizer_files import open_tokenizer, reader_of
@@ -97,7 +99,7 @@ def open_model(source: Any, *, tokenizer: Any, opening: ModelOptions, room: Room
         network=model,
         own=own,
         spec=spec,
-        name=name_in(Path(spec).expanduser()) if spec.endswith(SUFFIX) else None,
+        name=Path(spec).stem if spec.endswith(SUFFIX) else None,
         opening=opening,
         config=model.config.to_dict() | {"adapters": active_adapters(model) or None},
         tokens=tokens,
@@ -126,8 +128,9 @@ def _from_name(
         network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
         with lone_file(file) as alone:
-            stored = _load_stored(alone, source, opening, room, with_tokenizer, gguf_file=file.name)
-            network, tokenizer, unread = stored
+            with one_line_errors(source):
+                words = GgufWords.of(file, source)
+            network, tokenizer, unread = _load_stored(alone, source, opening, room, with_tokenizer, words)
     else:
         folder = local_folder(source)
         if folder is not None:
@@ -174,11 +177,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _load_stored(
-    place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, *, gguf_file: str | None = None
+    place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, words: GgufWords | None = None
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """Model, tokenizer and the names of the weights not taken; in the stored dtype, spread if larger than `room`."""
     trust = opening.trust_remote_code
-    arguments = where(place, opening.revision, trust) | ({} if gguf_file is None else {"gguf_file": gguf_file})
+    arguments = where(place, opening.revision, trust) | ({} if words is None else {"gguf_file": words.path.name})
     with one_line_errors(source):
         config = AutoConfig.from_pretrained(place, **arguments)
     check_supported(config)
@@ -186,18 +189,25 @@ def _load_stored(
         config.return_dict = True
         arguments["config"] = config
     _check_depth(config, source)
-    if gguf_file is None:
+    if words is None:
         check_format(config, place, source, arguments)
+        check_config(config, place, source, arguments)
     kind = _kind_of(config, trust)
     tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
-    if gguf_file is not None:
+    if words is not None:
+        with one_line_errors(source):
+            words.take(config)
+            if tokenizer is not None:
+                words.split(tokenizer)
         arguments |= {"quantization_config": GgufConfig(dequantize=True), "config": config}
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
-    spread = _device_map(place, source, kind, config, opening, room, of_file=gguf_file is not None)
+    if opening.adapter is not None and config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        check_fits(opening.adapter, source, kind, config, trust_remote_code=trust)
+    spread = _device_map(place, source, kind, config, opening, room, of_file=words is not None)
     arguments |= {"dtype": "auto", "output_loading_info": True}
-    folder = Path(place) if gguf_file is None and Path(place).is_dir() else None
+    folder = Path(place) if words is None and Path(place).is_dir() else None
     plain = folder is not None and getattr(config, "quantization_config", None) is None
     model, notes = None, {"missing_keys": ["all"]}
     with one_line_errors(source, folder=folder, packed=format_of(config)):
@@ -213,10 +223,12 @@ def _load_stored(
             refuse(opening.max_memory, f"model {source!r}, whose weights have other names than usual,")
             model = None  # before another one takes memory
             model, notes = load_stored_otherwise(folder, kind, config, trust_remote_code=trust)
-    check_complete(notes, source, of_hub=folder is None and gguf_file is None)
+    check_complete(notes, source, of_hub=folder is None and words is None)
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
-    if gguf_file is None:
-        check_taken(model, unread, place, source, quantised=format_of(config) is not None)
+    if words is not None:
+        words.hold(model)
+    check_weights(model, unread, source)
+    check_taken(model, unread, place, source, quantised=words is None and format_of(config) is not None)
     return model, tokenizer, unread
 
 
@@ -226,7 +238,7 @@ def _check_depth(config: Any, source: str) -> None:
     most = max((count for part in parts for count in numbers_in(part, LAYER_COUNTS)), default=0)
     if most > _MOST_LAYERS:
         raise ModelDamaged(
-            f"model {source!r} cannot be read: its config.json says {most:,} layers; take a complete copy"
+            f"model {source!r} cannot be read: its configuration says {most:,} layers; take a complete copy"
         )
 
 

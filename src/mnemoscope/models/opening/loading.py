@@ -104,7 +104,7 @@ def _read(
                 network.eval()
             anatomy = opened.anatomy(network)
             if not anatomy.layers:
-                raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its config.json says of them")
+                raise ModelUnsupported(f"model {opened.spec!r} has no layers; see what its configuration says of them")
             model = LanguageModel(opened, anatomy, revision=revision, content=content)
             model.proof = prove(model)
         return model, network
