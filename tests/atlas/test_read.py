@@ -16,7 +16,15 @@ from mnemoscope.atlas.manifest import begin, seal
 from mnemoscope.atlas.read import first_upper_layer
 from mnemoscope.atlas.schema import TABLES, Provenance
 from mnemoscope.atlas.store import write_table
-from mnemoscope.errors import AtlasDamaged, AtlasNotFound, AtlasTooNew, AtlasUnfinished, MemoryIdError, OptionError
+from mnemoscope.errors import (
+    AtlasBusy,
+    AtlasDamaged,
+    AtlasNotFound,
+    AtlasTooNew,
+    AtlasUnfinished,
+    MemoryIdError,
+    OptionError,
+)
 from mnemoscope.foundation.memory_names import MemoryId
 from support.handbuilt_atlas import (
     PROVENANCE,
@@ -331,6 +339,38 @@ def test_a_missing_table_is_damage(tmp_path: Path) -> None:
     (directory / "triggers/layer-000.parquet").unlink()
     with pytest.raises(AtlasDamaged, match=r"layer-000.parquet is missing"):
         open_atlas(directory)["L0.M0"].triggers()
+
+
+def test_an_atlas_that_was_mined_anew_after_it_was_opened_says_so(tmp_path: Path) -> None:
+    directory = build_atlas(tmp_path / "a")
+    opened, unread = open_atlas(directory), open_atlas(directory)
+    for name in ("values", "triggers"):
+        opened.table(name, layer=0)
+    for path in sorted(directory.glob("*/layer-000.parquet")):  # the same rows, in another order and other bytes
+        rows = pq.read_table(path)
+        pq.write_table(rows.take(list(range(rows.num_rows))[::-1]), path, compression="none", row_group_size=1)
+    seal(directory, manifest())
+    for stale in (opened, unread):
+        for name in ("values", "triggers", "activity"):
+            with pytest.raises(AtlasBusy, match=r"a was mined anew since it was opened; open it again$"):
+                stale.table(name, layer=0)
+            with pytest.raises(AtlasBusy, match="open it again"):
+                stale.rows_where(name, 0, column="memory", ids=[0])
+    shutil.rmtree(directory)
+    with pytest.raises(AtlasBusy, match="open it again"):
+        opened.table("values", layer=1)
+
+
+def test_a_file_that_was_put_there_again_is_checked_again(tmp_path: Path) -> None:
+    """By its bytes: whole it is read, though it has another time; another one is not read by the old footer."""
+    opened = open_atlas(build_atlas(tmp_path))
+    path, before = tmp_path / "values/layer-000.parquet", opened.table("values", layer=0)
+    shutil.copy(path, tmp_path / "copy")
+    shutil.move(tmp_path / "copy", path)
+    assert opened.table("values", layer=0).equals(before)
+    shutil.copy(tmp_path / "values/layer-001.parquet", path)
+    with pytest.raises(AtlasDamaged, match="its sha256 differs"):
+        opened.table("values", layer=0)
 
 
 def test_a_table_of_another_atlas_is_refused(tmp_path: Path) -> None:

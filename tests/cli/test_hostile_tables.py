@@ -19,10 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mnemoscope.atlas.manifest import file_entry
+from mnemoscope.atlas import verify
+from mnemoscope.atlas.manifest import MANIFEST, file_entry
+from mnemoscope.atlas.schema import TABLES
 from mnemoscope.cli.app import app
 from mnemoscope.cli.runner import run
 from mnemoscope.mining import mine
+from support.hostile_json import changed
 from web.served import client
 
 pytestmark = pytest.mark.full
@@ -144,6 +147,7 @@ FOUND_ONCE = [
     ("values/layer-001.parquet", full_of("target", -(2**31)), ["show", "L1.M0"], "target names token -2147483648, and"),
     ("values/layer-000.parquet", full_of("top_tokens", []), ["show", "L1.M0"], "top_tokens holds empty lists, which"),
     (TRIGGERS, full_of("next_token", 2**31 - 1), ANALYZE, "table triggers holds 2147483647 as next_token in"),
+    ("activity/layer-000.parquet", full_of("histogram", [0] * 35), ["show", "L0.M0"], "a list of 35 entries, not 36"),
     (TRIGGERS, lambda table: table.slice(0, 0), SEARCH, None),
     (TRIGGERS, full_of("sign", 0), SEARCH, None),
 ]  # fmt: skip
@@ -165,6 +169,84 @@ def test_what_a_thousand_tables_found(
     else:
         assert code == 2
         assert told in said.splitlines()[-1]
+
+
+LISTS = [(kind.name, column.name) for kind in TABLES.values() for column in kind.of_all if column.type.startswith("list")]
+
+
+@pytest.fixture(scope="module")
+def extended(mined: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With every table that has lists, answers, patterns and a saved comparison."""
+    atlas = Path(shutil.copytree(mined, tmp_path_factory.mktemp("extended") / "atlas"))
+    made = {path.split("/")[0].removesuffix(".parquet") for path in tables_of(atlas)}
+    optional = [name for name in ("samples", "token_activations", "memorised", "random") if name not in made]
+    for words in (["extend", str(atlas), "--model", "handmade:planted", *optional], ["analyze", str(atlas)],
+                  ["compare", str(atlas), str(mined), "--save"]):  # fmt: skip
+        assert run(app, words) == 0, words
+    return atlas
+
+
+def reseal_side(atlas: Path, path: str) -> None:
+    """Makes every manifest of the atlas's folders say the present hash of a file."""
+    for manifest in (*atlas.glob(f"*/{MANIFEST}"), atlas / MANIFEST):
+        said = json.loads(manifest.read_text())
+        if path in said["files"]:
+            said["files"][path] = file_entry(atlas / path)
+        if manifest.parent != atlas:
+            said["atlas"] = hashlib.sha256((atlas / MANIFEST).read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(said))
+
+
+def pages_that_fail(atlas: Path) -> list[str]:
+    with client(atlas) as web:
+        answers = {page: web.get(page) for page in (*PAGES, "/compare", "/questions/layer_activity", "/layers/0")}
+    return [page for page, own in answers.items() if own.status_code not in (200, 404, 409, 503) or "a bug" in own.text]
+
+
+@pytest.mark.parametrize(("table", "column"), LISTS)
+def test_every_list_of_another_length(table: str, column: str, extended: Path, tmp_path: Path, capsys: Capture) -> None:
+    """No page and no verb calls it a bug; where the length is fixed, or that of another list, `verify` tells, too."""
+    paths = [path for path in tables_of(extended) if path.split("/")[0].removesuffix(".parquet") == table]
+    for change in (lambda own: own[:-1], lambda own: [*own, *own[-1:]]):
+        atlas = Path(shutil.copytree(extended, tmp_path / f"{len(list(tmp_path.iterdir()))}"))
+        for path in paths[:1]:
+            rows = pq.read_table(atlas / path)
+            lists = [change(own) if number == 0 else own for number, own in enumerate(rows[column].to_pylist())]
+            field = rows.schema.field(column)
+            new = rows.set_column(rows.column_names.index(column), field, pa.array(lists, field.type))
+            write_sealed(atlas, path, new.replace_schema_metadata(rows.schema.metadata))
+            reseal_side(atlas, path)
+        told, kind = verify(atlas), TABLES[table].by_name[column]
+        if paths and (kind.lengths_as or kind.items is not None):
+            assert any(f"{column} " in line for line in told), told
+        assert pages_that_fail(atlas) == []
+        for words in (["show", "L0.M0"], ["compare", str(extended)]):
+            assert run(app, [words[0], str(atlas), *words[1:]]) in (0, 2)
+            assert "a bug" not in capsys.readouterr().err
+    assert paths or table in ("similar_words", "readings", "key_readings", "roles", "random_sentences"), table
+
+
+OTHERS: list[Any] = [None, 3, "text", [], [1], {}, [{}], 1e300]
+
+
+@pytest.mark.parametrize("path", ["comparisons", "analyses/layer_activity.json", "run.json", f"analyses/{MANIFEST}",
+                                  f"extensions/{MANIFEST}", f"comparisons/{MANIFEST}"])  # fmt: skip
+def test_every_document_that_pages_read(path: str, extended: Path, tmp_path: Path) -> None:
+    """Each entry of it of another type: read, refused in a sentence, or as if it were not there; never a bug."""
+    atlas = Path(shutil.copytree(extended, tmp_path / "atlas"))
+    found = next((atlas / path).glob("a*.json")) if path == "comparisons" else atlas / path
+    whole = json.loads(found.read_text())
+    inner = [(name,) for name in whole] + [
+        (name, 0, key) for name, own in whole.items() if isinstance(own, list) and own and isinstance(own[0], dict)
+        for key in own[0]
+    ]  # fmt: skip
+    for number, at in enumerate([*inner, ()]):
+        other = OTHERS[number % len(OTHERS)]
+        found.write_text(json.dumps(changed(whole, at, other) if at else [whole]))
+        if found.name != MANIFEST:
+            reseal_side(atlas, found.relative_to(atlas).as_posix())
+        verify(atlas)
+        assert pages_that_fail(atlas) == [], (at, other)
 
 
 @pytest.mark.timeout(86_400 if "MNEMOSCOPE_EXAMPLES" in os.environ else 300)

@@ -96,7 +96,7 @@ def read_pairs(path: Path) -> list[Pair]:
             raise TypeError
         return list(restore(Sequence[Pair], pairs))
     except (LookupError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise AtlasDamaged(f"{path} is not a comparison that `compare --save` wrote; compare again") from error
+        raise AtlasDamaged(f"{path}: a saved comparison is damaged ({error!r:.60}); compare again") from error
 
 
 def recorded_hashes(atlas: Atlas, side: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasUnfinished, OptionEr
 from mnemoscope.foundation.files import digest_of_files, file_hash, refuse_endless
 from mnemoscope.foundation.forks import refuse_forked
 from mnemoscope.foundation.formatting import runs
+from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.options.mining_options import TRIGGERS, TRIGGERS_OF_EXPERTS, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.parameters import explain
@@ -237,6 +238,8 @@ class Tables(MinedMemories):
             remedy = rebuild_command(self.path, name, self.manifest)
             raise self.damage(f"{where} is missing; restore it, or make it with {remedy}") from None
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+            if ran_out(error):
+                raise MemoryError from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise self.damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
 

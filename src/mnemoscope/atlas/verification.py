@@ -17,6 +17,7 @@ from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST, read_cl
 from mnemoscope.atlas.schema import TABLES, content_error, place, schema_error
 from mnemoscope.errors import AtlasDamaged
 from mnemoscope.foundation.files import file_hash, is_file_entry, read_object
+from mnemoscope.foundation.heap import ran_out
 
 _EVERY_ATLAS = ("vocabulary", "tokens", "background")
 _EVERY_LAYER = ("triggers", "activity", "values", "neighbours")
@@ -81,6 +82,8 @@ def _wrong_schemas(directory: Path, manifest: Manifest, paths: list[str]) -> lis
                 found = (content_error(placed[0].name, file.read_row_group(one), vocabulary) for one in groups)
                 wrong = wrong or next(filter(None, found), None)
         except (OSError, pa.ArrowException) as error:
+            if ran_out(error):
+                raise MemoryError from error
             wrong = f"not a Parquet file ({str(error).splitlines()[0]})"
         if wrong:
             problems.append(f"{path}: {wrong}")

@@ -22,6 +22,7 @@ import typer
 
 from mnemoscope.errors import Interrupted, MnemoscopeError, StoreFailed, Terminated, command_line
 from mnemoscope.foundation.formatting import json_safe, show_controls
+from mnemoscope.foundation.heap import ran_out
 from mnemoscope.foundation.progress import StopSignal
 
 T = TypeVar("T")
@@ -192,6 +193,8 @@ def _line_and_code(error: BaseException) -> tuple[str, int]:
         return str(error), TERMINATED
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}", USER
+    if ran_out(error):
+        return "there is too little memory; free some, or raise the limit that `ulimit -v` shows", USER
     return f"a bug in mnemoscope: {type(error).__name__}: {error}; please report it with what --debug shows", BUG
 
 

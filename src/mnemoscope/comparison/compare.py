@@ -49,7 +49,7 @@ def compare(
 
         models = open_models(models, atlases)
     with report_to(progress) as report:
-        pairs: list[dict[str, Any]] = [
+        pairs: list[Any] = [
             {"first": one.path.name, "second": two.path.name, "note": notes[number]}
             | _compare_pair(one, two, models and models[number : number + 2], seed=seed, progress=report)
             for number, (one, two) in enumerate(pairwise(atlases))

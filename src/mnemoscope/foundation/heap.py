@@ -8,6 +8,7 @@ import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from mnemoscope.errors import OptionError
@@ -80,3 +81,24 @@ def require_addresses(least: int, what: str) -> None:
             f"{what} needs an address space of {least / 1e9:,.0f} GB, most of it reserved and never filled, and this"
             f" process may use {limit / 1e9:,.1f} GB; run it after `ulimit -v unlimited`, and limit memory by a cgroup"
         )
+
+
+_SIGNS = (
+    *("not enough memory", "out of memory", "an't allocate memory", "annot allocate memory", "failed to map segment"),
+    *("ailed to launch worker thread", "an't start new thread"),
+)
+"""What systems and libraries say where memory or addresses are used up."""
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether memory ran out: this error or one behind it says so, or is of a library that, loaded under a limit, found
+    no room for all of its names.
+    """
+    half = False
+    if isinstance(error, ImportError | NameError) and error.__traceback__ is not None and resource is not None:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        half = limit != resource.RLIM_INFINITY and not frame.f_globals["__name__"].startswith("mnemoscope")
+    if error is None or half or isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
+        return error is not None
+    return ran_out(error.__cause__ or error.__context__)

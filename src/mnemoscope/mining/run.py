@@ -9,7 +9,7 @@ from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.lock import lock_folder
 from mnemoscope.atlas.manifest import STATE, as_mined, plan_of, unfinished_plan, work_of
 from mnemoscope.errors import OptionError, PlanDiffers
-from mnemoscope.foundation.files import copy_file
+from mnemoscope.foundation.files import check_spelling, copy_file
 from mnemoscope.foundation.heap import require_addresses
 from mnemoscope.foundation.options.mining_options import AUTO, DTYPES, MiningOptions
 from mnemoscope.foundation.options.model_options import AS_USUAL
@@ -111,6 +111,7 @@ def begin_mining(
     """Loads the model, finds the texts and makes the plan, which lacks only what the texts tell; writes nothing.
     `threads` are those of one worker if this process only drives workers; a begun folder keeps its own.
     """
+    check_spelling(directory.absolute(), os.fspath(corpus), options.validation)
     check_writable(directory, force=options.force, again=True)
     require_addresses(_ADDRESSES, "mining")
     text = open_text(as_mined(directory, "corpus", os.fspath(corpus)), options)

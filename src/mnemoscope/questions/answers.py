@@ -255,7 +255,7 @@ def _is_current(atlas: Atlas, question: str, contents: Sequence[bytes]) -> bool:
 
 
 def _read_answers(atlas: Atlas) -> dict[str, list[bytes]]:
-    """The bytes of each answer's files; none if one is missing, has another hash than in the manifest, or is no answer."""
+    """The bytes of each answer's files; none if one is missing, has not the manifest's hash, or is no answer."""
     covering = recorded_hashes(atlas, SIDE)
     read = {question: _read(atlas, answer_files(question), covering) or [] for question in QUESTIONS}
     return {question: own if own and _is_answer(question, own) else [] for question, own in read.items()}
