@@ -2,13 +2,18 @@
 
 import json
 import re
+import sys
+import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import altair as alt
 import pytest
 
 import mnemoscope as ms
 from mnemoscope.errors import OptionError
+from mnemoscope.foundation.progress import NOTE, report_to
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import lacks_tables
@@ -26,6 +31,65 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> ms.Atlas:
     return ms.open_atlas(
         ms.mine(model, text, out=folder / "atlas", split="line", validation=str(folder / "other.txt"), device="cpu")
     )
+
+
+class Cell:
+    """What IPython keeps of a cell's displays: one that is updated is replaced in place."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def handle(self) -> Any:
+        cell, place = self, len(self.lines)
+
+        class Handle:
+            def display(self, shown: dict[str, str], *, raw: bool) -> None:
+                cell.lines.append(shown["text/plain"])
+
+            def update(self, shown: dict[str, str], *, raw: bool) -> None:
+                cell.lines[place] = shown["text/plain"]
+
+        return Handle()
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
+    """A notebook's cell, without IPython."""
+    found, display = Cell(), ModuleType("IPython.display")
+    display.DisplayHandle = found.handle  # type: ignore[attr-defined]
+    for name, module in (("IPython", ModuleType("IPython")), ("IPython.display", display), ("ipykernel", display)):
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
+
+
+def test_a_bar_leaves_one_line_and_its_rates_are_true(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    with report_to(True) as progress:
+        for layer in range(3):  # a stage that comes again, and one that goes on where another run stopped
+            for done in (0, 50, 100):
+                progress("values", done, 100, "memories")
+            progress("mining", 4e9 + layer, 5e9, "tokens")
+            # Nothing was counted: there is no rate, and no time left.
+            assert re.search(r"\[\d\d:\d\d<\?, \?", cell.lines[0]), cell.lines
+        progress("predictions", 0, 8, "layers")
+        time.sleep(0.2)
+        progress("predictions", 8, 8, "layers; 2 workers")
+    (line,) = cell.lines
+    assert line.startswith("predictions: 100%")
+    assert "8.00/8.00" in line
+    assert 0 < float(re.search(r"([\d.]+) layers/s, 2 workers\]$", line)[1]) <= 40  # type: ignore[index]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_notes_of_a_bar_are_lines(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    with report_to(True) as progress:
+        progress(NOTE, 0, None, "the text has no validation documents")
+    assert (cell.lines, capsys.readouterr().err) == ([], "the text has no validation documents\n")
+
+
+def test_work_without_progress_leaves_nothing(cell: Cell) -> None:
+    with report_to(False) as progress:
+        progress("values", 1, 2, "memories")
+    assert cell.lines == []
 
 
 def cells(html: str) -> list[str]:

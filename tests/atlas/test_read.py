@@ -228,11 +228,23 @@ def test_tables_that_cannot_be_asked_for(atlas: Atlas) -> None:
     with pytest.raises(OptionError, match=r"^table tokens is not divided by layer; leave the layer out$"):
         atlas.table("tokens", layer=0)
     with pytest.raises(OptionError, match=r"^table triggers has one file per layer; say which, such as layer=0$"):
-        atlas.table("triggers")
+        atlas.paths("triggers")
     assert atlas.has("triggers")
     assert not atlas.has("roles")
     with pytest.raises(OptionError, match=r"^'trigger' is not a table of an atlas; the tables are activity, att"):
         atlas.has("trigger")
+
+
+def test_without_a_layer_a_table_of_each_layer_is_one_of_all(atlas: Atlas) -> None:
+    for name in ("triggers", "activity"):
+        rows = atlas.table(name)
+        assert rows.schema == {"layer": pl.Int16, **atlas.table(name, layer=0).schema}
+        for layer in (0, 1):
+            assert rows.filter(layer=layer).drop("layer").equals(atlas.table(name, layer=layer))
+        assert rows.equals(atlas.scan(name).collect())
+    some = atlas.table("triggers", columns=["layer", "memory"])
+    assert some.equals(atlas.table("triggers", columns=["memory"]))
+    assert some.columns == ["layer", "memory"]
 
 
 def test_what_is_no_memory_at_all(atlas: Atlas) -> None:

@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging
 
 from mining.conftest import byte_tokenizer
-from mining.test_paths import a_folder_with_code
 from mnemoscope.attribution import diff
 from mnemoscope.cli import main
 from mnemoscope.errors import OptionError
@@ -19,6 +18,7 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
 from mnemoscope.models.opening.huggingface import builtin_folder
+from models.conftest import build
 from models.test_adapters import save_adapter
 from models.test_probed import network_of
 from web.served import client
@@ -26,6 +26,16 @@ from web.served import client
 # peft asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
+CODE = """from transformers import LlamaConfig, LlamaForCausalLM
+
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+
+class Own(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
 ASKED = ["the cat sat", "--for", "x", "--against", "y", "--top", "2", "--json"]
 
 
@@ -73,10 +83,16 @@ def test_code_is_trusted_in_both(
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    first = Path(a_folder_with_code(tmp_path).model)
+    first = tmp_path / "own"
+    build("llama").save_pretrained(first)
+    byte_tokenizer().save_pretrained(first)
+    (first / "own.py").write_text(CODE)
+    config = json.loads((first / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"}}
+    (first / "config.json").write_text(json.dumps(config))
     second = shutil.copytree(first, tmp_path / "copied")
     assert main(["diff", str(first), *ASKED, "--other", str(second)]) == 2
-    capsys.readouterr()
+    assert "brings its own code" in capsys.readouterr().err
     assert differ(first, second, "--trust-remote-code", capsys=capsys)["models"]["second"] == "copied"
 
 

@@ -48,6 +48,39 @@ def test_looking_makes_no_file(atlas: Path) -> None:
     assert not (atlas / "annotations.sqlite").exists()
 
 
+def test_no_two_parts_of_a_page_have_one_id(atlas: Path) -> None:
+    """A script finds the dialog of keys by its id."""
+    app = served(atlas)
+    boss = host(app, begin=False)
+    pages = [boss.page("/annotate")]
+    boss.post("/annotate/campaign", {"keys_per_layer": 3})
+    pages += [boss.page("/annotate"), boss.page("/L0.M0/annotate"), boss.page("/annotate/results")]
+    ada = invited(app, boss, "Ada")
+    pages += [ada.page("/annotate/work"), ada.page(f"/annotate/items/{codes(ada)[0]}")]
+    for page in pages:
+        ids = re.findall(r'\sid="([^"]+)"', page)
+        assert "keys" in ids
+        assert sorted(ids) == sorted(set(ids))
+
+
+def test_one_person_alone_annotates_five_keys(atlas: Path) -> None:
+    app = served(atlas)
+    reader = host(app, begin=False)
+    assert "Annotate five keys now" in reader.page("/annotate")
+    sent = reader.sent("/annotate/alone", {"name": "Ada"})
+    assert (sent.status_code, sent.headers["location"][:16]) == (303, "/annotate/items/")
+    page = reader.page(sent.headers["location"])
+    assert "<details class=\"guide\" open" in page
+    assert "A worked item" in page
+    assert [place["kind"] for place in reader.json("/annotate/work")["items"]] == ["key"] * 6
+    finish_all(reader)
+    reader.post("/annotate/hand-in")
+    found = reader.json("/annotate/results")
+    assert [(one["author"], one["keys"], one["controls"]) for one in found["authors"]] == [("Ada", 5, 1)]
+    again = host(app, begin=False)
+    assert "Annotate five keys now" not in again.page("/annotate")
+
+
 @pytest.mark.full
 def test_a_campaign_from_the_first_form_to_the_results(atlas: Path) -> None:
     app = served(atlas)

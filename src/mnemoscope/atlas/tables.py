@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -41,6 +41,7 @@ from mnemoscope.foundation.options.model_options import AS_USUAL
 from mnemoscope.foundation.options.parameters import explain
 from mnemoscope.foundation.origin import made_by
 
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 _PLAN_OPTIONS = (
     *("text_field", "ids_field", "validation", "split", "triggers", "per_sentence"),
     *("sample", "max_sentences", "max_tokens", "prefixes", "neighbours", "dtype", "device", "seed"),
@@ -110,9 +111,13 @@ class Tables(MinedMemories):
     def table(self, name: str, *, layer: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """All rows of a table, such as `triggers` (one file per layer) or `tokens`, with all columns or some.
 
-        Memories of experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError
-        for an impossible table, AtlasUnfinished for one not made, AtlasDamaged.
+        Without a `layer` a table with one file per layer is that of all layers, behind a column `layer`. Memories of
+        experts are counted through their layer, with `expert` beside them (experts.py). Raises OptionError for an
+        impossible table, AtlasUnfinished for one not made, AtlasDamaged.
         """
+        if layer is None and table_kind(name).numbered == "layer":
+            own = None if columns is None else [column for column in columns if column != "layer"]
+            return pl.concat([_behind_layer(self.table(name, layer=one, columns=own), one) for one in self.layers])
         pieces = []
         for path in self.paths(name, layer):
             with self._open(path) as file:
@@ -133,6 +138,8 @@ class Tables(MinedMemories):
     def scan(self, name: str, *, layer: int | None = None) -> pl.LazyFrame:
         """The table as a lazy polars query; raises like `table`, but pages are not checked."""
         refuse_forked()
+        if layer is None and table_kind(name).numbered == "layer":
+            return pl.concat([_behind_layer(self.scan(name, layer=one), one) for one in self.layers])
         rows = pl.scan_parquet([self.path / path for path in self.paths(name, layer)], glob=False)
         return counted_through(rows, self.numberings, layer)
 
@@ -264,6 +271,10 @@ class Tables(MinedMemories):
         if self.is_replaced():
             return AtlasBusy(f"{self.path} was mined anew since it was opened; open it again")
         return AtlasDamaged(line)
+
+
+def _behind_layer(rows: Frame, layer: int) -> Frame:
+    return rows.select(pl.lit(layer, pl.Int16).alias("layer"), pl.all())
 
 
 def _groups_with(footer: Any, column: int, ids: list[int]) -> list[int]:

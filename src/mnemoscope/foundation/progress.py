@@ -37,31 +37,68 @@ WORKER, NOTE = "worker", "note"
 
 @contextmanager
 def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
-    """What a room reports to: `progress` itself; for True one bar on stderr in a terminal or notebook; else nothing."""
+    """What a room reports to: `progress` itself; for True one bar on stderr in a terminal, or one line of a notebook's
+    cell, which stays; else nothing.
+    """
     if callable(progress):
         yield progress
         return
-    if not progress or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    notebook = not sys.stderr.isatty() and "ipykernel" in sys.modules
+    if not progress or not (sys.stderr.isatty() or notebook):
         yield ignore_progress
         return
     from tqdm import tqdm
 
-    with tqdm(file=sys.stderr, unit="", unit_scale=True, dynamic_ncols=True, leave=False) as bar:
+    place: Any = _CellLine() if notebook else sys.stderr
+    bar: Any = None
+    seen: tuple[str, float] = "", 0.0
 
-        def report(stage: str, done: float, total: float | None, note: str) -> None:
-            if stage in (WORKER, NOTE):
-                bar.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
-                return
-            changed, (unit, rest) = bar.desc != f"{stage}: ", unit_and_rest(note)
-            bar.total, bar.unit = total, f" {unit}".rstrip()
-            bar.set_postfix_str(rest, refresh=False)
-            if changed:
-                bar.set_description(stage, refresh=False)
-                bar.reset()
-                bar.initial = bar.n = done
-            bar.update(done - bar.n)
+    def report(stage: str, done: float, total: float | None, note: str) -> None:
+        nonlocal bar, seen
+        if stage in (WORKER, NOTE):
+            tqdm.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
+            return
+        unit, rest = unit_and_rest(note)
+        about: dict[str, Any] = {"total": total, "unit": f" {unit}".rstrip()}
+        if bar is None or stage != seen[0] or done < seen[1]:  # a bar each: rates count from the stage's first report
+            end()
+            bar = tqdm(
+                desc=stage, initial=done, file=place, unit_scale=True, dynamic_ncols=True, leave=False, smoothing=0,
+                **about,
+            )  # fmt: skip
+        seen = stage, done
+        vars(bar).update(about)
+        bar.set_postfix_str(rest, refresh=False)
+        bar.update(done - bar.n)
 
+    def end() -> None:
+        if bar is not None:
+            bar.refresh()
+            bar.close()
+
+    try:
         yield report
+    finally:
+        end()
+
+
+class _CellLine:
+    """The stream of a bar in a notebook: what is written last is what the cell shows and what is saved with it."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        from IPython.display import DisplayHandle
+
+        self._place, self._is_shown = DisplayHandle(), False
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            (self._place.update if self._is_shown else self._place.display)({"text/plain": line}, raw=True)
+            self._is_shown = True
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
 
 class Note(str):

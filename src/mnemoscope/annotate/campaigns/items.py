@@ -59,7 +59,7 @@ ShownPrefixes = tuple[tuple[ShownPrefix, ...], tuple[int, ...]]
 
 
 def sample(
-    atlas: Atlas, *, keys_per_layer: int, controls: int | None, cases: int, seed: int
+    atlas: Atlas, *, keys_per_layer: int, controls: int | None, cases: int, seed: int, keys_in_all: int | None = None
 ) -> tuple[dict[str, int], list[Item]]:
     """The sizes of a campaign as stored, and its items. Raises AnnotationError for impossible sizes."""
     limits = {
@@ -70,6 +70,9 @@ def sample(
         if value is not None and (type(value) is not int or not 0 <= value <= most):
             raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")
     keys = sample_keys(atlas, per_layer=keys_per_layer, seed=seed)
+    if keys_in_all is not None:
+        chosen = np.random.default_rng((seed, 4)).permutation(len(keys))[:keys_in_all]
+        keys = [keys[place] for place in sorted(chosen.tolist())]
     count = (max(5, math.ceil(len(keys) / 5)) if keys else 0) if controls is None else controls
     drawn = [*keys, *sample_controls(atlas, count=count, keys=keys, seed=seed)]
     drawn += sample_cases(atlas, count=cases, seed=seed)

@@ -155,16 +155,18 @@ class Store(AbstractContextManager["Store"]):
         self.database.close()
 
     def start_campaign(
-        self, *, keys_per_layer: int = 10, controls: int | None = None, cases: int = 100, seed: int = 0
-    ) -> Campaign:
+        self, *, keys_per_layer: int = 10, controls: int | None = None, cases: int = 100, seed: int = 0,
+        keys_in_all: int | None = None,
+    ) -> Campaign:  # fmt: skip
         """Samples the items to judge, or returns the campaign with the same sizes and seed.
 
-        controls: in all; None: a fifth of the keys, at least 5. cases: of the compositions that `mnemoscope analyze`
+        controls: in all; None: a fifth of the keys, at least 5. keys_in_all: the most, drawn of those. cases: of the compositions that `mnemoscope analyze`
         listed. Raises AnnotationError if the database has another campaign.
         """
         sizes, sampled = items.sample(
-            self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed
-        )
+            self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed,
+            keys_in_all=keys_in_all,
+        )  # fmt: skip
         facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
         with self.database.writing(alone=True) as connection:
             items.store_campaign(connection, sampled, facts)

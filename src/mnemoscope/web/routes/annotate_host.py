@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.show.pages.annotate import by_layer, campaign_view, draw_people, results_view, totals
+from mnemoscope.show.pages.annotate import by_layer, campaign_view, draw_people, results_view, totals, work_view
 from mnemoscope.show.pages.page import Page
 from mnemoscope.web import annotator_session as sessions
 from mnemoscope.web.annotator_session import FORM, HOST, PLACE, OneStore, done
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from mnemoscope.annotate.campaigns.views import Annotator, Invitation
 
 HOME = "annotate_host.html"
+ALONE = 5
+"""Keys of the campaign of one person."""
 Person = Annotated[str, Form(max_length=1_000, description="Somebody's name")]
 Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
 OptionalCount = Annotated[str, Form(pattern=r"^[0-9]{0,9}$", description="A number, or nothing for the usual one")]
@@ -162,6 +164,17 @@ def begin(
     count = int(controls) if controls else None
     store.start_campaign(keys_per_layer=keys_per_layer, controls=count, cases=cases, seed=seed)
     return _show_campaign(request, store)
+
+
+@post(f"{PLACE}/alone")
+def begin_alone(site: OneSite, request: Request, store: OneStore, name: Person = "") -> Response:
+    """Draws five keys and a control for one person, whose browser this becomes, and leads to the first."""
+    per_layer = -(-ALONE // len(store.atlas.layers))
+    store.start_campaign(keys_per_layer=per_layer, controls=1, cases=0, keys_in_all=ALONE)
+    invitation = store.invite(name)
+    first = work_view(store, invitation.annotator)["next"]
+    answer = done(request, {"name": invitation.annotator.name, "next": first}, to=f"{PLACE}/items/{first}")
+    return sessions.set_annotator_cookie(site, answer, invitation.token)
 
 
 @post(f"{PLACE}/invite")
