@@ -112,6 +112,18 @@ def test_a_result_says_where_it_comes_from_and_is_opened_again(
         assert ms.open_result(tmp_path / "again.json").to_dict() == again.to_dict()
 
 
+def test_prompts_that_never_part_have_empty_frames_of_the_same_columns(
+    model: ms.LanguageModel, atlas: ms.Atlas, tmp_path: Path
+) -> None:
+    same = ms.load_model("handmade:planted", device="cpu")
+    found = diff_prompts(model, [{"prompt": PROMPT}], other=same, atlas=atlas)
+    assert (found.prompts, found.never_parted, found.memories.height) == (0, 1, 0)
+    assert found.memories.schema == pl.Schema(
+        {"memory": pl.String, "change": pl.Float64, "low": pl.Float64, "high": pl.Float64, "label": pl.String}
+    )
+    assert ms.open_result(found.save(tmp_path / "x.json")).to_dict() == found.to_dict()
+
+
 def test_frames_keep_their_types(model: ms.LanguageModel, atlas: ms.Atlas, tmp_path: Path) -> None:
     found = ms.attribute(model, PROMPT, atlas=atlas, singles=4)
     again = ms.open_result(found.save(tmp_path / "a.json"))

@@ -9,15 +9,13 @@ import sys
 import time
 from types import FrameType
 
-_ONE_PRESS = 1.0
-"""Seconds in which keys pressed again mean the same Ctrl-C."""
-_raised: list[float] = []
+_pressed = [float("-inf")]
 
 
 def _press(_number: int, _frame: FrameType | None) -> None:
-    """Ctrl-C, but not once more while the line that answers it is written."""
-    if not _raised or time.monotonic() - _raised[-1] > _ONE_PRESS:
-        _raised.append(time.monotonic())
+    """Ctrl-C, but within a second not once more: the line that answers it is being written."""
+    if time.monotonic() - _pressed[0] > 1:
+        _pressed[0] = time.monotonic()
         raise KeyboardInterrupt
 
 

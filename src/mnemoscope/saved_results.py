@@ -11,7 +11,7 @@ import pyarrow as pa
 from mnemoscope.atlas.form import unwritable
 from mnemoscope.errors import MnemoscopeError, OptionError
 from mnemoscope.foundation.files import read_object
-from mnemoscope.foundation.restoring import restore
+from mnemoscope.foundation.origin import restore
 
 _ROOMS = {
     **dict.fromkeys(("Trace", "Comparison"), "tracing"),

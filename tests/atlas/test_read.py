@@ -380,7 +380,7 @@ def test_a_file_that_was_put_there_again_is_checked_again(tmp_path: Path) -> Non
     shutil.copy(path, tmp_path / "copy")
     shutil.move(tmp_path / "copy", path)
     assert opened.table("values", layer=0).equals(before)
-    shutil.copy(tmp_path / "values/layer-001.parquet", path)
+    pq.write_table(pq.read_table(path), path, compression="none")
     with pytest.raises(AtlasDamaged, match="its sha256 differs"):
         opened.table("values", layer=0)
 

@@ -171,7 +171,7 @@ def test_what_a_thousand_tables_found(
         assert told in said.splitlines()[-1]
 
 
-LISTS = [(kind.name, column.name) for kind in TABLES.values() for column in kind.of_all if column.type.startswith("list")]
+LISTS = [(kind.name, own.name) for kind in TABLES.values() for own in kind.of_all if own.type.startswith("list")]
 
 
 @pytest.fixture(scope="module")

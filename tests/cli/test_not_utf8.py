@@ -1,4 +1,4 @@
-"""Words of a command that are not UTF-8 are refused in one line, before any work: every verb, every place for a path."""
+"""Words of a command that are not UTF-8 are refused in one line before any work: every verb, every place of a path."""
 
 import inspect
 import os

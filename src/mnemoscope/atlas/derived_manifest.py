@@ -18,7 +18,7 @@ from mnemoscope.atlas.manifest import MANIFEST, files_beside
 from mnemoscope.atlas.read import Atlas
 from mnemoscope.errors import AtlasBusy, AtlasDamaged, AtlasExists
 from mnemoscope.foundation.files import file_entry, is_hash, make_folder, read_object, storing, write_json
-from mnemoscope.foundation.restoring import restore
+from mnemoscope.foundation.origin import restore
 
 Layers = Annotated[
     pl.DataFrame,

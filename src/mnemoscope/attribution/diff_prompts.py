@@ -129,7 +129,10 @@ def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
         for begin in range(0, len(every), _TOGETHER)
     ]
     low, high = np.concatenate([np.empty((2, 0)), *spread], axis=1)
-    names = {name: [key[at] for key in every] for at, name in enumerate(keys)}
+    names = {
+        name: pl.Series([key[at] for key in every], dtype=pl.Int64 if name == "layer" else pl.String)
+        for at, name in enumerate(keys)
+    }
     return pl.DataFrame({**names, "change": values.sum(0) / count, "low": low, "high": high})
 
 
