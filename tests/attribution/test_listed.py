@@ -26,7 +26,8 @@ def test_a_memory_is_described_by_the_sign_of_its_coefficient(tmp_path: Path) ->
     assert found["label"].to_list() == [labels[1], labels.get(-1), None]
     assert with_labels(listed, atlas)["label"].to_list() == [labels[1], labels[1], None]
     value = atlas["L0.M0"].value()
-    tops = [value[f"{end}_texts"][0].to_list()[:5] for end in ("top", "bottom")]
-    assert found["promotes"].to_list() == [*tops, []]  # no layer 7
+    assert (value["top_z"][0], value["bottom_z"][0], value["clear_z"][0]) == (5.0, 2.0, 4.0)
+    # Below zero it has no clear token, and there is no layer 7.
+    assert found["promotes"].to_list() == [value["top_texts"][0].to_list()[:5], [], []]
     best = [atlas["L0.M0"].triggers(sign=sign)["text"][0] for sign in (1, -1)]
     assert found["trigger"].to_list() == [*best, None]

@@ -247,8 +247,9 @@ def test_a_token_knows_who_says_it_and_who_fires_on_it(tmp_path: Path) -> None:
     assert found["promotes"][0]["memory"] in ("L0.M0", "L1.M0")
     assert found["promotes"][0]["probability"] == pytest.approx(0.5)
     assert found["fires"] == [
-        {"memory": "L0.M1", "top": found["promotes"][0]["top"], "label": None, "rank": 0, "triggers": 1},
-    ]
+        {"memory": "L0.M1", "top": found["promotes"][0]["top"], "promotes": False, "label": None, "rank": 0,
+         "triggers": 1},
+    ]  # fmt: skip
     assert reader.get("/tokens/6.json?layers=1").json()["fires"] == []
     assert reader.get("/tokens/24").status_code == 404
     assert (

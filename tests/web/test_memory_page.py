@@ -17,10 +17,11 @@ from mnemoscope.atlas.store import write_table
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.show.pages.memory import bars
 from mnemoscope.show.pages.triggers import group_triggers
+from reports.reading import words
 from reports.reported_atlas import reported
 from support.handbuilt_answers import build_answers
 from support.handbuilt_atlas import PROVENANCE, build_atlas, manifest
-from web.served import client
+from web.served import client, patient
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +236,26 @@ def test_all_numbers_of_the_tables_are_on_the_page_with_what_they_are(tmp_path: 
 def test_a_layer_s_headings_say_what_the_numbers_are(reader: TestClient) -> None:
     page = reader.get("/layers/0").text
     assert f'title="{TABLES["values"].by_name["target_rank"].about}"' in unescape(page)
+
+
+def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(tmp_path: Path) -> None:
+    """L0.M0 stands out by 5 deviations and L0.M1 by 3, where random directions reach 4; L0.M3 never fires."""
+    reader = client(path := build_atlas(tmp_path / "atlas"))
+    for heading in ("L0.M0 says ·Paris", "L0.M1 no clear token", "L0.M3 no clear token"):
+        page = reader.get(f"/{heading[:5]}").text
+        assert words(page[page.index("<h1>") : page.index("</h1>")]) == heading
+    first, second = (words(reader.get(f"/L0.M{memory}").text) for memory in (0, 1))
+    assert "Its value says ·Paris . That is what follows" in first
+    assert "Below zero it has no clear token; the first," in first
+    assert "Its value has no clear token. Its first, ·Paris , is what follows" in second
+    assert "Its value promotes ·Paris" in open_atlas(path)["L0.M0"]._repr_html_()
+    assert "Its value has no clear token." in open_atlas(path)["L0.M1"]._repr_html_()
+    fires = words(patient(reader, "/tokens/6").text)
+    assert "L0.M1 1 0 no clear token" in fires
+    found = patient(reader, "/search.json?q=paris&in=values").json()["hits"]
+    assert {hit["memory"]: hit["promotes"] for hit in found if hit["memory"] in ("L0.M0", "L0.M1")} == {
+        "L0.M0": True, "L0.M1": False,
+    }  # fmt: skip
+    listed = words(patient(reader, "/search?q=paris&in=values").text)
+    assert "L0.M0 values says ·Paris" in listed
+    assert "L0.M1 values no clear token" in listed

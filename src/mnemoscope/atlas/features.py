@@ -2,7 +2,7 @@
 (definitions.md section 2, "two features a memory").
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,6 +50,14 @@ def features_of(value: Mapping[str, Any]) -> list[MemoryFeature]:
         for sign, end, at_work in _ENDS
         if None not in (value[f"{end}_z"], value["clear_z"], value[at_work])
     ]
+
+
+def promoted_tokens(value: Mapping[str, Any], sign: int = 1) -> Sequence[int]:
+    """The tokens that the feature of a sign promotes, the first one most; none where it has no clear token. The one
+    rule by which anything is said to promote, or to say, a token.
+    """
+    clear = [one.end for one in features_of(value) if one.sign == sign and one.promotes]
+    return value[f"{clear[0]}_tokens"] if clear else ()
 
 
 def clear_columns() -> list[pl.Expr]:

@@ -20,6 +20,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mnemoscope.atlas.experts import as_stored
+from mnemoscope.atlas.features import promoted_tokens
 from mnemoscope.atlas.manifest import read_sealed
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.tables import Tables
@@ -302,8 +303,10 @@ class Memory:
             rows.append(html_row(f"{coefficient:.3f}", [f"{before}«{show_token(token)}»", then]))
         promoted = ""
         if self._atlas.manifest.part is None:
-            tokens = self.value()["top_texts"][0].to_list()[:_PROMOTED]
-            promoted = f"<p>Its value promotes {escape(', '.join(map(show_token, tokens)))}.</p>"
+            tokens = promoted_tokens(self._only_row("values").to_dicts()[0])[:_PROMOTED]
+            texts = ", ".join(show_token(self._atlas.vocabulary.texts[token]) for token in tokens)
+            said = f"promotes {escape(texts)}" if tokens else "has no clear token"
+            promoted = f"<p>Its value {said}.</p>"
         model = escape(self._atlas.manifest.model.spec or "")
         heading = f"<p><b>{self.id}</b> of {model}: its strongest prefixes</p>"
         return "\n".join([heading, html_table(rows), promoted])
@@ -410,7 +413,7 @@ class Memory:
         return frames
 
     def top_token(self) -> int:
-        """The id of the token that the value promotes most."""
+        """The id of the value's first token, clear or not."""
         return int(self._only_row("values", columns=["memory", "top_tokens"])["top_tokens"][0][0])
 
     def _rows(self, name: str, *, columns: list[str] | None = None) -> pl.DataFrame:

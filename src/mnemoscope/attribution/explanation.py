@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.features import promoted_tokens
 from mnemoscope.foundation.formatting import html_row, html_table, show_token
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.foundation.origin import Result, made_by
@@ -99,7 +100,7 @@ def about_memories(
     memories: pl.DataFrame, atlas: Atlas | None, tokens: Sequence[str], *, coefficient: str = "coefficient"
 ) -> pl.DataFrame:
     """The list with the `token` at each position, and, from an atlas, what is known of each memory and the sign of its
-    coefficient: `label`, `promotes` (five tokens) and `trigger` (the best one's text).
+    coefficient: `label`, `promotes` (five tokens, none without a clear one) and `trigger` (the best one's text).
     """
     positive = pl.col(coefficient) > 0
     memories = memories.with_columns(
@@ -116,8 +117,8 @@ def about_memories(
             return [], None
         known = atlas[memory]
         best = known.triggers(sign=1 if positive else -1).head(1)
-        promotes = known.value()["top_texts" if positive else "bottom_texts"][0].to_list()[:_PROMOTED]
-        return promotes, best["text"][0] if best.height else None
+        promotes = promoted_tokens(known.value().to_dicts()[0], 1 if positive else -1)[:_PROMOTED]
+        return [atlas.vocabulary.texts[token] for token in promotes], best["text"][0] if best.height else None
 
     found = [about(*row) for row in memories.select("memory", positive).iter_rows()]
     return memories.with_columns(

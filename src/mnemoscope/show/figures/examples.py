@@ -5,6 +5,7 @@ from functools import partial
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.features import FEATURE_COLUMNS, clear_columns
 from mnemoscope.foundation.formatting import format_interval, percent, pluralise
 from mnemoscope.questions.question import Answer
 
@@ -16,8 +17,8 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
     """The `count` memories whose values predict best what follows their triggers, the best first.
 
     score = largest probability of the value at work (of the bare value if unknown) x share of its best triggers that
-    the value's top token follows; a trigger at the end of its sentence counts as not followed. Only memories whose best
-    triggers have enough distinct prefixes, and one memory for each top token.
+    the value's top token follows; a trigger at the end of its sentence counts as not followed. Only memories with
+    a clear token, if that is known, whose best triggers have enough distinct prefixes, and one for each top token.
 
     Columns: layer, memory, score, max_probability, working_probability, agreement (share of the best triggers that the
     top token follows), prefixes (distinct ones among the best triggers), top_token.
@@ -29,8 +30,10 @@ def best_examples(atlas: Atlas, count: int = 10) -> pl.DataFrame:
 
 def _scores(atlas: Atlas, layer: int) -> pl.DataFrame:
     numbers = ("memory", "max_probability", "working_probability")
-    values = atlas.table("values", layer=layer, columns=[*numbers, "top_tokens"]).select(
-        *numbers, top_token=pl.col("top_tokens").list.first()
+    values = (
+        atlas.table("values", layer=layer, columns=[*numbers, "top_tokens", *FEATURE_COLUMNS])
+        .filter(clear_columns()[0].fill_null(value=True))
+        .select(*numbers, top_token=pl.col("top_tokens").list.first())
     )
     shares = (
         atlas.best_triggers(layer, columns=["memory", "prefix_group", "next_token"])

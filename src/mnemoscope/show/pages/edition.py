@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from mnemoscope.atlas import Atlas
+from mnemoscope.atlas.features import FEATURE_COLUMNS, promoted_tokens
 from mnemoscope.atlas.manifest import COMPARISONS, EXTENSIONS, MANIFEST
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.errors import AtlasBusy, AtlasDamaged
@@ -117,11 +118,12 @@ class Edition:
             raise AtlasDamaged(f"{self.atlas.path}: table {name} does not have one row for {where}")
         return entry
 
-    def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> list[int]:
-        """The tokens that a feature promotes, the first one most."""
-        row = self.row("values", memory, ("memory", "top_tokens", "bottom_tokens"))
-        tokens: list[int] = row["top_tokens" if sign > 0 else "bottom_tokens"]
-        return tokens
+    def promoted_tokens(self, memory: MemoryId, sign: int = 1) -> Sequence[int]:
+        return promoted_tokens(self.tokens_of(memory), sign)
+
+    def tokens_of(self, memory: MemoryId) -> dict[str, Any]:
+        """Of its row of `values`, what `promoted_tokens` reads."""
+        return self.row("values", memory, ("memory", "top_tokens", "bottom_tokens", *FEATURE_COLUMNS))
 
     def peaks(self, layer: int) -> Peaks | None:
         """None for a layer that was not mined."""

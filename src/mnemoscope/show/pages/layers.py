@@ -270,7 +270,8 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
 
 
 def _title(row: Mapping[str, Any]) -> str:
-    says = row["label"] or ("" if row["top_text"] is None else f"says {show_token(row['top_text'])}")
+    clear = row["promotes_negative" if row["negative"] else "promotes"]
+    says = row["label"] or (f"says {show_token(row['top_text'])}" if clear else "no clear token")
     sign = " below zero" if row["negative"] else ""
     how, often = ("fires", "rate") if row["strong_negative"] is None else ("strongly active", "strong")
     return (

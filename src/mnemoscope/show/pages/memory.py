@@ -255,8 +255,10 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 
 
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
-    top = edition.atlas.vocabulary.token(edition.promoted_tokens(memory)[0])
-    return {"memory": str(memory), "top": top, "label": edition.label(memory)}
+    """`top` is its value's first token, said only if it `promotes` it."""
+    top = edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0])
+    return {"memory": str(memory), "top": top, "promotes": bool(edition.promoted_tokens(memory)),
+            "label": edition.label(memory)}  # fmt: skip
 
 
 def _published_judgements(edition: Edition, name: str, **_: object) -> object:
