@@ -25,6 +25,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
@@ -234,6 +235,7 @@ def rank_correlation(one: Floats, other: Floats) -> float | None:
     return None if found is None or math.isnan(found) else float(found)
 
 
+@opens
 @whole_use
 def attribute(
     model: LanguageModel,

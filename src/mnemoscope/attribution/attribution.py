@@ -9,7 +9,7 @@ import polars as pl
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import WIDTH, Column, fit
+from mnemoscope.tracing.rendering import Column, fit
 
 PARTS = ("attention", "memories", "other")
 _ENTRIES = (
@@ -122,8 +122,11 @@ class Attribution(Explanation):
         )  # fmt: skip
 
     def title(self) -> str:
+        return self._asked(fit(show_token(self.prompt), 60))
+
+    def _asked(self, prompt: str) -> str:
         other = "the mean token" if self.against is None else show_token(self.against.text)
-        return f"{show_token(self.target.text)} over {other} after {fit(show_token(self.prompt), 60)}"
+        return f"{show_token(self.target.text)} over {other} after {prompt}"
 
     def __repr__(self) -> str:
         return f"<Attribution of {self.title()}: {self.difference:+.2f}; print it to read it>"
@@ -132,7 +135,7 @@ class Attribution(Explanation):
         sums = {name: float(self.layers[name].sum()) for name in PARTS}
         written = ", ".join(f"{name} {value:+.2f}" for name, value in sums.items() if abs(value) >= 0.005)
         head = [
-            fit(f"{self.model}: {self.title()}", WIDTH),
+            f"{self.model}: {self._asked(show_token(self.prompt))}",
             f"F = {self.difference:+.3f} logits = embedding {self.embedding:+.2f}, {written}, biases {self.biases:+.2f}"
             f" (they add up to {self.residual_error:+.1e} of F; at most {self.limit:.1e})",
         ]
@@ -148,7 +151,7 @@ class Attribution(Explanation):
             f"{logits(self.spearman_random)} over random memories (Spearman).",
             f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
             "", curve_table(self.curve, "F without controls"), "",
-            *([fit(f"F with only a share kept: {kept}", WIDTH)] if kept else []),
+            *([f"F with only a share kept: {kept}"] if kept else []),
         ]  # fmt: skip
 
     def _table(self) -> Table:

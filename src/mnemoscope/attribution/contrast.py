@@ -44,10 +44,9 @@ def choose_contrast(
     """The model's own best tokens stand in for answers that are not given. Raises PromptError."""
     tokens = model.prompt_tokens(prompt)
     place = choose_position(len(tokens), position)
-    ends = place == len(tokens) - 1
     tokens = tokens[: place + 1]
     given = {
-        text: _answer_tokens(model, prompt if ends else None, tokens, text)
+        text: _answer_tokens(model, prompt, place, text)
         for text in (target, against)
         if text is not None and (text != MEAN or text == target)
     }
@@ -77,18 +76,10 @@ def choose_contrast(
     return Contrast(tuple(tokens), a, b, len(shared), longer)
 
 
-def _answer_tokens(model: LanguageModel, prompt: str | None, tokens: list[int], answer: str) -> list[int]:
-    """The answer's tokens as they continue the prompt; those of the answer alone where it changes the prompt's own."""
+def _answer_tokens(model: LanguageModel, prompt: str, position: int, answer: str) -> list[int]:
     if not answer:
         raise PromptError("an answer is empty; write the next word, with its space")
-    if prompt is not None:
-        both = model.encode([prompt + answer])[0]
-        if both[: len(tokens)] == tokens and len(both) > len(tokens):
-            return _check_rows(model, answer, both[len(tokens) :])
-    return _check_rows(model, answer, model.prompt_tokens(answer))
-
-
-def _check_rows(model: LanguageModel, answer: str, tokens: list[int]) -> list[int]:
+    tokens = model.tokens_after(prompt, answer, position)
     beyond = next((token for token in tokens if token >= model.sizes.vocabulary), None)
     if beyond is not None:
         raise PromptError(

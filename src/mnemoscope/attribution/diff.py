@@ -27,6 +27,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
@@ -80,15 +81,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs are compared: what each reads up to there, of which the last `generated` tokens were written by
-    both or added; and a and b, what the second and the first say then (None: they never part).
+    """Where two runs are compared: the prompts as asked, what each reads up to there, of which the last `generated`
+    tokens were written by both or added; and a and b, what the second and the first say then (None: they never part).
     """
 
+    prompts: tuple[str, str]
     tokens: tuple[tuple[int, ...], tuple[int, ...]]
     generated: int
     pair: tuple[int, int] | None
 
 
+@opens
 def diff(
     model: LanguageModel,
     prompt: str,
@@ -191,7 +194,8 @@ class Differ(ExitStack):
             both = tokens, tokens
         else:
             both, pair = self._two_prompts(prompt, other_prompt, target, against)
-        return Parting(both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
+        prompts = prompt, prompt if other_prompt is None else other_prompt
+        return Parting(prompts, both, len(both[0]) - len(self._models[0].prompt_tokens(prompt)), pair)
 
     def _one_prompt(
         self, prompt: str, target: str | None, against: str | None
@@ -239,10 +243,12 @@ class Differ(ExitStack):
         """What changed between the two runs there; `patched` also sets memories back, which takes most of the time."""
         model, names, pair = self._models[1], self.names, parting.pair
         texts, known = model.vocabulary()
-        before, after = (b"".join(known[token] for token in own).decode("utf-8", "replace") for own in parting.tokens)
+        written = parting.tokens[0][len(parting.tokens[0]) - parting.generated :]
+        continued = b"".join(known[token] for token in written).decode("utf-8", "replace")
+        read = names, parting.prompts, continued, parting.tokens
         if pair is None:
             never = f"The two never part within {STEPS} tokens: {names[0]} and {names[1]} answer alike."
-            return RunDifference(names, (before, after), None, parting.generated, notes=(never,))
+            return RunDifference(*read, None, notes=(never,))
         said = Token(pair[1], texts[pair[1]]), Token(pair[0], texts[pair[0]])
         one, its = (_run(asked, own, pair) for asked, own in zip(self._models, parting.tokens, strict=True))
         shared = (1 / one.scale + 1 / its.scale) / 2
@@ -265,8 +271,8 @@ class Differ(ExitStack):
             "direct_first": direct[0][listed] / one.scale, "direct_second": direct[1][listed] / its.scale,
             "change": change[listed], **({"effect": score[listed]} if by_position else {}),
         }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
-        read = [texts[token] for token in its.tokens]
-        frame = about_memories(frame, self._atlas, read, coefficient="coefficient_second")
+        words = [texts[token] for token in its.tokens]
+        frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second")
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
         notes = {
@@ -276,7 +282,7 @@ class Differ(ExitStack):
             "What memories of earlier positions changed arrives as attention's change.": not by_position,
         }  # fmt: skip
         return RunDifference(
-            names, (before, after), said, parting.generated, one.value, its.value, parts,
+            *read, said, one.value, its.value, parts,
             float(sum(changes.values())) - (its.value - one.value), one.limit + its.limit, frame, back,
             next(turned, None), tuple(note for note, holds in notes.items() if holds),
         )  # fmt: skip

@@ -18,6 +18,7 @@ from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.rendering import Column
 
 _ALL = 1 << 62
@@ -77,6 +78,7 @@ class PromptsDifference(Explanation):
         ]  # fmt: skip
 
 
+@opens
 def diff_prompts(
     model: LanguageModel,
     prompts: Sequence[PromptRow],

@@ -22,6 +22,7 @@ from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import Record
 from mnemoscope.tracing.rendering import Column
 from mnemoscope.tracing.scoring.scores import require_model_of
@@ -94,6 +95,7 @@ def bounds(row: dict[str, Any], name: str) -> list[str]:
     return [logits(row[name]), f"{logits(row['low'])} to {logits(row['high'])}"]
 
 
+@opens
 @whole_use
 def attribute_prompts(
     model: LanguageModel,

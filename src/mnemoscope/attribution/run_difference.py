@@ -9,7 +9,7 @@ import polars as pl
 from mnemoscope.attribution.explanation import Explanation, Spread, Table, logits, memory_table, spread_text
 from mnemoscope.foundation.formatting import show_token
 from mnemoscope.tracing.records import Record, Token
-from mnemoscope.tracing.rendering import WIDTH, Column, fit
+from mnemoscope.tracing.rendering import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ class Patched(Record):
 
 @dataclass(frozen=True, repr=False)
 class RunDifference(Explanation):
-    """What made two runs answer differently: `said` are what each says where they part (None: they never do), and
-    `first` and `second` are F = z_a - z_b in each, a being the second's.
+    """What made two runs answer differently: `prompts` as they were asked, and `continued`, the text that both write
+    or that was added before they part; `ids` are all tokens up to there. `said` are what each says then (None: they
+    never part), and `first` and `second` are F = z_a - z_b in each, a being the second's.
 
     `parts` has part, layer and change, with `norm_scale` among them; they add up to second less first but for
     `residual_error`, at most `limit`. `memories` has memory, position, coefficient_first, coefficient_second,
@@ -40,8 +41,9 @@ class RunDifference(Explanation):
 
     names: tuple[str, str]
     prompts: tuple[str, str]
+    continued: str
+    ids: tuple[tuple[int, ...], tuple[int, ...]]
     said: tuple[Token, Token] | None
-    generated: int
     first: float = 0.0
     second: float = 0.0
     parts: Annotated[pl.DataFrame, "text part int layer? float change"] = field(
@@ -61,11 +63,13 @@ class RunDifference(Explanation):
 
     def to_dict(self) -> dict[str, Any]:
         own = super().to_dict()
-        names, prompts, said, _, *values = (
-            own.pop(name) for name in ("names", "prompts", "said", "generated", "first", "second")
+        names, prompts, continued, ids, said, *values = (
+            own.pop(name) for name in ("names", "prompts", "continued", "ids", "said", "first", "second")
         )
+        one = prompts[0] == prompts[1]
         return {
-            **({"prompt": prompts[0]} if prompts[0] == prompts[1] else {"prompts": in_each(prompts)}),
+            **({"prompt": prompts[0]} if one else {"prompts": in_each(prompts)}),
+            "continued": continued, "ids": ids[0] if one else in_each(ids),
             "models": in_each(names), "tokens": said and in_each(said), "difference": in_each(values), **own,
         }  # fmt: skip
 
@@ -91,9 +95,9 @@ class RunDifference(Explanation):
         sums = self.parts.group_by("part", maintain_order=True).agg(pl.col("change").sum())
         written = ", ".join(f"{part} {change:+.2f}" for part, change in sums.rows() if abs(change) >= 0.005)
         head = [
-            fit(f"{who[0]} says {one}, {who[1]} says {other}: logit of {other} less that of {one} {self.first:+.2f},"
-                f" then {self.second:+.2f}", WIDTH),
-            fit(f"change {self.second - self.first:+.3f} = {written or 'nothing'}", WIDTH),
+            f"{who[0]} says {one}, {who[1]} says {other}: logit of {other} less that of {one} {self.first:+.2f}, then"
+            f" {self.second:+.2f}",
+            f"change {self.second - self.first:+.3f} = {written or 'nothing'}",
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
             *self.notes,
         ]  # fmt: skip

@@ -30,6 +30,7 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import plain
 from mnemoscope.tracing.scoring.scores import require_model_of
 
@@ -66,6 +67,7 @@ class Audit(Result):
         return "\n\n".join([head, *("\n".join(string_lines(one)) for one in self.secrets)])
 
 
+@opens
 @whole_use
 def audit(
     model: LanguageModel,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from shutil import get_terminal_size
 from typing import Any, TextIO, TypeVar, cast, final
 
 import typer
@@ -114,6 +115,11 @@ def arguments_given() -> list[str]:
     """The words of the running command, its verb first; empty outside of `run`."""
     document = _document.get()
     return [] if document is None else list(document.arguments)
+
+
+def terminal_columns() -> int | None:
+    """The width of the terminal on stdout; None for a pipe or a file, for which nothing is cut."""
+    return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def emit(value: object) -> None:

@@ -189,12 +189,7 @@ class LanguageModel:
         short = repr(prompt if len(prompt) <= 40 else prompt[:40] + "...")
         if not prompt:
             raise PromptError("the prompt is empty; write at least one word")
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"the prompt is not text: character {error.start} is half of one; write it as UTF-8"
-            ) from None
+        _refuse_halves(prompt, "prompt")
         tokens = self.encode([prompt])[0]
         if not tokens:
             raise PromptError(f"the prompt {short} has no token in this model's vocabulary; write some words")
@@ -216,6 +211,28 @@ class LanguageModel:
                 " shorten it"
             )
         return tokens
+
+    def tokens_after(self, prompt: str, text: str, position: int | None = None) -> list[int]:
+        """The token ids of a text, at least one, that stands behind a prompt, or behind one of its positions. Both are
+        encoded together, since a piece alone may read differently: SentencePiece puts a space before it. Raises
+        PromptError where the text changes the prompt's own tokens.
+        """
+        tokens = self.prompt_tokens(prompt)
+        if position is not None and position not in (-1, len(tokens) - 1):
+            tokens, prompt = tokens[: position + 1], prompt[: self.offsets(prompt)[position][1]]
+        _refuse_halves(text, "answer")
+        alone, both = self.encode([prompt, prompt + text])
+        if tokens != alone:
+            raise PromptError(
+                f"the prompt up to position {position}, {prompt[-20:]!r}, is read as other tokens alone, so nothing can"
+                " stand behind it; choose another position"
+            )
+        if both[: len(tokens)] != tokens or len(both) == len(tokens):
+            raise PromptError(
+                f"{text[:40]!r} behind {prompt[-20:]!r} changes the prompt's own tokens, or has none; begin it with the"
+                " space between them (and leave that out of the prompt), or end the prompt before the word"
+            )
+        return both[len(tokens) :]
 
     def vocabulary(self) -> tuple[list[str], list[bytes]]:
         """Text and bytes of every row of the head, empty for rows without a token. Cached: do not change it."""
@@ -368,11 +385,20 @@ class LanguageModel:
         self._running.begun = 0 if past is None else past.get_seq_length()
         return run(module, ids, gradients=gradients, past=past)
 
-    def coefficients(self, prompt: str, layers: Iterable[int] | None = None) -> "pl.DataFrame":
+    def coefficients(self, prompt: str | Sequence[str], layers: Iterable[int] | None = None) -> "pl.DataFrame":
         """The coefficient of every memory at every position of a prompt: `layer`, `memory` (its number in the layer;
         experts' memories are counted through, with 0 where a token is not routed), `position` (of the prompt's own
-        tokens), `token` (its text) and `coefficient`. Raises PromptError, and MemoryIdError for a layer.
+        tokens), `token` (its text) and `coefficient`; of several prompts, one after the other, `text` comes first.
+        Raises PromptError, MemoryIdError for a layer, and OptionError.
         """
+        if not isinstance(prompt, str):
+            if not isinstance(prompt, list | tuple) or not prompt or not all(isinstance(one, str) for one in prompt):
+                raise OptionError(f"prompt={prompt!r:.60} is neither a text nor a list of texts; give one of them")
+            import polars as pl
+
+            layers = layers if layers is None else list(layers)
+            read_each = ((one, self.coefficients(one, layers)) for one in prompt)
+            return pl.concat([own.select(pl.lit(one).alias("text"), pl.all()) for one, own in read_each])
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
         chosen = range(self.sizes.layers) if layers is None else list(layers)
         with self.in_use(compare=True), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
@@ -414,3 +440,12 @@ class LanguageModel:
         if not 0 <= layer < len(layers):
             raise MemoryIdError(f"layer {layer} does not exist; the model has layers 0 to {len(layers) - 1}")
         return layers[layer]
+
+
+def _refuse_halves(text: str, noun: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"the {noun} is not text: character {error.start} is half of one; write it as UTF-8"
+        ) from None

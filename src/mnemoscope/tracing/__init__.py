@@ -6,6 +6,7 @@ from mnemoscope.tracing.comparison import Comparison, Difference, Generated, Shi
 from mnemoscope.tracing.interventions import as_python, intervene
 from mnemoscope.tracing.predictions import Step, generate
 from mnemoscope.tracing.records import Token
+from mnemoscope.tracing.rendering import for_terminal
 from mnemoscope.tracing.scoring.distributions import max_probability, read_scores
 from mnemoscope.tracing.scoring.ranking import rank_of, rank_tokens, top
 from mnemoscope.tracing.scoring.scores import adopt_votes, norms_of
@@ -26,6 +27,7 @@ __all__ = [
     "causal_check",
     "compare",
     "continuation_lines",
+    "for_terminal",
     "generate",
     "intervene",
     "interventions_of",

@@ -28,9 +28,10 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import check
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, fit, table
+from mnemoscope.tracing.rendering import Column, table
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import folded_values, require_model_of
 
@@ -75,7 +76,7 @@ class CausalCheck:
         lines = [
             f"{self.memory} set to zero on its {kind} triggers ({self.triggers} prefixes), beside others of "
             f"layer {self.memory.layer} as strong there ({len(self.controls)} drawn, {self.controls_missing} missing)",
-            fit("its own tokens: " + " ".join(show_token(token.text) for token in self.own), WIDTH),
+            "its own tokens: " + " ".join(show_token(token.text) for token in self.own),
             f"prefixes with a known next token: {followed}",
             "",
         ]
@@ -93,6 +94,7 @@ def _interval(row: dict[str, Any]) -> str:
     return f"{row['mean']:+.4f}{bounds}"
 
 
+@opens
 @whole_use
 def causal_check(
     model: LanguageModel,

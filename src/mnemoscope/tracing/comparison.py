@@ -16,9 +16,10 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import check, intervene
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import Step, continuation, generate
 from mnemoscope.tracing.records import Record, Token, plain
-from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, fit, layer_lines, prediction_text, table
+from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, layer_lines, prediction_text, table
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import split_rows
 from mnemoscope.tracing.trace import Trace, run_blocks, trace
@@ -101,12 +102,12 @@ class Comparison(Result):
         }
 
     def text(self, *, position: int | None = None, shown: int = 10, memories: int = 2) -> str:
-        """The comparison as text of at most 118 columns; `position` as for `Trace.text`."""
+        """The comparison as text; `position` as for `Trace.text`."""
         count = len(self.differences)
         chosen = choose_position(len(self.before.positions), position)
         moved = sum(difference.changed for difference in self.differences)
         lines = [
-            fit("Before and after " + ", ".join(map(str, self.interventions)), WIDTH),
+            "Before and after " + ", ".join(map(str, self.interventions)),
             f"The top token differs after {moved} of {count} positions and at {len(self.changed_places())} of "
             f"{count * len(self.before.places)} places of the layers.",
             "",
@@ -145,9 +146,10 @@ def continuation_lines(steps: tuple[Step, ...]) -> list[str]:
         if lines[-1] and cell_len(lines[-1] + token) > WIDTH - 2:
             lines.append("")
         lines[-1] += token
-    return [fit(f"  {line}", WIDTH) for line in lines]
+    return [f"  {line}" for line in lines]
 
 
+@opens
 @whole_use
 def compare(
     model: LanguageModel,

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import InterventionError
+from mnemoscope.errors import InterventionError, OptionError
 from mnemoscope.foundation.memory_changes import At, How, Intervention, Interventions, interventions_of
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
@@ -55,6 +55,8 @@ def intervene(
     order, and nested blocks compose: the inner one sees the result of the outer one. Only the thread that entered the
     block is changed; others may run the model unchanged. Raises InterventionError before anything is changed.
     """
+    if isinstance(model, str):
+        raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")
     with model.in_use(compare=True, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
         check(model, changes)

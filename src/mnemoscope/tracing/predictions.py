@@ -18,7 +18,9 @@ from mnemoscope.errors import InterventionError, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, interventions_of
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.modules.observed import same, takes
+from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.interventions import check, intervene
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top
 from mnemoscope.tracing.scoring.scores import split_rows
@@ -78,6 +80,7 @@ def best_predictions(
         yield from read_predictions(scores, count, model.vocabulary()[0], changed=changed)
 
 
+@opens
 def generate(
     model: LanguageModel,
     prompt: str,
@@ -164,6 +167,8 @@ class CachedRun:
 
     def _last_stream(self, ids: Tensor) -> Tensor:
         model, begun = self._model, self._past.get_seq_length()
+        if begun and len(set(sides(model, [begun, ids.shape[1]]))) > 1:  # kept keys were turned by another rotary table
+            self._past, begun = DynamicCache(), 0
         self._works &= model.fingerprint == self._fingerprint
         if self._works:
             try:

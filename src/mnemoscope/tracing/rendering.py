@@ -1,11 +1,14 @@
 """A trace as text for a terminal and as HTML for a notebook.
 
-The text is at most 118 columns wide: all positions' predictions, then one position layer by layer. Spaces inside tokens
-show as middle dots and control characters as signs (formatting.py), so that no prompt can disturb a terminal. The HTML
-is self-contained: inline styles, no script, nothing fetched, every text escaped; `mnemoscope serve` draws its own.
+All positions' predictions, then one position layer by layer. Nothing of it is cut, but for a terminal (`for_terminal`)
+tables are: rows at its width, and long cells. Spaces inside tokens show as middle dots and control characters as signs
+(formatting.py), so that no prompt can disturb a terminal. The HTML is self-contained: inline styles, no script, nothing
+fetched, every text escaped; `mnemoscope serve` draws its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 
 from rich.cells import cell_len, set_cell_size
@@ -16,12 +19,31 @@ from mnemoscope.tracing.logit_sums import AttendedToken, LogitSum
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Prediction
 
 WIDTH = 118
+"""Columns at which a continuation goes on in the next line."""
 _GAP = "  "
+_KEPT = 40
+"""Cells of a last column that a terminal's edge never takes: numbers of all others and in it stay whole."""
 _SHOWN = 5
 _ATTENDED = 4
 
+_columns: ContextVar[int | None] = ContextVar("columns", default=None)
+
 Column = tuple[str, str, int]
-"""A column's name, `left` or `right`, and its most cells."""
+"""A column's name, `left` or `right`, and its most cells in a terminal."""
+
+
+@contextmanager
+def for_terminal(columns: int | None) -> Iterator[None]:
+    """Texts that are made inside are for a terminal of so many columns; None: for a pipe or a file."""
+    before = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(before)
+
+
+def _cell(text: str, most: int) -> str:
+    return text if _columns.get() is None else fit(text, most)
 
 
 def fit(text: str, width: int) -> str:
@@ -29,21 +51,22 @@ def fit(text: str, width: int) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[fit(text, most) for text, (_, _, most) in zip(row, columns, strict=True)] for row in rows]
+    cells = [[_cell(text, most) for text, (_, _, most) in zip(row, columns, strict=True)] for row in rows]
     widths = [max([cell_len(name), *(cell_len(row[i]) for row in cells)]) for i, (name, _, _) in enumerate(columns)]
-    lines = []
+    lines, edge = [], _columns.get() or 0
+    edge = max(edge, sum(widths[:-1]) + len(_GAP) * len(widths[1:]) + min(widths[-1], _KEPT))
     for row in [[name for name, _, _ in columns], *cells]:
         padded = [
             " " * (width - cell_len(text)) + text if side == "right" else text + " " * (width - cell_len(text))
             for text, width, (_, side, _) in zip(row, widths, columns, strict=True)
         ]
-        lines.append(fit(_GAP.join(padded).rstrip(), WIDTH))
+        lines.append(_cell(_GAP.join(padded).rstrip(), edge))
     return lines
 
 
 def prediction_text(prediction: Prediction, *, width: int | None = None) -> str:
     token = show_token(prediction.token.text)
-    return f"{token if width is None else fit(token, width - 6)} {prediction.probability:.3f}"
+    return f"{token if width is None else _cell(token, width - 6)} {prediction.probability:.3f}"
 
 
 def choose_position(count: int, position: int | None) -> int:
@@ -72,7 +95,7 @@ def position_lines(positions: Sequence[Position]) -> list[str]:
 
 def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: int) -> list[str]:
     """`places[layer][position]`."""
-    token = fit(show_token(at.token.text), 30)
+    token = _cell(show_token(at.token.text), 30)
     lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
     columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),
                              ("output", "left", 16), ("event", "left", 11), ("active", "right", 6),
@@ -93,7 +116,7 @@ def _memory_text(one: Dominant) -> str:
 
 
 def sum_lines(at: Position, written: LogitSum) -> list[str]:
-    token = fit(show_token(at.prediction[0].token.text), 30)
+    token = _cell(show_token(at.prediction[0].token.text), 30)
     lines = [
         f"Who wrote {token}, {written.logit_above_mean:.2f} above the mean logit: embedding"
         f" {written.embedding_above_mean:+.2f}, biases {written.bias_above_mean:+.2f}"
@@ -116,7 +139,7 @@ def sum_lines(at: Position, written: LogitSum) -> list[str]:
 
 def _attended_text(one: AttendedToken) -> str:
     where = "" if one.position is None else f"@{one.position}"
-    return f"{fit(show_token(one.token.text), 12)}{where} {one.weight:.0%}"
+    return f"{_cell(show_token(one.token.text), 12)}{where} {one.weight:.0%}"
 
 
 def trace_html(about: str, positions: Sequence[Position], places: Sequence[Sequence[LayerState]]) -> str:
@@ -124,7 +147,7 @@ def trace_html(about: str, positions: Sequence[Position], places: Sequence[Seque
     layers, last = list(reversed(range(len(places)))), positions[-1]
     grid = [html_row("layer", (show_token(at.token.text) for at in positions), tag="th")]
     for layer in layers:
-        cells = map(_cell, places[layer], (at.prediction[0].token.id for at in positions))
+        cells = map(_html_cell, places[layer], (at.prediction[0].token.id for at in positions))
         grid.append(f'<tr><th scope="row" style="{HTML_CELL}">{layer}</th>{"".join(cells)}</tr>')
     strongest = []
     for layer in layers:
@@ -144,7 +167,7 @@ def trace_html(about: str, positions: Sequence[Position], places: Sequence[Seque
     return "\n".join(lines)
 
 
-def _cell(state: LayerState, final: int) -> str:
+def _html_cell(state: LayerState, final: int) -> str:
     share = next((one.probability for one in state.output if one.token.id == final), 0.0)
     streams = "\n".join(
         f"{name}: " + ", ".join(map(prediction_text, best[:_SHOWN]))

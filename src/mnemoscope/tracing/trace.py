@@ -19,9 +19,10 @@ from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
+from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
-from mnemoscope.tracing.rendering import WIDTH, choose_position, fit, layer_lines, position_lines, sum_lines, trace_html
+from mnemoscope.tracing.rendering import choose_position, layer_lines, position_lines, sum_lines, trace_html
 from mnemoscope.tracing.scoring.ranking import top as best_of
 from mnemoscope.tracing.scoring.scores import (
     activity_of,
@@ -71,7 +72,7 @@ class Trace(Result):
         }
 
     def text(self, *, position: int | None = None, memories: int = 3) -> str:
-        """The trace as text of at most 118 columns: every position's prediction, and one position's layers.
+        """The trace as text: every position's prediction, and one position's layers.
 
         `position` counts from 0; negative ones from the end, and None is the last. Raises PromptError for a position
         that the prompt does not have.
@@ -80,7 +81,7 @@ class Trace(Result):
         about = [self._about(), *(["with " + self._changes()] if self.interventions else [])]
         layers = layer_lines(chosen, self.places, memories)
         written = ["", *sum_lines(chosen, self.logits[chosen.position])] if self.logits else []
-        start = [*(fit(line, WIDTH) for line in about), "", *position_lines(self.positions), ""]
+        start = [*about, "", *position_lines(self.positions), ""]
         return "\n".join([*start, *layers, *written])
 
     def __str__(self) -> str:
@@ -100,6 +101,7 @@ class Trace(Result):
         return ", ".join(map(str, self.interventions))
 
 
+@opens
 def trace(
     model: LanguageModel,
     prompt: str,

@@ -185,8 +185,7 @@ def _join(worker: ModelWorker, prompt: str, own: list[int], ids: list[int]) -> s
     """The text of the tokens `ids`, if prompt and text together are read as the prompt's `own` tokens and these."""
     try:
         text = b"".join(worker.words.raw[id] for id in ids).decode()
-    except UnicodeDecodeError:
+        read = worker.model.tokens_after(prompt, text) if text else []
+    except (UnicodeDecodeError, PromptError):
         return None
-    # Word-level tokens include the space between words.
-    whole = worker.model.encode([prompt + text])[0] if text else own
-    return text if text and whole == [*own, *ids] and len(whole) <= worker.model.longest else None
+    return text if text and read == ids and len(own) + len(ids) <= worker.model.longest else None

@@ -7,7 +7,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.progress import reporting
-from mnemoscope.cli.runner import emit
+from mnemoscope.cli.runner import emit, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
@@ -74,6 +74,7 @@ def diff(
     from mnemoscope import attribution
     from mnemoscope.atlas import open_atlas
     from mnemoscope.models import load_model
+    from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
     with reporting() as progress:
@@ -92,4 +93,5 @@ def diff(
     if json:
         emit(found.to_dict())
     else:
-        print(found)
+        with for_terminal(terminal_columns()):
+            print(found)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.runner import emit
+from mnemoscope.cli.runner import emit, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
 
@@ -66,7 +66,8 @@ def trace(
         both = tracing.compare(
             loaded, prompt, parsed, top=top, memories=memories, tokens=generate, temperature=temperature, seed=seed
         )
-        text = both.text(position=position)
+        with tracing.for_terminal(terminal_columns()):
+            text = both.text(position=position)
         if json:
             compared = both.to_dict()
             emit({"trace": compared.pop("before"), "comparison": compared, "generation": None, "python": script})
@@ -74,7 +75,8 @@ def trace(
             print(text)
         return
     traced = tracing.trace(loaded, prompt, top=top, memories=memories)
-    text = traced.text(position=position)
+    with tracing.for_terminal(terminal_columns()):
+        text = traced.text(position=position)
     steps = tuple(tracing.generate(loaded, prompt, tokens=generate, temperature=temperature, seed=seed))
     if json:
         generation = [step.to_dict() for step in steps] if generate else None

@@ -119,7 +119,6 @@ def _draw(atlas: "Atlas", layers: list[dict[str, Any]], rows: list[dict[str, Any
     examples: list[tuple[str | Text, ...]] = []
     for row in rows:
         after, says = mark_trigger(row, width=min(60, console.width - 49)), show_token(row["top_text"])
-        says = says if len(says) <= 16 else f"{says[:15]}…"
         at_work = "" if row["working_probability"] is None else percent(row["working_probability"])
         bare = times_chance(row["max_probability"], vocabulary)
         examples.append((row["name"], after, says, at_work, bare, f"{row['agreement']:.0%}"))

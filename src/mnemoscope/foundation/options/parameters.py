@@ -37,6 +37,7 @@ MEANINGS = {
     "memory": "The name of a memory, such as L10.M222.",
     "mined": "The entry `model` of a manifest.",
     "model": "A LanguageModel, or a name that `load_model` takes.",
+    "intervene.model": "A LanguageModel.",
     "models": "The models of the atlases, which add cosines of keys and values.",
     "more": "Further atlases, each compared with the one before.",
     "name": "The name of a table.",

@@ -54,10 +54,9 @@ class DiffView:
         self.two_models = wanted.other is None
         self._trace = TraceAddress(prompt=wanted.prompt)
         self.measure = "effect" if any("effect" in row for row in found["memories"]) else "change"
-        # Other tokens may be the same text, which the document then has once.
-        self.prompts = found.get("prompts") or dict.fromkeys(("first", "second"), found["prompt"])
-        self.written = found.get("prompt", "").partition(wanted.prompt)[2]
+        self.written = found["continued"]
         """What both write before they part."""
+        self.prompts = {name: f"{text}{self.written}" for name, text in found.get("prompts", {}).items()}
 
     def sums(self) -> list[tuple[str, float]]:
         """The change of each kind of part, over all layers."""
