@@ -95,7 +95,8 @@ class Index:
 
         All words must be in the same prefix (triggers; words: one of them at its end, completed), among the same
         memory's tokens (values, bottom) or in the same description. "quotes" make a phrase, `par*` matches the
-        beginning of a word; case and accents are ignored. Fields come in the order given, words and triggers together.
+        beginning of a word, `red OR blue` either; case, accents and plurals are ignored. Fields come in the order
+        given, words and triggers together.
 
         Raises SearchError for a text without words, OptionError for an unknown field or an impossible page,
         MemoryIdError for a layer that was not mined.

@@ -33,7 +33,7 @@ def search(
         typer.Option(
             "--in",
             metavar="FIELDS",
-            help="Of words (at the triggers), triggers, values, patterns, annotations, bottom (a value's last tokens).",
+            help="Of patterns, annotations, words (at the triggers), triggers, values, bottom (a value's last tokens).",
         ),
     ] = ",".join(USUAL_FIELDS),
     layers: arg.Layers = None,
@@ -54,9 +54,10 @@ def search(
     """Find memories by text, or by a token.
 
     The text is that of their triggers, values, patterns and annotations. All words must be in the same prefix or
-    description; case and accents do not matter; what matched stands in «marks». First come memories with triggers in
-    the word itself (arbit|r|ary is one), the most first; a sentence is shown once. The index is in ATLAS/search and is
-    made when it is first needed. A space of a token may be typed as ·
+    description, or one of two (red OR blue); case, accents and plurals do not matter; what matched stands in «marks».
+    First come memories whose pattern is it, then those with triggers in the word itself (arbit|r|ary is one), the most
+    first; a sentence is shown once. The index is in ATLAS/search and is made when it is first needed. A space of a
+    token may be typed as ·
 
     Example: mnemoscope search atlas '"capital of" france' --in triggers,patterns
     """

@@ -32,7 +32,7 @@ Fields = Annotated[
     Query(
         alias="in",
         max_length=8,
-        description="Where: words, triggers, values, patterns, annotations, bottom; all but the last if none",
+        description="Where: patterns, annotations, words, triggers, values, bottom; all but the last if none",
     ),
 ]
 Layers = Annotated[str, Query(max_length=400, description="Only these layers, such as 0-3,7")]
