@@ -170,11 +170,17 @@ def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
     assert verify(run.atlas) == []
 
 
-def flip(path: Path) -> None:
-    """Changes one bit in the middle of a file."""
+def flip(path: Path, part: float = 0.5) -> None:
+    """Changes one bit in the middle of a file, or behind another part of it."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[int(part * (len(data) - 1))] ^= 1
     path.write_bytes(data)
+
+
+def flip_piece(atlas: Path, table: str) -> None:
+    """Changes one bit of the answers that a pass has saved, where it was killed before it made a table of them."""
+    (atlas / f"{table}.parquet").unlink()
+    flip(atlas / f"work/{table}-1-of-1.safetensors", 1.0)  # behind the header, whose damage is seen
 
 
 def swap(one: Path, other: Path) -> None:
@@ -190,7 +196,7 @@ def swap(one: Path, other: Path) -> None:
     [
         ("sealing", lambda atlas: swap(atlas / "values/layer-000.parquet", atlas / "values/layer-001.parquet")),
         ("sealing", lambda atlas: flip(atlas / "values/layer-000.parquet")),
-        ("predictions", lambda atlas: flip(atlas / "work/prefixes.safetensors")),
+        ("roles", lambda atlas: flip_piece(atlas, "predictions")),
         ("neighbours", lambda atlas: flip(atlas / "work/state.safetensors")),
         ("mining", lambda atlas: flip(atlas / "work/text/tokens.bin")),
         ("mining", lambda atlas: flip(atlas / "work/text/lengths.bin")),
