@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml states: all that are needed, and none above those that the tests pass with."""
+"""The lowest versions that pyproject.toml states: all that are needed, none above what the tests pass with."""
 
 import re
 import subprocess

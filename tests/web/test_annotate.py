@@ -70,7 +70,7 @@ def test_one_person_alone_annotates_five_keys(atlas: Path) -> None:
     sent = reader.sent("/annotate/alone", {"name": "Ada"})
     assert (sent.status_code, sent.headers["location"][:16]) == (303, "/annotate/items/")
     page = reader.page(sent.headers["location"])
-    assert "<details class=\"guide\" open" in page
+    assert '<details class="guide" open' in page
     assert "A worked item" in page
     assert [place["kind"] for place in reader.json("/annotate/work")["items"]] == ["key"] * 6
     finish_all(reader)

@@ -160,8 +160,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> Campaign:  # fmt: skip
         """Samples the items to judge, or returns the campaign with the same sizes and seed.
 
-        controls: in all; None: a fifth of the keys, at least 5. keys_in_all: the most, drawn of those. cases: of the compositions that `mnemoscope analyze`
-        listed. Raises AnnotationError if the database has another campaign.
+        controls: in all; None: a fifth of the keys, at least 5. keys_in_all: the most, drawn of those. cases: of the
+        compositions that `mnemoscope analyze` listed. Raises AnnotationError if the database has another campaign.
         """
         sizes, sampled = items.sample(
             self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed,
