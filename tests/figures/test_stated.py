@@ -78,10 +78,9 @@ def test_figures_have_what_is_stated_and_the_small_ones_only_their_own(
 def legends(part: Any) -> set[str]:
     """The labels of what the paper states."""
     if isinstance(part, dict):
-        own = (part.get(channel) for channel in ("opacity", "strokeWidth"))
-        domains = (one.get("scale", {}).get("domain", []) for one in own if isinstance(one, dict))
-        named = {label for domain in domains for label in domain if str(label).startswith("the paper: ")}
-        return named.union(*map(legends, part.values()))
+        own = part.get("opacity")
+        domain = own.get("scale", {}).get("domain", []) if isinstance(own, dict) else []
+        return {label for label in domain if str(label).startswith("the paper: ")}.union(*map(legends, part.values()))
     return set().union(*map(legends, part)) if isinstance(part, list) else set()
 
 

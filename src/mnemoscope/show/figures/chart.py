@@ -45,13 +45,7 @@ STYLE: dict[str, Any] = {
     "axisX": {"grid": False},
     # The same for every panel, so that panels are aligned.
     "axisY": {"minExtent": 44},
-    "legend": {
-        "labelColor": "currentColor",
-        "labelFontSize": 12,
-        "symbolStrokeWidth": 2,
-        "symbolSize": 260,
-        "layout": {"bottom": {"direction": "vertical", "anchor": "start", "margin": 2}},
-    },
+    "legend": {"labelColor": "currentColor", "labelFontSize": 12, "symbolStrokeWidth": 2, "symbolSize": 260},
     "view": {"stroke": None},
 }
 """The Vega-Lite config of every figure."""

@@ -280,7 +280,7 @@ def _narrow_part(part: Any, *, columns: int) -> Any:
 def specification(answer: Answer, figure: Figure, *, about: str) -> dict[str, Any]:
     """The figure as Vega-Lite: its panels in a column, in one style; `about` (model, text) is its subtitle."""
     whole = alt.vconcat(*(panel.draw() for panel in figure.panels), spacing=28)
-    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, strokeWidth=APART, xOffset=APART)
+    apart = whole.resolve_scale(color=APART, opacity=APART, strokeDash=APART, xOffset=APART)
     bars = f"; thin bars: 95 % interval {answer.interval}" if figure.intervals else ""
     title = {
         "text": wrap(f"{answer.question.paper.figure}: {answer.question.paper.question}", TITLE),

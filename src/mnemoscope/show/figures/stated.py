@@ -3,6 +3,7 @@
 Only numbers of its text are drawn (definitions.md section 5); a height that could only be read off its figures is not.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,29 +60,24 @@ def stated_marks(
     padding: float = 0.0,
 ) -> list[Drawing]:
     """The marks of `stated_rows`, with a legend of their own below the panel."""
+    labels = [own[0]["stated"] for own in rows.values()]
     legend = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "symbolType": "stroke", "offset": 4}
-    legend |= {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1}
-
-    def ink(channel: type[alt.Opacity | alt.StrokeWidth], value: float, **own: Any) -> Any:
-        """Of the lines, or of the dotted ones: two channels, since a legend draws all that it lists alike."""
-        dotted = channel is alt.StrokeWidth
-        labels = [one[0]["stated"] for one in rows.values() if ("from" in one[0]) != dotted]
-        scale = {"type": "ordinal", "domain": labels, "range": [value] * len(labels)}
-        return channel("stated:N", scale=scale, legend=legend | own, sort=labels)
-
-    opaque, dotted = ink(alt.Opacity, 0.6), ink(alt.StrokeWidth, 1, symbolDash=DOTS, symbolOpacity=0.6)
+    dotted = json.dumps([own[0]["stated"] for own in rows.values() if "from" not in own[0]])
+    dash = {"expr": f"indexof({dotted}, datum.value) < 0 ? [] : {DOTS}"}
+    legend |= {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1, "symbolDash": dash}
+    scale = {"type": "ordinal", "domain": labels, "range": [0.6] * len(labels)}
+    ink = alt.Opacity("stated:N", scale=scale, legend=legend, sort=labels)
     marks = []
     for name, own in rows.items():
         one, place = stated[int(name.rpartition("_")[2])], chart(name)
         if not one.heights:
             at = layer_axis(padding=padding, band=one.at * answer.depth - own[0]["layer"])
-            rule = place.mark_rule(strokeDash=DOTS, color="currentColor", opacity=0.6)
-            marks.append(rule.encode(x=at, strokeWidth=dotted))
+            marks.append(place.mark_rule(strokeDash=DOTS, color="currentColor").encode(x=at, opacity=ink))
             continue
         across = {"x": layer_axis(padding=padding, band=0), "x2": alt.X2("layer", bandPosition=1)}
         if len(one.heights) > 1:
             area = place.mark_rect(color="currentColor", opacity=0.07).encode(**across)
             marks.append(area.encode(y=vertical("from"), y2=alt.Y2("to:Q")))
         for end in ("from", "to")[: len(one.heights)]:
-            marks.append(place.mark_rule(color="currentColor").encode(y=vertical(end), opacity=opaque, **across))
+            marks.append(place.mark_rule(color="currentColor").encode(y=vertical(end), opacity=ink, **across))
     return marks
