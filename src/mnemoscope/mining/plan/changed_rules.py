@@ -33,6 +33,7 @@ CHANGES: tuple[tuple[int, frozenset[str], str, Callable[[MiningPlan, object], bo
     (8, frozenset(LENS_TABLES), "moments of large entries were sums of rounding errors", lambda *_: True),
     (8, frozenset({"memorised"}), "padding counted as text", lambda plan, _: plan.ids_field is not None),
     (9, frozenset({"readings"}), "values of branches skipped their norm", _has_branches),
+    (10, frozenset({"similar_words"}), "words with vowel signs were left out", lambda *_: True),
 )
 """Rules, the tables that they changed, why, and whether they did so for a plan and configuration."""
 

@@ -27,7 +27,7 @@ from mnemoscope.foundation.options.mining_options import (
 )
 from mnemoscope.models import LanguageModel, kernels_chosen
 
-RULES = 9
+RULES = 10
 """Raised when this package's own rules change a number: atlases of different rules have different plans."""
 _NAMES_ARE_SHOWN = 8
 """The rules from which on model and texts have display names in a plan."""
