@@ -160,6 +160,12 @@ def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, 
     return [each for each in foreign if each[1]]
 
 
+def share_state(one: nn.Module, other: nn.Module) -> bool:
+    """Whether both are one network, or share adapters: a switch in one is a switch in the other."""
+    parts = ({network, *filter(is_of_adapters, network.modules())} for network in (one, other))
+    return bool(set.intersection(*parts))
+
+
 def where_hooked(network: nn.Module) -> str:
     return next((where for where, _, _ in _foreign_hooks(network.named_modules())), "")
 
