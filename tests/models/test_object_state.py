@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import nn
 from mining.conftest import odd_text
 from mnemoscope.errors import ModelChanged, PartsDiffer
 from mnemoscope.mining import merge, mine
-from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models import LanguageModel, language_model, load_model, read_coefficients
 from mnemoscope.models.object_state import ObjectState, at_rest
 from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.models.readout.token_logits import head_mean
@@ -226,6 +227,20 @@ def test_a_forward_in_the_place_of_a_freed_one_is_another(network: Any) -> None:
     embed.forward = next((one for one in others if id(one) == number), others[0])
     assert model.logits(IDS).isfinite().all()
     assert model.proof is not proof
+
+
+def test_a_model_stays_one_when_its_class_is_imported_anew(network: Any) -> None:
+    model, kept = load(network), dict(vars(language_model))
+    try:
+        anew = importlib.reload(language_model).LanguageModel
+    finally:
+        vars(language_model).update(kept)
+    assert anew is not LanguageModel
+    for one in (model, load(network)):
+        assert isinstance(one, anew)
+        assert isinstance(one, LanguageModel)
+    assert not isinstance(network, anew)
+    assert not isinstance("handmade:planted", anew)
 
 
 def test_parts_of_an_edited_and_an_unedited_model_are_not_merged(network: Any, tmp_path: Path) -> None:
