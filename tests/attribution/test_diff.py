@@ -1,5 +1,6 @@
 """What changed between two runs: against plain sums, and with changes planted where they are known."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import LAYERS, build
 from models.expert_models import build_mixture
+
+# Peft asks transformers by an old name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 PROMPT = "the cat sat on"
 
@@ -141,6 +145,52 @@ def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set
         assert patched.difference == pytest.approx(run(prompts[1])[0].item(), abs=1e-5)
     for hook in hooks:
         hook.remove()
+
+
+def test_two_states_of_one_network_are_no_two_models() -> None:
+    """Both would be read anew as what is active now, and answer alike."""
+    peft = pytest.importorskip("peft")
+
+    def lora() -> Any:
+        return peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False)
+
+    def load(network: Any) -> LanguageModel:
+        return load_model(network, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+
+    network = build("llama")
+    plain, alone = load(network), load(copy.deepcopy(network))
+    torch.manual_seed(1)
+    adapted = peft.get_peft_model(network, lora()).eval()
+    adapted.add_adapter("second", lora())
+    first = load(adapted)
+    adapted.set_adapter("second")
+    second = load(adapted)
+    with adapted.disable_adapter():
+        off = load(adapted)
+    shallow = load(copy.copy(network))  # another object with the same adapters inside
+    rows = [{"prompt": PROMPT}]
+    for one, other in ((first, second), (second, first), (first, off), (plain, second), (second, shallow)):
+        said = r"^both models hold one network \(memory:LlamaForCausalLM\+?\w*\), and are what is active in it now"
+        for ask in (lambda a, b: diff(a, PROMPT, other=b), lambda a, b: diff_prompts(a, rows, other=b)):
+            with pytest.raises(OptionError, match=said) as refused:
+                ask(one, other)
+            assert "\n" not in str(refused.value)
+    # As the line says: a network of its own.
+    own = load(copy.deepcopy(adapted))
+    adapted.set_adapter("default")
+    found = diff(own, PROMPT, other=first, target="x", against="y")
+    assert found.first != found.second
+    assert diff(alone, PROMPT, other=first, target="x", against="y").second == found.second
+
+
+def test_networks_that_share_a_part_which_nothing_switches_are_two_models() -> None:
+    network, other = build("llama"), build("llama")
+    other.model.layers[0] = network.model.layers[0]
+    with torch.no_grad():
+        other.model.layers[-1].mlp.down_proj.weight += 0.3
+    first, second = (load_model(each, tokenizer=byte_tokenizer(bos_token="<|endoftext|>")) for each in (network, other))
+    found = diff(first, PROMPT, other=second, target="x", against="y")
+    assert set(found.parts["layer"].drop_nulls()) == {LAYERS - 1}
 
 
 def test_over_prompts_the_changed_memories_come_first(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import nn
 from mining.conftest import odd_text
 from mnemoscope.errors import ModelChanged, PartsDiffer
 from mnemoscope.mining import merge, mine
-from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models import LanguageModel, language_model, load_model, read_coefficients
 from mnemoscope.models.object_state import ObjectState, at_rest
 from mnemoscope.models.readout.read_directions import read_directions
 from mnemoscope.models.readout.token_logits import head_mean
@@ -139,6 +140,107 @@ def test_adapters_that_are_switched_or_off_count_as_they_are_now() -> None:
     assert model.spec.endswith("+second")
     network.merge_adapter()
     assert model.fingerprint == load(network).fingerprint
+
+
+def set_strength(module: Any) -> None:
+    module.set_scale("default", 3.0)
+
+
+def scale_up(module: Any) -> None:
+    module.scale_layer(2.0)
+
+
+def scale_down(module: Any) -> None:
+    module.unscale_layer(2.0)
+
+
+def fill_strength(module: Any) -> None:
+    module.scaling["default"].fill_(3.0)  # as peft swaps adapters under compiled code
+
+
+def add_active(module: Any) -> None:
+    module.active_adapters.append("second")
+
+
+@pytest.mark.parametrize("change", [set_strength, scale_up, scale_down, fill_strength, add_active])
+def test_what_peft_changes_in_place_counts_as_it_is_now(change: Callable[[Any], None]) -> None:
+    network = adapted("llama")
+    torch.manual_seed(2)
+    network.add_adapter("second", peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False))
+    maps = [layer.mlp.down_proj for layer in network.get_base_model().model.layers]
+    for down in maps:
+        down.set_adapter(["default"])
+        if change is fill_strength:
+            down.scaling["default"] = torch.tensor(down.scaling["default"])
+    model = load(network)
+    mark, values = model.fingerprint, model.values(1).clone()
+    for down in maps:
+        change(down)
+    assert model.fingerprint == load(network).fingerprint != mark
+    assert not torch.equal(model.values(1), values)
+    [active] = {tuple(down.active_adapters) for down in maps}
+    by_hand = maps[1].base_layer.weight + sum(
+        float(maps[1].scaling[name]) * maps[1].lora_B[name].weight @ maps[1].lora_A[name].weight for name in active
+    )
+    torch.testing.assert_close(model.values(1), by_hand.T.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_the_strength_of_an_adapter_of_another_name_is_part_of_the_model() -> None:
+    config = peft.FourierFTConfig(n_frequency=9, scaling=150.0, target_modules=["down_proj"], init_weights=False)
+    network = peft.get_peft_model(build("llama"), config).eval()
+    model = load(network)
+    mark, values = model.fingerprint, model.values(1).clone()
+    network.get_base_model().model.layers[1].mlp.down_proj.fourierft_scaling["default"] = 300.0
+    assert model.fingerprint == load(network).fingerprint != mark
+    assert not torch.equal(model.values(1), values)
+
+
+def test_the_state_of_a_network_shares_nothing_with_it(network: Any) -> None:
+    """What is kept is what was: each part of the state, changed in place, differs from itself before."""
+    network.transformer.config = copy.deepcopy(network.config)  # some families give their parts copies
+    network.generation_config.eos_token_id = [0]
+    state = ObjectState.of(network)
+    assert not state.difference(ObjectState.of(network), busy=False)
+    for change, undo in (
+        (lambda: network.transformer.config.update({"n_positions": 9}), {"n_positions": network.config.n_positions}),
+        (lambda: network.generation_config.eos_token_id.append(1), None),
+    ):
+        change()
+        assert state.difference(ObjectState.of(network), busy=False) == "modules or configuration"
+        if undo is not None:
+            network.transformer.config.update(undo)
+
+
+def test_a_forward_in_the_place_of_a_freed_one_is_another(network: Any) -> None:
+    """Python gives a new function the number (`id`) of one that is gone."""
+    embed = network.transformer.wte
+
+    def times(factor: float) -> Any:
+        return lambda ids: factor * type(embed).forward(embed, ids)
+
+    embed.forward = times(2.0)
+    model = load(network)
+    proof, number = model.proof, id(embed.forward)
+    del embed.forward
+    gc.collect()
+    others = [times(3.0) for _ in range(9_999)]
+    embed.forward = next((one for one in others if id(one) == number), others[0])
+    assert model.logits(IDS).isfinite().all()
+    assert model.proof is not proof
+
+
+def test_a_model_stays_one_when_its_class_is_imported_anew(network: Any) -> None:
+    model, kept = load(network), dict(vars(language_model))
+    try:
+        anew = importlib.reload(language_model).LanguageModel
+    finally:
+        vars(language_model).update(kept)
+    assert anew is not LanguageModel
+    for one in (model, load(network)):
+        assert isinstance(one, anew)
+        assert isinstance(one, LanguageModel)
+    assert not isinstance(network, anew)
+    assert not isinstance("handmade:planted", anew)
 
 
 def test_parts_of_an_edited_and_an_unedited_model_are_not_merged(network: Any, tmp_path: Path) -> None:

@@ -35,6 +35,18 @@ def test_special_strings_are_plain_text_in_a_byte_level_vocabulary(tokenizer):
     assert tokens.encode(["", text, "the"]) == [[], ids, tokens.encode(["the"])[0]]
 
 
+def test_a_chat_is_read_by_the_tokenizer_as_it_was_when_the_model_was_loaded():
+    """Its description, which the fingerprint covers, is of then; its owner may change the tokenizer in place."""
+    own = byte_level()
+    tokens = Tokens(own)
+    text = "the<|endoftext|> cat"
+    before = tokens.with_special().encode([text])
+    assert 0 in before[0]
+    own.add_tokens(["the<|endoftext|>"])
+    assert tokens.with_special().encode([text]) == before
+    assert tokens.with_special().description == tokens.description != Tokens(own).description
+
+
 def test_a_text_that_the_tokenizer_fails_at_is_named():
     """A vocabulary without the token for unknown words opens, and fails at the first of them."""
     broken = Tokenizer(pieces.WordPiece({"the": 0}, unk_token="[UNK]"))

@@ -1,5 +1,7 @@
 """Changes of memories: how they are written, what they do, and that they never leak."""
 
+import asyncio
+import contextvars
 import subprocess
 import sys
 import threading
@@ -250,6 +252,59 @@ def test_other_threads_run_the_model_as_it_is() -> None:
     assert during.equal(before)
     assert not seen["changed"].equal(before)
     assert model.logits(IDS).equal(before)
+
+
+def test_other_coroutines_of_the_thread_run_the_model_as_it_is() -> None:
+    model, _ = tiny("gpt2")
+    before = model.logits(IDS)
+    with intervene(model, {"L0.M3": 4.0}):
+        changed = model.logits(IDS)
+    with intervene(model, {"L1.M5": -4.0}):
+        otherwise = model.logits(IDS)
+
+    async def ask() -> Tensor:
+        await asyncio.sleep(0)
+        return model.logits(IDS)
+
+    async def run() -> None:
+        inside, finished = asyncio.Event(), asyncio.Event()
+
+        async def change() -> list[Tensor]:
+            seen = []
+            with intervene(model, {"L0.M3": 4.0}):
+                inside.set()
+                await finished.wait()
+                seen.append(model.logits(IDS))
+                seen += await asyncio.gather(ask(), ask())  # begun inside, and so part of it
+            return [*seen, model.logits(IDS)]
+
+        task = asyncio.create_task(change())
+        await inside.wait()
+        assert model.logits(IDS).equal(before)
+        with intervene(model, {"L1.M5": -4.0}):
+            assert (await ask()).equal(otherwise)
+        assert trace(model, "the cat").to_dict() == alone
+        finished.set()
+        found = await task
+        assert [one.equal(changed) for one in found] == [True, True, True, False]
+        assert found[-1].equal(before)
+
+    alone = trace(model, "the cat").to_dict()
+    asyncio.run(run())
+    assert hooks(model) == 0
+
+
+def test_a_block_may_be_left_in_another_context_than_the_one_that_entered_it() -> None:
+    model, _ = tiny("gpt2")
+    before = model.logits(IDS)
+    block = intervene(model, {"L0.M3": 4.0})
+    elsewhere = contextvars.copy_context()
+    block.__enter__()
+    assert not model.logits(IDS).equal(before)
+    assert elsewhere.run(model.logits, IDS).equal(before)
+    elsewhere.run(block.__exit__, None, None, None)
+    assert model.logits(IDS).equal(before)
+    assert hooks(model) == 0
 
 
 def test_traces_from_many_threads_do_not_mix() -> None:

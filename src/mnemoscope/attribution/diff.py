@@ -27,6 +27,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
+from mnemoscope.models.object_state import share_state
 from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
@@ -175,6 +176,11 @@ class Differ(ExitStack):
         self._models, self._atlas = (model, second), atlas
         self._patch, self._seed, self._progress = patch, seed, progress
         self.names = model.spec, second.spec
+        if second is not model and share_state(model.anatomy.model, second.anatomy.model):
+            raise OptionError(
+                f"both models hold one network ({second.spec}), and are what is active in it now; give one a network of"
+                " its own (copy.deepcopy) before it is loaded, or load it by its name"
+            )
         for one in self._models:
             check_head(one)
             check_wide_numbers(one)

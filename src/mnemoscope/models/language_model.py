@@ -42,9 +42,17 @@ PROBED_BYTES = 1 << 30
 """Bytes of probed values that a model keeps on its device: those of GPT-2 large in float32."""
 
 
+class _Reloaded(type):
+    """`isinstance` by name, so that a model stays one when its module is imported anew (`importlib.reload`)."""
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        kind = type(thing)
+        return (kind.__module__, kind.__qualname__) == (cls.__module__, cls.__qualname__)
+
+
 @final
 @explain
-class LanguageModel:
+class LanguageModel(metaclass=_Reloaded):
     """One language model, proved readable.
 
     `block` is the kind of the blocks (pre-norm, post-norm, sandwich, parallel). `has_negative`: coefficients can be

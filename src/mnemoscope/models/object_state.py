@@ -86,8 +86,8 @@ def _restore_training(network: nn.Module) -> Iterator[list[nn.Module]]:
 
 @dataclass(frozen=True)
 class ObjectState:
-    """The compared state of a network. `forms` are the modules' classes, foreign forwards, and the configuration.
-    `hooks` are the foreign ones, by torch's numbers, which are unique.
+    """The compared state of a network. `forms` are the modules' classes, foreign forwards, and configurations. `hooks`
+    are the foreign ones, by torch's numbers, which are unique. Nothing in it is shared with the network.
     """
 
     tensors: list[tuple[object, ...]]
@@ -109,7 +109,7 @@ class ObjectState:
         with torch.no_grad():
             for _, module in modules:
                 forward = vars(module).get("forward")
-                forms.append((type(module), None if _is_ours(forward) else id(forward)))
+                forms.append((type(module), None if _is_ours(forward) else forward))  # held: an id is used again
                 for tensor in weights_at_hand(module):
                     for _, part in plain_parts("", tensor):
                         version = None if part.is_inference() or id(tensor) in moved else part._version
@@ -118,9 +118,11 @@ class ObjectState:
                         if part.numel() and place[1] in _AS_WHOLE:
                             samples.setdefault(place, []).append(_sample(part, len(tensors)))
             entries = [torch.cat(own_samples).cpu() for own_samples in samples.values()]
-        config = getattr(network, "config", None)
-        if isinstance(config, PretrainedConfig):
-            forms += [repr(config.to_dict()), config._attn_implementation]
+        stated = {id(config): config for _, module in modules if (config := vars(module).get("config")) is not None}
+        for config in stated.values():
+            if isinstance(config, PretrainedConfig):
+                forms += [repr(config.to_dict()), config._attn_implementation]
+        forms.append(repr(getattr(getattr(network, "generation_config", None), "eos_token_id", None)))
         hooks = frozenset(number for _, own, _ in _foreign_hooks(modules) for number in own)
         adapters = active_adapters(network) if any(is_of_adapters(module) for _, module in modules) else []
         return ObjectState(tensors, entries, adapters, forms, hooks)
@@ -156,6 +158,12 @@ def _foreign_hooks(modules: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, 
     ]
     foreign = [(where, [one for one, hook in list(own.items()) if not _is_ours(hook)], own) for where, own in hooks]
     return [each for each in foreign if each[1]]
+
+
+def share_state(one: nn.Module, other: nn.Module) -> bool:
+    """Whether both are one network, or share adapters: a switch in one is a switch in the other."""
+    parts = ({network, *filter(is_of_adapters, network.modules())} for network in (one, other))
+    return bool(set.intersection(*parts))
 
 
 def where_hooked(network: nn.Module) -> str:

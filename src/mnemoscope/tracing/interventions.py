@@ -1,6 +1,7 @@
 """Changes coefficients while a model runs: sets, scales or zeroes memories at all positions, the last, or from one on.
 
-The changes are removed when the block ends, also after an exception, and act only in the thread that entered the block.
+The changes are removed when the block ends, also after an exception, and act only in the thread that entered the block,
+there not in other coroutines.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +54,8 @@ def intervene(
     token, whose own position is never changed; the model must run on whole sequences that begin with it, as all
     functions here do. `last` is the last position of each run, so in generation the current last. Changes apply in
     order, and nested blocks compose: the inner one sees the result of the outer one. Only the thread that entered the
-    block is changed; others may run the model unchanged. Raises InterventionError before anything is changed.
+    block is changed, and of its coroutines the one that did and those begun inside; others may run the model unchanged.
+    Raises InterventionError before anything is changed.
     """
     if isinstance(model, str):
         raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")

@@ -3,8 +3,8 @@
 Each function is a context manager: it sets hooks once on entering and removes them on leaving, also after an exception.
 The coefficients are the input of the down-projection, whatever the family; those of experts are weighted by the router.
 Nothing is stored here; a callback must copy what it keeps of a tensor that the model may go on to use. Hooks see the
-forwards of all threads, or, with `own_thread`, those of the thread that set them, so several threads may read one
-model.
+forwards of all threads, or, with `own_thread`, those of the thread (and coroutine) that set them, so several threads
+may read one model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -129,11 +129,18 @@ def active_adapters(model: nn.Module) -> list[list[object]]:
     adapters = []
     for path, module in model.named_modules():
         if is_of_adapters(module):
-            names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
+            strengths = sorted(name for name in vars(module) if name.endswith("_scaling"))
+            names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling", *strengths)
             stated = [getattr(module, name, None) for name in names]
             if stated[0] is not None:
                 adapters.append([name_inside(path), type(module).__name__, *stated])
-    return adapters
+    # Peft changes its lists, dictionaries and tensors in place: a copy, or a later state would equal itself.
+    copied: list[list[object]] = json.loads(json.dumps(adapters, default=_numbers))
+    return copied
+
+
+def _numbers(stated: object) -> object:
+    return stated.tolist() if isinstance(stated, Tensor) else str(stated)
 
 
 def check_finite(model: nn.Module) -> None:

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from threading import get_ident
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, Self, final
 
 from torch import Tensor, nn
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.modules.observed import UNNAMED, first, stream_of
+
+_INSIDE: ContextVar[frozenset[object]] = ContextVar("inside", default=frozenset())
+"""The marks of the own taps within whose blocks this coroutine runs, or was begun."""
 
 
 class Reached(Exception):
@@ -24,14 +28,26 @@ def reach(tensor: Tensor) -> NoReturn:
 
 @final
 class Taps(ExitStack):
-    """Taps that act in the forwards of every thread, or only in those of the thread that makes them (`own_thread`)."""
+    """Taps that act in the forwards of every thread, or only (`own_thread`) in those of the thread that makes them, and
+    there not in other coroutines, which run while the one that entered the taps waits.
+    """
 
     def __init__(self, *, own_thread: bool = False) -> None:
         super().__init__()
-        self._thread = get_ident() if own_thread else None
+        self._thread, self._mark = get_ident() if own_thread else None, object()
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            _INSIDE.set(_INSIDE.get() | {self._mark})
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        # Not by a token of the variable, which another context refuses: a block may be left in another one.
+        _INSIDE.set(_INSIDE.get() - {self._mark})
+        super().__exit__(*error)
 
     def act(self) -> bool:
-        return self._thread is None or self._thread == get_ident()
+        return self._thread is None or (self._thread == get_ident() and self._mark in _INSIDE.get())
 
     def enters(self, module: nn.Module, tap: Callable[[Tensor], Tensor | None]) -> None:
         """Calls `tap` with a module's first input, which its result, if any, replaces."""

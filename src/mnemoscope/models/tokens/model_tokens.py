@@ -63,7 +63,7 @@ class Tokens:
         self._plain.encode_special_tokens = not special
 
     def with_special(self) -> "Tokens":
-        return Tokens(self.tokenizer, special=True)
+        return Tokens(Tokenizer.from_str(json.dumps(self.description)), special=True)  # not as its owner changed it
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text; raises ModelDamaged for a text at which the tokenizer fails."""
