@@ -51,8 +51,8 @@ def atlas(tmp_path: Path) -> Atlas:
     return atlas_of(tmp_path, {})
 
 
-def atlas_of(tmp_path: Path, at_work: dict[int, list[float | None]]) -> Atlas:
-    """The atlas of these triggers and values; of the values at work what is given by layer."""
+def atlas_of(tmp_path: Path, at_work: dict[int, list[float | None]], top_z: float = 4.5) -> Atlas:
+    """The atlas of these triggers and values; of values at work what is given by layer. Above 4 a token is clear."""
     write_tables(tmp_path)
     for layer in (0, 1):
         rows = rows_of(TRIGGERS[layer], 1)
@@ -62,6 +62,8 @@ def atlas_of(tmp_path: Path, at_work: dict[int, list[float | None]]) -> Atlas:
         values["top_tokens"] = [[token, *[t for t in range(24) if t != token][:19]] for token, _ in VALUES[layer]]
         values["max_probability"] = [probability for _, probability in VALUES[layer]]
         values["working_probability"] = at_work.get(layer, [None] * 4)
+        values["working_logit"] = [None if one is None else 1.0 for one in values["working_probability"]]
+        values["top_z"] = [top_z] * 4
         for name, columns in (("triggers", trigger_columns(sorted(rows))), ("values", values)):
             write_table(tmp_path / TABLES[name].path(layer), columns, name=name, provenance=PROVENANCE)
     seal(tmp_path, manifest())
@@ -98,3 +100,10 @@ def test_an_atlas_without_enough_triggers_has_none(tmp_path: Path) -> None:
     assert found.height == 0
     own = ["score", "max_probability", "working_probability", "agreement", "prefixes", "top_token"]
     assert found.columns == ["layer", "memory", *own]
+
+
+def test_a_memory_without_a_clear_token_is_none(tmp_path: Path) -> None:
+    at_work: dict[int, list[float | None]] = {0: [0.5, None, 0.5, 0.5]}
+    found = best_examples(atlas_of(tmp_path, at_work, top_z=3.5))
+    # Of those not at work nobody knows whether they have one.
+    assert [tuple(row) for row in found.select("layer", "memory").rows()] == [(0, 1), (1, 3)]

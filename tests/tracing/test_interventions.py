@@ -59,8 +59,8 @@ def test_they_are_read_as_written(text: str, expected: Intervention) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "L1.M2", "L1.M2=", "L1.M2=x", "M2=0", "L1.M2=0@", "L1.M2=0@-1", "L1.M2=0@first", "L1.M2=nan", "L1.M2=1e999",
-     "L1.M2=٣", "L1.M2=0@٣", "L1.M2=0@²", pytest.param("L1.M2=0@" + "9" * 5_000, id="5,000 digits")],  # fmt: skip
-)
+     "L1.M2=٣", "L1.M2=0@٣", "L1.M2=0@²", pytest.param("L1.M2=0@" + "9" * 5_000, id="5,000 digits")],
+)  # fmt: skip
 def test_what_is_no_change_is_refused(text: str) -> None:
     kinds = (f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, ", "L1.M2 cannot be ")
     with pytest.raises(InterventionError) as refused:

@@ -148,8 +148,8 @@ def test_a_long_selection_takes_several_pages_of_a_layer(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("memories", "kind"),
     [("L9.M0", MemoryIdError), ("nothing", MemoryIdError), ("0", OptionError), (",", OptionError),
-     ("²", MemoryIdError), ("٣", MemoryIdError), pytest.param("9" * 5_000, MemoryIdError, id="5,000 digits")],  # fmt: skip
-)
+     ("²", MemoryIdError), ("٣", MemoryIdError), pytest.param("9" * 5_000, MemoryIdError, id="5,000 digits")],
+)  # fmt: skip
 def test_a_selection_that_cannot_be(tmp_path: Path, atlas: Path, memories: str, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         write_pages(atlas, tmp_path / "out", memories=memories)

@@ -123,4 +123,3 @@ def mean_magnitude(activity: pl.DataFrame) -> NDArray[np.float64]:
     sampled = np.maximum(activity["sampled"].to_numpy(), 1)
     below = np.where(least < 0, (counts * np.minimum(middles, 0.0)).sum(1) / sampled, 0.0)
     return np.asarray(np.clip(mean - 2 * below, np.abs(mean), np.maximum(np.abs(least), np.abs(most))), np.float64)
-
