@@ -187,13 +187,11 @@ def extended(mined: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reseal_side(atlas: Path, path: str) -> None:
-    """Makes every manifest of the atlas's folders say the present hash of a file."""
-    for manifest in (*atlas.glob(f"*/{MANIFEST}"), atlas / MANIFEST):
+    """Makes the manifests of the atlas's folders say the present hash of a file, and of the atlas's manifest."""
+    for manifest in atlas.glob(f"*/{MANIFEST}"):
         said = json.loads(manifest.read_text())
-        if path in said["files"]:
-            said["files"][path] = file_entry(atlas / path)
-        if manifest.parent != atlas:
-            said["atlas"] = hashlib.sha256((atlas / MANIFEST).read_bytes()).hexdigest()
+        said["files"] |= {path: file_entry(atlas / path)} if path in said["files"] else {}
+        said["atlas"] = hashlib.sha256((atlas / MANIFEST).read_bytes()).hexdigest()
         manifest.write_text(json.dumps(said))
 
 
