@@ -13,7 +13,7 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.errors import OptionError
-from mnemoscope.foundation.progress import NOTE, report_to
+from mnemoscope.foundation.progress import NOTE, WORKER, report_to, worker_note
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.questions import QUESTIONS
 from mnemoscope.questions.answers import lacks_tables
@@ -83,7 +83,9 @@ def test_a_bar_leaves_one_line_and_its_rates_are_true(cell: Cell, capsys: pytest
 def test_notes_of_a_bar_are_lines(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
     with report_to(True) as progress:
         progress(NOTE, 0, None, "the text has no validation documents")
-    assert (cell.lines, capsys.readouterr().err) == ([], "the text has no validation documents\n")
+        for what in ("started", "ended", "lost"):
+            progress(WORKER, 0, None, worker_note("w-1", what))
+    assert (cell.lines, capsys.readouterr().err) == ([], "the text has no validation documents\nworker w-1 lost\n")
 
 
 def test_work_without_progress_leaves_nothing(cell: Cell) -> None:

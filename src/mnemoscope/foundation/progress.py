@@ -51,22 +51,21 @@ def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
 
     place: Any = _CellLine() if notebook else sys.stderr
     bar: Any = None
-    seen: tuple[str, float] = "", 0.0
 
     def report(stage: str, done: float, total: float | None, note: str) -> None:
-        nonlocal bar, seen
+        nonlocal bar
         if stage in (WORKER, NOTE):
-            tqdm.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
+            if stage == NOTE or (isinstance(note, Note) and note.facts["what"] == "lost"):  # the bar counts the others
+                tqdm.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
             return
         unit, rest = unit_and_rest(note)
         about: dict[str, Any] = {"total": total, "unit": f" {unit}".rstrip()}
-        if bar is None or stage != seen[0] or done < seen[1]:  # a bar each: rates count from the stage's first report
+        if bar is None or bar.desc != stage or done < bar.n:  # a bar each: rates count from its first report
             end()
             bar = tqdm(
                 desc=stage, initial=done, file=place, unit_scale=True, dynamic_ncols=True, leave=False, smoothing=0,
                 **about,
             )  # fmt: skip
-        seen = stage, done
         vars(bar).update(about)
         bar.set_postfix_str(rest, refresh=False)
         bar.update(done - bar.n)
