@@ -15,8 +15,8 @@ from transformers.utils import logging
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
+from mnemoscope.foundation.options import model_options
 from mnemoscope.models import LanguageModel, load_model
-from mnemoscope.models.opening import gguf_file
 from models.conftest import refused
 
 gguf = pytest.importorskip("gguf")
@@ -177,6 +177,6 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert capsys.readouterr().err.splitlines()[-1].startswith("mnemoscope: ")
     narrow = write(tmp_path / "narrow.gguf", network(), "q8_1")
     assert "quantised in a way that the package gguf cannot widen; take another" in refused(ModelUnsupported, narrow)
-    monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_options, "find_spec", lambda name: None)
     said = refused(ModelUnsupported, str(whole))
     assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")

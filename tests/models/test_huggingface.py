@@ -154,7 +154,7 @@ def test_damaged_folders(saved, tmp_path):
 
     endless = copy("endless")
     change(endless, n_layer=2**63)
-    assert "its config.json says 9,223,372,036,854,775,808 layers" in refused(ModelDamaged, str(endless))
+    assert "its configuration says 9,223,372,036,854,775,808 layers" in refused(ModelDamaged, str(endless))
 
     other = copy("other")
     change(other, n_inner=32)

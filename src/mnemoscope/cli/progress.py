@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Timer
 from typing import Any, TextIO
 
+from mnemoscope.foundation.options.model_options import display_name
 from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, unit_and_rest
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
@@ -30,6 +32,19 @@ def reporting(events: bool = False) -> Iterator[Progress]:
         lines = json_events(sys.stderr) if events else Lines(sys.stderr)
         yield lines
         lines.finish()
+
+
+@contextmanager
+def loading(model: str, *, after: float = 2.0) -> Iterator[None]:
+    """Says on stderr that a model is loaded, if that takes longer than `after` seconds."""
+    with reporting() as progress:
+        timer = Timer(after, progress, ("loading", 0, None, display_name(model)))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
@@ -66,8 +66,9 @@ def attribute(
     from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
-    with reporting() as progress:
+    with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    with reporting() as progress:
         if rows is not None:
             found: attribution.Attribution | attribution.PromptsAttribution = attribution.attribute_prompts(
                 loaded, rows, top=top, atlas=opened, seed=seed, progress=progress

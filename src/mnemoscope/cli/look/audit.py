@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
@@ -63,8 +63,9 @@ def audit(
     opened = None if atlas is None else open_atlas(atlas)
     for note in strings.notes:
         print(note, file=sys.stderr)
-    with reporting() as progress:
+    with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    with reporting() as progress:
         audited = run_audit(loaded, strings.texts, options, atlas=opened, progress=progress)
     plants = plants_of(model)
     rows = recall(audited.verdicts(), plants) if plants else []

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
-from mnemoscope.cli.progress import reporting
+from mnemoscope.cli.progress import loading, reporting
 from mnemoscope.cli.runner import emit, terminal_columns
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import AUTO
@@ -77,8 +77,9 @@ def diff(
     from mnemoscope.tracing import for_terminal
 
     opened = None if atlas is None else open_atlas(atlas)
-    with reporting() as progress:
+    with loading(model):
         loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    with reporting() as progress:
         if rows is not None:
             found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
                 loaded, rows, other=other, other_adapter=other_adapter, both=both,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mnemoscope.cli import arguments as arg
+from mnemoscope.cli.progress import loading
 from mnemoscope.cli.runner import emit, terminal_columns
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import ModelOptions, check_names
@@ -60,7 +61,8 @@ def trace(
     from mnemoscope import tracing
     from mnemoscope.models import load_model
 
-    loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
+    with loading(model):
+        loaded = load_model(model, dtype=dtype, device=device, **opening.keywords())
     script = tracing.as_python(model, prompt, parsed, opening=opening)
     if parsed:
         both = tracing.compare(

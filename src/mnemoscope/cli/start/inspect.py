@@ -8,7 +8,7 @@ import typer
 
 from mnemoscope.cli import arguments as arg
 from mnemoscope.cli.mined import OTHER_FUNCTION, summarise
-from mnemoscope.cli.progress import reporting, spoken_time
+from mnemoscope.cli.progress import loading, reporting, spoken_time
 from mnemoscope.cli.runner import emit
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.formatting import format_blocks
@@ -56,8 +56,9 @@ def inspect(
     from mnemoscope.models import load_for_ids, load_model
 
     load = load_model if ids_field is None else load_for_ids
-    with reporting() as progress:
+    with loading(model):
         loaded = load(model, dtype=dtype, device=device, **opening.keywords())
+    with reporting() as progress:
         facts = describe(loaded)
         cost = None
         if corpus is not None:

@@ -1,12 +1,13 @@
 """What the files of a model say and the libraries do not read: `config.json`, an adapter's file, weights' names.
 
-transformers and peft pass over entries and weights that they have no place for. Here each is taken (declared by the
-class, or named in the code of its family), known to be harmless, or named in a refusal. Configurations of the hub hold
-many leftovers; so of `config.json` only entries that name arithmetic are refused, unless they are off, neutral, or say
-what the loaded configuration says. A repository's own code reads its own configuration. gguf_words.py: `.gguf` files.
+transformers and peft pass over what they have no place for. Here it is taken (declared by the class, or named in the
+code of its family), known to be harmless, or named in a refusal. Configurations of the hub hold many leftovers; so
+of `config.json` only entries that name arithmetic are refused, unless they are off, neutral, or say what the loaded
+configuration says. A repository's own code reads its own configuration. gguf_words.py does the same for `.gguf` files.
 """
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from mnemoscope.errors import ModelUnsupported
 from mnemoscope.models.modules.weight_layouts import find_file
@@ -26,61 +26,53 @@ _ARITHMETIC = re.compile(
     r"|bias|theta|residual|parallel_(attn|attention|residual)"
 )
 _HARMLESS = re.compile(
-    r"drop|init|grad|loss|coef"  # of training alone
-    r"|fp32|fusion|skip_bias_add|parallel_size"  # how it is computed, to rounding
-    r"|^scale_attn_weights$|^(use_)?(rope|rotary(_emb\w*)?)$"  # on, where a class knows nothing else
-    r"|^max_window_layers$|^norm_type$|^finetuned$"  # goes with an entry of its own; the class has one norm; history
+    r"^_|drop|init|grad|loss|coef"  # of the library itself; of training alone
+    r"|fp32|fusion|skip_bias_add|parallel_size|^offset_alibi$"  # how it is computed, to rounding
+    r"|^scale_attn_weights$|^(use_)?(rope|rotary(_emb\w*)?)$|^norm_type$"  # where the class knows nothing else
+    r"|^max_window_layers$|^rope_scaling\.(finetuned|rope_theta)$"  # goes with an entry of its own; history
 )
 _FACTOR = re.compile(r"scal|multiplier|factor|ratio|pct|percent|residual")
 """Of these 1 is neutral."""
-_ROTARY = ("rope_scaling", "rope_parameters")
-_LEFT_WEIGHTS = re.compile(
-    r"inv_freq$|rotary_emb\.|masked_bias$|\.(attn|attention)\.bias$|position_ids$|\.version$|_float_tensor$"
-)
+_TABLES = re.compile(r"inv_freq$|rotary_emb\.|masked_bias$|\.(attn|attention)\.bias$|position_ids$|_float_tensor$")
 """Tables of angles and masks that older versions stored: the class makes them."""
-_LATER_DEFAULTS = {"peft_version", "qalora_group_size"}
-"""Entries that newer versions of peft write with a value that changes nothing by itself."""
+_LATER = {"peft_version", "qalora_group_size"}
+"""Entries that newer versions of peft write, and that change nothing by themselves."""
 
 
 def check_config(config: Any, place: str, source: str, arguments: dict[str, Any]) -> None:
     """Raises ModelUnsupported for an entry of `config.json` that would change numbers and is not read."""
     found = find_file(place, "config.json", **{name: arguments[name] for name in ("revision", "local_files_only")})
-    stated = None if found is None else json.loads(found.read_text(encoding="utf-8"))
-    for part, entries in _parts(config, stated):
-        for name, value in [*entries.items(), *_of_rotary(part, entries)]:
-            if not _is_taken(part, name) and not _is_harmless(name, value, part, entries):
-                raise ModelUnsupported(
-                    f"model {source!r} states {name!r} as {str(value)[:60]} in its config.json, which transformers"
-                    f" {transformers.__version__} does not read for a {part.model_type!r}: its numbers would be another"
-                    " model's; take the entry out if it changes nothing, or load the model yourself"
-                )
+    for name, value in _strange(config, None if found is None else json.loads(found.read_text(encoding="utf-8"))):
+        raise ModelUnsupported(
+            f"model {source!r} states {name} = {str(value)[:60]!r} in its config.json, which transformers"
+            f" {transformers.__version__} does not read: its numbers would be another model's; take the entry out if it"
+            " changes nothing, or load the model yourself and give it to load_model(model, tokenizer=...)"
+        )
 
 
-def _parts(config: Any, stated: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    if isinstance(stated, dict) and type(config).__module__.startswith("transformers."):
-        yield config, stated
-        for name in config.sub_configs:
-            yield from _parts(getattr(config, name, None), stated.get(name))
-
-
-def _of_rotary(config: Any, entries: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is said of rotary positions, one entry each; a kind that is unknown is one by its name."""
-    stated = next((entries[name] for name in _ROTARY if isinstance(entries.get(name), dict)), {})
-    for group in (stated, *(each for each in stated.values() if isinstance(each, dict))):
-        kind = group.get("rope_type", group.get("type", "default"))
-        if kind != "default" and kind not in ROPE_INIT_FUNCTIONS and not _is_taken(config, str(kind)):
-            yield f"rope type {kind}", kind
-        named = {f"rope_{name}": value for name, value in group.items() if not isinstance(value, dict)}
-        yield from ((name, value) for name, value in named.items() if not _is_taken(config, name.removeprefix("rope_")))
+def _strange(config: Any, stated: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(stated, dict) or not type(config).__module__.startswith("transformers."):
+        return
+    rotary = next((stated[name] for name in ("rope_scaling", "rope_parameters") if stated.get(name)), {})
+    groups = [rotary, *rotary.values()] if isinstance(rotary, dict) else []
+    pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
+    said = {f"rope_scaling.{name}": value for name, value in pairs if not isinstance(value, dict)}
+    kinds = {said.get("rope_scaling.rope_type"), said.get("rope_scaling.type")} - {None}
+    said |= {f"rope_scaling.{kind}": f"the kind {kind}" for kind in kinds}
+    for name, value in (stated | said).items():
+        if not _is_taken(config, name.rpartition(".")[2]) and not _is_harmless(name, value, config, stated):
+            yield name, value
+    for name in config.sub_configs:
+        yield from _strange(getattr(config, name, None), stated.get(name))
 
 
 def _is_taken(config: Any, name: str) -> bool:
     """Whether the class declares an entry, or the code of its family (or of rotary positions) names it."""
     declared = {each.name for each in fields(type(config))}.union(*config.attribute_map.items())
-    named = rf"""["']{re.escape(name)}["']|(config|self)\.{re.escape(name)}\b"""
-    rotary = "rope_parameters" in declared and re.search(named, _code("transformers.modeling_rope_utils"))
-    modules = [kind.__module__ for kind in type(config).__mro__ if kind.__module__.startswith("transformers.models.")]
-    return name in declared or bool(rotary) or any(re.search(named, _code(module)) for module in modules)
+    modules = [kind.__module__ for kind in type(config).__mro__ if ".models." in kind.__module__]
+    modules += ["transformers.modeling_rope_utils"] * ("rope_parameters" in declared)
+    named = re.compile(rf"""["']{re.escape(name)}["']|(config|self)\.{re.escape(name)}\b""")
+    return name in declared or any(named.search(_code(module)) for module in modules)
 
 
 @cache
@@ -91,21 +83,17 @@ def _code(module: str) -> str:
     return "\n".join(each.read_text(encoding="utf-8") for each in files)
 
 
-def _is_harmless(name: str, value: Any, config: Any, entries: dict[str, Any]) -> bool:
-    if not _ARITHMETIC.search(name) or _HARMLESS.search(name) or not value or name.startswith("_"):
+def _is_harmless(name: str, value: Any, config: Any, stated: dict[str, Any]) -> bool:
+    if not value or not _ARITHMETIC.search(name) or _HARMLESS.search(name):
         return True
-    if _FACTOR.search(name) and not isinstance(value, bool) and value == 1:
+    wide = isinstance(value, int) and value >= getattr(config, "max_position_embeddings", math.inf)
+    if "window" in name and (wide or stated.get("use_sliding_window") is False):
         return True
-    if "window" in name and (entries.get("use_sliding_window") is False or value == config.to_dict().get(name, value)):
-        context = getattr(config, "max_position_embeddings", 0)
-        return entries.get("use_sliding_window") is False or (isinstance(value, int) and value >= context)
-    loaded = (own for entry, own in config.to_dict().items() if entry != name and _ARITHMETIC.search(entry))
-    return not isinstance(value, bool) and value in [*loaded, _width(config)]
-
-
-def _width(config: Any) -> int:
-    hidden, heads = (getattr(config, name, None) or 0 for name in ("hidden_size", "num_attention_heads"))
-    return hidden // heads if heads else 0
+    entries = config.to_dict() | (getattr(config, "rope_parameters", None) or {})
+    loaded = [own for entry, own in entries.items() if entry != name and _ARITHMETIC.search(entry)]
+    heads = getattr(config, "num_attention_heads", None) or 1
+    neutral = [1] if _FACTOR.search(name) else [getattr(config, "hidden_size", 0) // heads]
+    return not isinstance(value, bool) and value in [*loaded, *neutral]
 
 
 def check_weights(network: Any, unread: Iterable[str], source: str) -> None:
@@ -114,22 +102,19 @@ def check_weights(network: Any, unread: Iterable[str], source: str) -> None:
     """
     parts = {name for name, _ in network.named_modules() if name}
     for name in unread:
-        place = name.rpartition(".")[0]
-        while place and place not in parts and not place.rpartition(".")[2].isdecimal():
-            place = place.rpartition(".")[0]
-        inside = place == name.rpartition(".")[0] or re.search(r"\.\d+$", place)
-        if place in parts and inside and not _LEFT_WEIGHTS.search(name):
+        around = re.match(r"(.*?\.\d+)\.", name) or re.match(r"(.*)\.", name)
+        if around and around[1] in parts and not _TABLES.search(name):
             raise ModelUnsupported(
                 f"model {source!r} holds {name!r}, for which transformers {transformers.__version__} has no place in"
-                f" {place!r}: without it another model would be read; load the model yourself, or take it out"
+                f" {around[1]!r}: without it another model would be read; load the model yourself, or take it out"
             )
 
 
 def check_adapter(config: Any, stated: dict[str, Any], adapter: str, version: str) -> None:
     """Raises ModelUnsupported for an entry of `adapter_config.json` that is on and that peft does not know."""
-    for name in stated.keys() - {each.name for each in fields(config)} - _LATER_DEFAULTS:
+    for name in stated.keys() - {each.name for each in fields(config)} - _LATER:
         if stated[name]:
             raise ModelUnsupported(
-                f"adapter {adapter!r} states {name!r} as {str(stated[name])[:60]}, which peft {version} does not read;"
+                f"adapter {adapter!r} states {name} = {str(stated[name])[:60]!r}, which peft {version} does not read;"
                 " install a newer peft"
             )

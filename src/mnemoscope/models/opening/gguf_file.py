@@ -7,13 +7,13 @@ would take its tokenizer from them; hence the separate folder.
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import modeling_gguf_pytorch_utils
 
-from mnemoscope.errors import ModelDamaged, ModelUnsupported
+from mnemoscope.errors import ModelDamaged
+from mnemoscope.foundation.options.model_options import AS_USUAL, check_names
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
@@ -23,28 +23,35 @@ _LOOK_AT = 1 << 26
 
 
 @contextmanager
-def lone_file(path: Path) -> Iterator[str]:
-    """A temporary folder that holds only this file; raises ModelUnsupported without gguf, ModelDamaged."""
-    if find_spec("gguf") is None:
-        raise ModelUnsupported(f"{str(path)!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
+def lone_file(path: Path) -> Iterator[tuple[str, set[str]]]:
+    """A temporary folder that holds only this file, and, once it is loaded, the names of its tensors that have a place
+    (none: transformers' newer reader tells what it left). Raises ModelUnsupported without gguf, ModelDamaged.
+    """
+    check_names(str(path), AS_USUAL)
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
-    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _without_bar():
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _watched() as places:
         (Path(folder) / path.name).symlink_to(path.resolve())
-        yield folder
+        yield folder, places
 
 
 @contextmanager
-def _without_bar() -> Iterator[None]:
-    """Suppresses transformers' progress bar for widening tensors, which has no switch."""
+def _watched() -> Iterator[set[str]]:
+    """Suppresses transformers' bar for widening tensors, which has no switch; keeps its map of names, long to make."""
     library: Any = modeling_gguf_pytorch_utils
-    usual = library.tqdm
-    library.tqdm = lambda tensors, **_: tensors
+    places, usual, mapped = set[str](), library.tqdm, library.get_gguf_hf_weights_map
+
+    def kept(*given: Any, **named: Any) -> Any:
+        found = mapped(*given, **named)
+        places.update(found)
+        return found
+
+    library.tqdm, library.get_gguf_hf_weights_map = lambda tensors, **_: tensors, kept
     try:
-        yield
+        yield places
     finally:
-        library.tqdm = usual
+        library.tqdm, library.get_gguf_hf_weights_map = usual, mapped
 
 
 def has_tokenizer(path: Path) -> bool:

@@ -60,18 +60,19 @@ _BASE = 10_000.0
 
 @dataclass(frozen=True)
 class GgufWords:
-    """The metadata and the tensors' names of one file; `source` names it in errors."""
+    """The metadata and the tensors' names of one file; `source` names it in errors, `places` are the tensors taken."""
 
     path: Path
     source: str
     stated: dict[str, Any]
     tensors: tuple[str, ...]
+    places: set[str]
 
     @classmethod
-    def of(cls, path: Path, source: str) -> "GgufWords":
-        from transformers.integrations.gguf import read_gguf_metadata
+    def of(cls, path: Path, source: str, places: set[str]) -> "GgufWords":
+        from transformers.integrations.gguf.reader import read_gguf_metadata
 
-        return cls(path, source, *read_gguf_metadata(str(path)))
+        return cls(path, source, *read_gguf_metadata(str(path)), places)
 
     @property
     def kind(self) -> str:
@@ -163,13 +164,7 @@ class GgufWords:
 
     def hold(self, network: Any) -> None:
         """Raises ModelUnsupported for a tensor that the network did not take, and for other turns than the file's."""
-        from transformers import modeling_gguf_pytorch_utils as legacy
-        from transformers.integrations.gguf import is_gguf_arch_supported
-
-        own, places = self.own, {_FREQS, _LONG, _SHORT, *self.tensors}
-        if not is_gguf_arch_supported(self.kind):  # else the newer reader itself names what it leaves
-            processor = legacy.TENSOR_PROCESSORS.get(self.kind, legacy.TensorProcessor)(config={})
-            places = {_FREQS, _LONG, _SHORT, *legacy.get_gguf_hf_weights_map(network, processor)}
+        own, places = self.own, {_FREQS, _LONG, _SHORT, *(self.places or self.tensors)}
         for name in self.tensors:
             block = re.match(r"blk\.(\d+)\.", name)
             ahead = block and own.get("nextn_predict_layers") and int(block[1]) >= network.config.num_hidden_layers
@@ -177,11 +172,13 @@ class GgufWords:
         found = {name: turns for name, turns in network.named_buffers() if name.endswith("inv_freq")}
         turning = {name: turns for name, turns in found.items() if "original" not in name}
         self._need(turning or not own.get("rope.freq_base"), "rope.freq_base")
-        (kind, factor), factors, rope = self._scaling(own), self._factors(), getattr(network.config, "rope_parameters", None)
+        (kind, factor), factors = self._scaling(own), self._factors()
         for name, turns in turning.items():
             local = "sliding_attention" in name
             width = own.get("rope.dimension_count_swa" if local else "rope.dimension_count", 2 * len(turns))
-            base = rope["sliding_attention"]["rope_theta"] if local else own.get("rope.freq_base", _BASE)
+            base = own.get("rope.freq_base", _BASE)
+            if local:
+                base = network.config.rope_parameters["sliding_attention"]["rope_theta"]
             wanted = float(base) ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
             if not local:
                 wanted = wanted / factor / torch.tensor(factors[0] if factors else 1.0)

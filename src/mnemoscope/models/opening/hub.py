@@ -15,6 +15,7 @@ from urllib.request import getproxies
 
 import transformers
 from huggingface_hub import constants as hub
+from transformers import dynamic_module_utils
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, StoreFailed
 from mnemoscope.models.loaded_parts import first_line
@@ -118,8 +119,11 @@ def one_line_errors(
 def _refuse_cache(error: BaseException | None, source: Path) -> None:
     """Raises StoreFailed for a file outside of the model: the libraries' folder is not writable."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _REFUSED and isinstance(error.filename, str):
-            if Path(error.filename).absolute().is_relative_to(source.absolute()):
+        place = Path(str(getattr(error, "filename", None))).absolute()
+        modules = Path(dynamic_module_utils.HF_MODULES_CACHE).absolute()
+        nowhere = modules.is_relative_to(place) or place.is_relative_to(modules)  # ENOENT where no folder can be made
+        if isinstance(error, OSError) and error.filename and (error.errno in _REFUSED or nowhere):
+            if place.is_relative_to(source.absolute()):
                 return
             raise StoreFailed(
                 f"cannot use {error.filename}: {error.strerror}; the libraries keep what they fetch and models'"

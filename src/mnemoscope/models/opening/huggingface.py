@@ -127,9 +127,9 @@ def _from_name(
         usual = replace(opening, revision=None, trust_remote_code=False)
         network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
-        with lone_file(file) as alone:
+        with lone_file(file) as (alone, places):
             with one_line_errors(source):
-                words = GgufWords.of(file, source)
+                words = GgufWords.of(file, source, places)
             network, tokenizer, unread = _load_stored(alone, source, opening, room, with_tokenizer, words)
     else:
         folder = local_folder(source)

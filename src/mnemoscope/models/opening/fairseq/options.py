@@ -4,6 +4,7 @@ Old and new spellings have fairseq's own meaning; the architecture's name is ign
 change the network is refused. Weights are used only for the number of words.
 """
 
+import re
 from itertools import count, pairwise, takewhile
 from typing import Any
 
@@ -17,6 +18,18 @@ _UNKNOWN = (
     *("character_embeddings", "decoder_learned_pos", "no_token_positional_embeddings"),
     *("no_dec_token_positional_embeddings", "layernorm_embedding", "decoder_layers_to_keep", "remove_head"),
     *("scale_attn", "scale_heads", "scale_fc", "scale_resids", "base_layers", "add_adapters", "alibi"),
+)
+_READ = {
+    "decoder_embed_dim", "decoder_attention_heads", "activation_fn", "decoder_input_dim", "decoder_output_dim",
+    "adaptive_input", "adaptive_input_cutoff", "adaptive_input_factor", "adaptive_softmax_cutoff",
+    "adaptive_softmax_factor", "tie_adaptive_weights", "tie_adaptive_proj", "no_tie_adaptive_proj", "decoder_layers",
+    "share_decoder_input_output_embed", "decoder_normalize_before", "decoder_ffn_embed_dim", "decoder_final_norm",
+    "no_decoder_final_norm", "no_scale_embedding",
+}  # fmt: skip
+_OF_NETWORK = re.compile(r"^(decoder|adaptive|tie|share|scale)_|embed|norm|_pos(_|$)|activation|alibi|attn|rotary|glu")
+_HARMLESS = re.compile(
+    r"drop|noise|checkpoint|offload"  # in training alone, or for its memory
+    r"|clip_norm|batch_norm|^char|_path$"  # of gradients, of batches; without character_embeddings; where it began
 )
 _CONTEXT = 1024
 _FINAL_NORM_SINCE = 3
@@ -79,8 +92,9 @@ class Options:
 def shape_of(options: Options, weights: dict[str, Tensor], *, version: int) -> DecoderShape:
     """Raises ModelDamaged or ModelUnsupported."""
     where = options.where
-    for name in _UNKNOWN:
-        if options.fields.get(name):
+    for name, value in options.fields.items():
+        strange = name not in _READ and _OF_NETWORK.search(name) and not _HARMLESS.search(name)
+        if value and (strange or name in _UNKNOWN):
             raise ModelUnsupported(f"{where} was trained with {name!r}, which cannot be read")
     hidden, heads = options.number("decoder_embed_dim"), options.number("decoder_attention_heads")
     if hidden % heads or hidden < 4:
