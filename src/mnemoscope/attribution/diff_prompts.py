@@ -18,8 +18,8 @@ from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.rendering import Column
+from mnemoscope.tracing.scoring.scores import opens
 
 _ALL = 1 << 62
 """More memories than any model has."""
@@ -123,7 +123,8 @@ def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
     ]
     low, high = np.concatenate([np.empty((2, 0)), *spread], axis=1)
     names = {name: [key[at] for key in every] for at, name in enumerate(keys)}
-    return pl.DataFrame({**names, "change": values.sum(0) / count, "low": low, "high": high})
+    columns = {**names, "change": values.sum(0) / count, "low": low, "high": high}
+    return pl.DataFrame(columns, schema_overrides={name: pl.String for name in keys if name != "layer"})
 
 
 def _medians(found: Sequence[RunDifference]) -> tuple[dict[str, Any], ...]:
