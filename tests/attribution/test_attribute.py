@@ -13,6 +13,7 @@ from mining.conftest import byte_tokenizer
 from mnemoscope.attribution import Attributor, attribute, attribute_prompts
 from mnemoscope.attribution.ablations import Grid, draw_controls, powers
 from mnemoscope.attribution.contrast import choose_contrast
+from mnemoscope.cli import main
 from mnemoscope.errors import OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.tracing.controls import WITHIN
@@ -60,6 +61,22 @@ def test_direct_effects_add_up_in_every_kind_of_block(name: str) -> None:
     assert found.difference == pytest.approx(found.parts()["direct"].sum(), abs=found.limit)
     assert found.layers["memories"].abs().sum() > 0
     assert found.to_dict()["direct"]["head"] == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=pytest.mark.full) for name in BLOCKS[2:])])
+def test_in_half_precision_the_parts_may_miss_by_what_it_rounds(name: str, dtype: torch.dtype) -> None:
+    network = build_mixture(name) if name in MIXTURES else build(name)
+    model = load_model(network.to(dtype), tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
+    found = [
+        attribute(model, PROMPT, position=at, against=against, singles=0, top=0)
+        for at in (0, 3)
+        for against in (None, "mean")
+    ]
+    sizes = [one.parts()["direct"].abs().sum() for one in found]
+    for one, size in zip(found, sizes, strict=True):
+        assert abs(one.residual_error) <= one.limit < 10 * torch.finfo(dtype).eps * size
+    assert any(abs(one.residual_error) > 1e-5 * size for one, size in zip(found, sizes, strict=True)), "as in float32"
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "opt-350m", *(pytest.param(n, marks=pytest.mark.full) for n in
@@ -206,6 +223,19 @@ def test_an_impossible_question_is_refused_in_one_line(options: dict[str, Any], 
         attribute(tiny("gpt2"), PROMPT, **options)
     with pytest.raises(OptionError):
         attribute(tiny("gpt2"), PROMPT, by="size")  # type: ignore[arg-type]
+
+
+def test_the_first_line_and_the_last_hold_all_of_a_long_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = " ".join(["the", "old", "cat", "sat", "on"] * 4)
+    found = attribute(load_model("handmade:planted"), prompt, singles=2, top=2)
+    first, *_, last = str(found).splitlines()
+    assert first.endswith(f"after {prompt.replace(' ', '·')}")
+    assert last.startswith("F with only a share kept: 0%: ")
+    assert last.endswith("of random ones)")
+    assert last.count("%: ") == 7
+    assert len(repr(found)) < 200
+    assert main(["attribute", "handmade:planted", prompt, "--singles", "2", "--top", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == str(found).splitlines()
 
 
 def test_the_models_own_answer_against_itself_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from mining.conftest import byte_tokenizer
 from mnemoscope.attribution import diff, diff_prompts
@@ -17,6 +18,7 @@ from mnemoscope.errors import ModelDiffers, OptionError, PromptError
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import LAYERS, build
 from models.expert_models import build_mixture
+from models.small_tokenizers import byte_fallback
 
 # Peft asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -85,6 +87,34 @@ def test_changes_add_up_and_everything_set_back_everywhere_is_the_first(name: st
     assert found.parts["change"].sum() == pytest.approx(found.second - found.first, abs=found.limit)
     assert found.patched[-1].k == "everywhere"
     assert found.patched[-1].difference == pytest.approx(found.first, abs=1e-5)  # only memories differ
+
+
+def test_the_prompt_is_as_it_was_asked_and_what_both_write_stands_beside_it() -> None:
+    """Both begin the text with a space of the tokenizer's, which is not the prompt's."""
+    first, second = (
+        load_model(network, tokenizer=PreTrainedTokenizerFast(tokenizer_object=byte_fallback(), bos_token="<s>"))
+        for network in (build("llama"), build("llama", num_hidden_layers=2))
+    )
+    with torch.no_grad():
+        second.anatomy.model.lm_head.weight[:3] += 9.0
+    found = diff(first, "a b", other=second, target=" aab", against=" aaa", top=0).to_dict()
+    assert (found["prompt"], found["continued"]) == ("a b", " aa")
+    assert found["ids"] == first.encode(["a b aa"])[0]
+    again = diff(first, found["prompt"] + found["continued"], other=second, target="b", against="a", top=0).to_dict()
+    assert again["difference"] == found["difference"]
+    assert (again["prompt"], again["continued"]) == ("a b aa", "")
+    two = diff(first, "a b", other_prompt="b", target=" ab", against=" aa", top=0).to_dict()
+    assert (two["prompts"], two["continued"]) == ({"first": "a b", "second": "b"}, " a")
+    assert two["ids"] == {"first": first.encode(["a b a"])[0], "second": first.encode(["b a"])[0]}
+
+
+def test_no_line_of_two_long_names_is_cut() -> None:
+    model = load_model("handmade:planted")
+    found = diff(model, "the old", other_prompt="the new", target=" mat", against=" house", top=4)
+    named = replace(found, names=("a" * 90, "b" * 90))
+    first = str(named).splitlines()[0]
+    assert first.startswith(f"first ({'a' * 90}) says ·house, second ({'b' * 90}) says ·mat: logit")
+    assert first.endswith(f"{found.first:+.2f}, then {found.second:+.2f}")
 
 
 def test_a_value_set_back_by_coefficient_stays_the_seconds_value() -> None:

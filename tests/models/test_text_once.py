@@ -41,9 +41,9 @@ def test_no_space_is_read_that_nobody_wrote_and_none_is_lost(llama: LanguageMode
 @pytest.mark.parametrize(
     ("prompt", "text", "position", "said"),
     [
-        ("the c", "at", None, "'at' behind 'the c' changes the prompt's own tokens, or has none; begin it with the space"),
-        ("the cat", "", None, "'' behind 'the cat' changes the prompt's own tokens, or has none"),
-        ("é cat", " sat", 0, "the prompt up to position 0, 'é', is read as other tokens alone"),
+        ("the c", "at", None, "'at' behind 'the c' is not read as the prompt's own tokens and more; begin"),
+        ("the cat", "", None, "'' behind 'the cat' is not read as the prompt's own tokens and more"),
+        ("é cat", " sat", 0, "' sat' behind 'é' is not read as the prompt's own tokens and more"),
         ("the cat", "\udc80", None, "the answer is not text: character 0 is half of one"),
     ],
 )  # fmt: skip
@@ -57,7 +57,7 @@ def test_what_changes_the_prompts_own_tokens_is_refused(
 
 
 def test_a_space_that_joins_the_answer_is_not_the_prompts(llama: LanguageModel) -> None:
-    with pytest.raises(PromptError, match="'a' behind 'b ' changes the prompt's own tokens"):
+    with pytest.raises(PromptError, match="'a' behind 'b ' is not read as the prompt's own tokens and more"):
         llama.tokens_after("b ", "a")
 
 

@@ -1,6 +1,7 @@
 """What a trace and a comparison look like: text and HTML of records made by hand, laid out as they are printed."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 
@@ -11,11 +12,21 @@ from mnemoscope.errors import PromptError
 from mnemoscope.foundation.memory_changes import Intervention
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import load_model
-from mnemoscope.tracing import Comparison, Difference, Generated, Shift, Step, Trace, continuation_lines, trace
+from mnemoscope.tracing import (
+    Comparison,
+    Difference,
+    Generated,
+    Shift,
+    Step,
+    Trace,
+    continuation_lines,
+    for_terminal,
+    trace,
+)
 from mnemoscope.tracing.comparison import compare
 from mnemoscope.tracing.logit_sums import AttendedToken, LayerPart, LogitSum
 from mnemoscope.tracing.records import Decision, Dominant, LayerState, Position, Prediction, Token
-from mnemoscope.tracing.rendering import choose_position, fit
+from mnemoscope.tracing.rendering import choose_position, fit, table
 
 THE, CAT, SAT, MAT = (Token(id, text) for id, text in enumerate(["the", " cat", " sat", " <mat>"], 1))
 LONG = Token(9, " of eighteen signs")
@@ -75,6 +86,14 @@ layer  attention  memories  positions  attends to (mean over heads)
     1      +1.25     -2.25        1.9  <s> 50%  ·cat@1 25%  the@0 12%  ·of·eightee…@2 6%"""
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """One of 118 columns."""
+    with for_terminal(118):
+        yield
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_trace_in_a_terminal() -> None:
     assert TRACE.text(memories=2) == TEXT
     assert TRACE.text(position=-1, memories=2) == TEXT
@@ -95,6 +114,7 @@ def test_what_other_blocks_write_is_said_where_it_can_be_seen() -> None:
     ).text(position=0)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_long_tokens_are_cut() -> None:
     """The token of a row to 20 cells, a prediction to 24 or 15, a memory's vote to what is left of 40, one of a
     heading to 30."""
@@ -113,6 +133,30 @@ def test_long_tokens_are_cut() -> None:
     compared = Comparison(cut, cut, (Difference(0, long, long, True, 0.5, (shift,)),), None, None).text().splitlines()
     assert compared[4] == f"       0  {'x' * 19}…  {'x' * 23}…  {'x' * 23}…  0.5000"
     assert compared[8] == f"{'x' * 29}…  0.5000  0.5000  +0.0000"
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    """Neither a token of 60 characters nor the line that it makes."""
+    long = Token(8, "x" * 60)
+    place = state(0, 0, best(long, long), dominant(0, 12, 1.0, long), event="ffn")
+    at = Position(0, long, best(long, long, long, long), Decision(0, 0), Decision(0, 0))
+    part = LayerPart(0, 0.5, 0.5, 0.5, 0.5, 1.0, (AttendedToken(long, 0, 1.0),))
+    whole = Trace("tiny", "", "x", None, (at,), ((place,),), (replace(SUMS[0], layers=(part,)),))
+    shift = Shift(long, 0.5, 0.5, 0.0)
+    compared = Comparison(whole, whole, (Difference(0, long, long, True, 0.5, (shift,)),), None, None)
+    for text in (str(whole), str(compared)):
+        assert "…" not in text
+        assert text.count("x" * 60) == text.count("x") // 60 > 8
+    assert max(map(len, str(whole).splitlines())) > 300
+
+
+def test_a_table_ends_at_the_edge_of_a_terminal_without_losing_a_number() -> None:
+    columns = [("memory", "left", 16), ("F", "right", 8), ("about", "left", 60)]
+    row = ["L10.M222", "+1.234", "y" * 70]
+    assert table(columns, [row])[1] == f"L10.M222  +1.234  {'y' * 70}"
+    for width, shown in ((200, "y" * 59 + "…"), (60, "y" * 41 + "…"), (10, "y" * 39 + "…")):
+        with for_terminal(width):
+            assert table(columns, [row])[1] == f"L10.M222  +1.234  {shown}"
 
 
 def rows(html: str) -> list[list[str]]:
@@ -198,10 +242,10 @@ def test_a_comparison_in_a_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "lines"),
-    [([], [2]), ([58, 58], [118]), ([58, 59], [60, 61]), ([10] * 12, [112, 12]), ([116, 1], [118, 3]), ([117], [118])],
+    [([], [2]), ([58, 58], [118]), ([58, 59], [60, 61]), ([10] * 12, [112, 12]), ([116, 1], [118, 3]), ([117], [119])],
 )
 def test_a_continuation_in_lines(lengths: list[int], lines: list[int]) -> None:
-    """Indented by two, no token divided that fits into a line of 118."""
+    """Indented by two, in lines of 118, but for a longer token; none is divided."""
     steps = tuple(Step(0, Token(0, "x" * length), 1.0, (), False) for length in lengths)
     assert [len(line) for line in continuation_lines(steps)] == lines
 

@@ -17,7 +17,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import DRAWS, Ablations, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.attribution import Attribution, Curve, CurvePoint, Kept
 from mnemoscope.attribution.contrast import Contrast, LogitDifference, choose_contrast
-from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.direct_effects import DirectEffects, check_head, direct_effects, limit_of
 from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients
 from mnemoscope.errors import NotFinite, OptionError
@@ -25,10 +25,9 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.records import Token
-from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
 
 By = Literal["ablation", "attribution", "direct"]
 ORDERS: tuple[By, ...] = ("ablation", "attribution", "direct")
@@ -73,7 +72,7 @@ class Attributor:
     @property
     def limit(self) -> float:
         """What the sum of the parts may miss F by."""
-        return LIMIT * float(self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0])
+        return limit_of(self.model, self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0])
 
     @cached_property
     def direct(self) -> Floats:

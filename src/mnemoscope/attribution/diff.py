@@ -18,7 +18,7 @@ from torch import Tensor
 from mnemoscope.atlas import Atlas
 from mnemoscope.attribution.ablations import DRAWS, Ablations, Change, Grid, Places, draw_sets, powers, rank, spread
 from mnemoscope.attribution.contrast import LogitDifference, choose_contrast
-from mnemoscope.attribution.direct_effects import LIMIT, DirectEffects, check_head, direct_effects
+from mnemoscope.attribution.direct_effects import DirectEffects, check_head, direct_effects, limit_of
 from mnemoscope.attribution.explanation import about_memories, origin_of
 from mnemoscope.attribution.gradients import prompt_gradients, written_gradients
 from mnemoscope.attribution.run_difference import Patched, RunDifference
@@ -28,11 +28,10 @@ from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
 from mnemoscope.models.object_state import share_state
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
-from mnemoscope.tracing.scoring.scores import check_wide_numbers, require_model_of
+from mnemoscope.tracing.scoring.scores import check_wide_numbers, opens, require_model_of
 
 Patch = Literal["contribution", "coefficient"]
 PATCHES: tuple[Patch, ...] = ("contribution", "coefficient")
@@ -67,7 +66,8 @@ class Side:
 
     @property
     def limit(self) -> float:
-        return LIMIT * float(self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0] / self.scale)
+        sizes = self.difference.sizes(self.effects.final)[0] + self.effects.sizes[0] / self.scale
+        return limit_of(self.model, sizes)
 
     def parts(self) -> dict[tuple[str, int | None], float]:
         """What the scale divides, by part and layer."""

@@ -18,8 +18,8 @@ from mnemoscope.foundation.intervals import DRAWS, LEVELS
 from mnemoscope.foundation.options.prompt_file import PromptRow, check_second
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.rendering import Column
+from mnemoscope.tracing.scoring.scores import opens
 
 _ALL = 1 << 62
 """More memories than any model has."""

@@ -19,8 +19,8 @@ from mnemoscope.tracing.predictions import ids_of
 from mnemoscope.tracing.scoring.logit_parts import LogitParts, LogitSplitter, StreamParts
 from mnemoscope.tracing.scoring.memory_effects import MemoryEffects, WrittenValues
 
-LIMIT = 1e-5
-"""What the parts may miss the logit by, of the sum of the sizes of logits and parts."""
+_LIMIT = 1e-5
+"""What the parts of a float32 run may miss the logit by, of the sum of the sizes of logits and parts."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,13 @@ def direct_effects(
         tuple(by_head.get(layer) for layer in layers),
         final[0],
     )
+
+
+def limit_of(model: LanguageModel, sizes: Tensor | float) -> float:
+    """What the parts may miss the logit by, for the sum of the sizes of logits and parts. In half precision a part is
+    rounded when it is made and once more as it joins the stream, each time by half of the dtype's eps.
+    """
+    return max(_LIMIT, torch.finfo(model.dtype).eps) * float(sizes)
 
 
 def check_head(model: LanguageModel) -> None:

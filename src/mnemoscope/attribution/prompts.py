@@ -22,10 +22,9 @@ from mnemoscope.foundation.intervals import LEVELS, Floats
 from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import Record
 from mnemoscope.tracing.rendering import Column
-from mnemoscope.tracing.scoring.scores import require_model_of
+from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
 T = TypeVar("T")
 _TOGETHER = 256

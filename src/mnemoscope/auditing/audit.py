@@ -30,9 +30,8 @@ from mnemoscope.foundation.progress import Progress, report_to
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import plain
-from mnemoscope.tracing.scoring.scores import require_model_of
+from mnemoscope.tracing.scoring.scores import opens, require_model_of
 
 LEVEL = 0.05
 """The false alarm rate on unseen strings."""

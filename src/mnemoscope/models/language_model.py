@@ -230,15 +230,11 @@ class LanguageModel(metaclass=_Reloaded):
             tokens, prompt = tokens[: position + 1], prompt[: self.offsets(prompt)[position][1]]
         _refuse_halves(text, "answer")
         alone, both = self.encode([prompt, prompt + text])
-        if tokens != alone:
+        if not alone == tokens == both[: len(tokens)] or len(both) == len(tokens):
             raise PromptError(
-                f"the prompt up to position {position}, {prompt[-20:]!r}, is read as other tokens alone, so nothing can"
-                " stand behind it; choose another position"
-            )
-        if both[: len(tokens)] != tokens or len(both) == len(tokens):
-            raise PromptError(
-                f"{text[:40]!r} behind {prompt[-20:]!r} changes the prompt's own tokens, or has none; begin it with the"
-                " space between them (and leave that out of the prompt), or end the prompt before the word"
+                f"{text[:40]!r} behind {prompt[-20:]!r} is not read as the prompt's own tokens and more; begin it with"
+                " the space between them (and leave that out of the prompt), end the prompt before the word, or ask"
+                " about another position"
             )
         return both[len(tokens) :]
 

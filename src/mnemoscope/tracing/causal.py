@@ -28,12 +28,11 @@ from mnemoscope.models import LanguageModel, overwrite_coefficients
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.controls import contributions_of, draw_control
 from mnemoscope.tracing.interventions import check
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import ids_of, last_streams
 from mnemoscope.tracing.records import Token, plain
 from mnemoscope.tracing.rendering import Column, table
 from mnemoscope.tracing.scoring.ranking import top
-from mnemoscope.tracing.scoring.scores import folded_values, require_model_of
+from mnemoscope.tracing.scoring.scores import folded_values, opens, require_model_of
 
 MEASURES = tuple(
     f"{of}_{kind}" for of in ("own_tokens", "top_token", "next_token") for kind in ("probability", "log_probability")

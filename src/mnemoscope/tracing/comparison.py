@@ -16,12 +16,11 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.models.object_state import whole_use
 from mnemoscope.tracing.block_predictions import STREAMS
 from mnemoscope.tracing.interventions import check, intervene
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import Step, continuation, generate
 from mnemoscope.tracing.records import Record, Token, plain
 from mnemoscope.tracing.rendering import WIDTH, Column, choose_position, layer_lines, prediction_text, table
 from mnemoscope.tracing.scoring.ranking import top as best_of
-from mnemoscope.tracing.scoring.scores import split_rows
+from mnemoscope.tracing.scoring.scores import opens, split_rows
 from mnemoscope.tracing.trace import Trace, run_blocks, trace
 
 

@@ -20,10 +20,9 @@ from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.modules.observed import same, takes
 from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.interventions import check, intervene
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.records import Prediction, Record, Token
 from mnemoscope.tracing.scoring.ranking import top
-from mnemoscope.tracing.scoring.scores import split_rows
+from mnemoscope.tracing.scoring.scores import opens, split_rows
 
 _NEAR = 1e-3
 """How much likelier than the second the first token is, relatively, at least, if the kept numbers choose it."""

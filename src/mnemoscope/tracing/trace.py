@@ -19,7 +19,6 @@ from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
-from mnemoscope.tracing.opened import opens
 from mnemoscope.tracing.predictions import best_predictions, ids_of
 from mnemoscope.tracing.records import Dominant, LayerState, Position, Token, decision, plain
 from mnemoscope.tracing.rendering import choose_position, layer_lines, position_lines, sum_lines, trace_html
@@ -29,6 +28,7 @@ from mnemoscope.tracing.scoring.scores import (
     check_wide_numbers,
     contributions,
     event_of,
+    opens,
     value_norms,
     vote_codes,
     votes,

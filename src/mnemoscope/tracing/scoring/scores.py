@@ -1,26 +1,47 @@
-"""The numbers of a layer at a position: contributions, votes, activity.
+"""The numbers of a layer at a position: contributions, votes, activity; and the models and atlases that give them.
 
 The contribution of a memory is c_i = |m_i| norm(v_i); its vote is top(sign(m_i) v_i) under the values' projection
 (definitions.md sections 2 and 4).
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from mnemoscope.atlas import Atlas
+from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.errors import ModelDiffers, OptionError
 from mnemoscope.foundation.budget import BUDGET, rows_within
-from mnemoscope.models import LanguageModel
+from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.modules.projections import scale_of
 from mnemoscope.tracing.scoring.ranking import top
 
+F = TypeVar("F", bound=Callable[..., Any])
 MAJOR = 0.9
 """Share of the sum of c_i = |m_i| norm(v_i) that the major memories hold together."""
 EVENTS = ("residual", "agreement", "ffn", "composition")
 """How a layer's output comes about (Figure 11)."""
+
+
+def opens(function: F) -> F:
+    """Decorates a function whose `model` may also be a name that `load_model` takes, and whose `atlas` a folder."""
+    own = signature(function)
+
+    @wraps(function)
+    def open_and_call(*given: Any, **named: Any) -> Any:
+        bound = own.bind(*given, **named)
+        for name, kind, opening in (("model", LanguageModel, load_model), ("atlas", Atlas, open_atlas)):
+            one = bound.arguments.get(name)
+            if isinstance(one, str | os.PathLike) and not isinstance(one, kind):
+                bound.arguments[name] = opening(one)
+        return function(*bound.args, **bound.kwargs)
+
+    return cast(F, open_and_call)
 
 
 def check_wide_numbers(model: LanguageModel) -> None:
