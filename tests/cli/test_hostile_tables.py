@@ -215,7 +215,8 @@ def test_every_list_of_another_length(table: str, column: str, extended: Path, t
             write_sealed(atlas, path, new.replace_schema_metadata(rows.schema.metadata))
             reseal_side(atlas, path)
         told, kind = verify(atlas), TABLES[table].by_name[column]
-        if paths and (kind.lengths_as or kind.items is not None):
+        filled = any(pq.read_metadata(atlas / path).num_rows > 1 for path in paths[:1])
+        if filled and (kind.lengths_as or kind.items is not None):
             assert any(f"{column} " in line for line in told), told
         assert pages_that_fail(atlas) == []
         for words in (["show", "L0.M0"], ["compare", str(extended)]):
