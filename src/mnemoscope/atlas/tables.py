@@ -323,12 +323,9 @@ def rebuild_command(directory: Path, table: str, manifest: Manifest) -> str:
 def resume_command(directory: Path, begun: Mapping[str, Any]) -> str:
     """The command that goes on with an unfinished run, by its `unfinished_plan`; says what hangs on model and text."""
     plan = begun["plan"] | mined_from(directory)
-    named = {name: plan.get(name) for name in ("removals", "batch_tokens")}
-    named |= {
-        "layers": runs(plan.get("layers") or ()) or None,
-        "part": begun["part"] and "/".join(map(str, begun["part"])),
-    }
-    more = [f"--{name.replace('_', '-')} {value}" for name, value in named.items() if value is not None]
+    part, layers = "/".join(map(str, begun["part"] or ())), runs(plan.get("layers") or ())
+    own = {"removals": plan.get("removals"), "batch-tokens": plan.get("batch_tokens"), "layers": layers, "part": part}
+    more = [f"--{name} {value}" for name, value in own.items() if value not in (None, "")]
     return _mine_command(directory, plan, TRIGGERS, more)
 
 

@@ -139,9 +139,7 @@ def in_each(pair: Sequence[Any]) -> dict[str, Any]:
 
 def about_shares(shares: Iterable[float | None]) -> list[str]:
     """What shares of more than the whole change, or less than nothing, mean, where there are such."""
-    meant = (
-        "recovered: the share of the change that is undone; above 100% F goes beyond the first's, below 0% away from it"
-    )
+    meant = "recovered: the share of the change that is undone; above 100% F passes the first's, below 0% it moves away"
     return [meant] if any(one is not None and not 0 <= one <= 1 for one in shares) else []
 
 

@@ -21,12 +21,8 @@ SHARED = 5
 
 def kind_below_zero(label: pl.Expr) -> pl.Expr:
     """The kind of pattern of labels of sign -1, which have no rows in patterns.parquet: a shared token is shallow."""
-    return (
-        pl.when(label.str.starts_with(NO_PATTERN))
-        .then(pl.lit("none"))
-        .when(label.is_not_null())
-        .then(pl.lit("shallow"))
-    )
+    shallow = pl.when(label.is_not_null()).then(pl.lit("shallow"))
+    return pl.when(label.str.starts_with(NO_PATTERN)).then(pl.lit("none")).otherwise(shallow)
 
 
 def write_labels(atlas: Atlas) -> str:

@@ -27,8 +27,6 @@ SPOKEN = 6_000
 TITLES = ("prefixes at which it fires", "value's largest probability")
 STRONG_TITLE, WORK_TITLE = "prefixes at which it is strongly active", "value's largest probability at work"
 LABEL = "Memories by how often they are active and how confident their value is; the table below has the same numbers"
-UNKNOWN = None, BLUE
-"""Where patterns were not found yet."""
 _LETTERS = {"%": 0.889, ".": 0.278, "n": 0.556, "e": 0.556, "v": 0.5, "r": 0.333}
 """Widths relative to the font size; other characters are digits."""
 _DIGIT, _SIZE = 0.556, 12
@@ -142,8 +140,8 @@ def picture(
             '<path fill="none" stroke="currentColor" stroke-opacity="0.18" stroke-linecap="round"'
             f' stroke-width="{2 * RADIUS - 1:g}" d="{ground}"/>'
         )
-    # Rings first, so that they cover no point.
-    for below, (kind, colour) in product((True, False), (*((kind, own) for kind, _, own in PATTERN_COLOURS), UNKNOWN)):
+    colours = [*((kind, own) for kind, _, own in PATTERN_COLOURS), (None, BLUE)]
+    for below, (kind, colour) in product((True, False), colours):  # rings first, so that they cover no point
         points = "".join(
             f'<a href="{links[row]}" tabindex="-1">{tooltips[row]}'
             f'<circle cx="{places[row][0]}" cy="{places[row][1]}" r="{RADIUS:g}"/></a>'

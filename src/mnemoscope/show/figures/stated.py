@@ -61,10 +61,10 @@ def stated_marks(
 ) -> list[Drawing]:
     """The marks of `stated_rows`, with a legend of their own below the panel."""
     labels = [own[0]["stated"] for own in rows.values()]
-    legend = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "symbolType": "stroke", "offset": 4}
+    legend: dict[str, Any] = {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 0, "offset": 4}
     dotted = json.dumps([own[0]["stated"] for own in rows.values() if "from" not in own[0]])
     dash = {"expr": f"indexof({dotted}, datum.value) < 0 ? [] : {DOTS}"}
-    legend |= {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1, "symbolDash": dash}
+    legend |= {"symbolType": "stroke", "symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1, "symbolDash": dash}
     scale = {"type": "ordinal", "domain": labels, "range": [0.6] * len(labels)}
     ink = alt.Opacity("stated:N", scale=scale, legend=legend, sort=labels)
     marks = []
