@@ -210,7 +210,7 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     weights = load_file(fitting / "adapter_model.safetensors")
     first = next(iter(weights))
     changes = {
-        "wider": ({first: torch.zeros(3, 99)}, "size mismatch"),
+        "wider": ({first: torch.zeros(3, 99)}, "'model.layers.0.mlp.down_proj' is 99 wide, the model's 24; it is"),
         "deeper": ({first.replace("layers.0", "layers.9"): weights[first].clone()}, "the model has no place for its"),
         "shallower": ({first: None}, "it has nothing for the model's"),
     }

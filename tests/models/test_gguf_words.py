@@ -5,6 +5,7 @@ The files are written with the inverse of what transformers does to their tensor
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
 from mining.conftest import byte_tokenizer
 from mnemoscope.errors import ModelError, ModelUnsupported
 from mnemoscope.models import load_model
+from mnemoscope.models.opening.gguf_words import GgufWords
 from models.conftest import refused
+from models.test_gguf import network as llama
+from models.test_gguf import write as write_llama
 
 gguf = pytest.importorskip("gguf")
 
@@ -274,37 +278,30 @@ def test_what_llama_has_no_place_for_is_named(add: Add, name: str, tmp_path: Pat
     assert f"states {name}" in said(write(tmp_path / "odd.gguf", "llama", network("llama"), add))
 
 
-def test_the_largest_gemma_scales_its_scores_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("blocks", "scalar"), [(62, HIDDEN // HEADS), (34, 256)])
+def test_the_largest_gemma_scales_its_scores_otherwise(blocks: int, scalar: int, tmp_path: Path) -> None:
     """llama.cpp writes no key of it, and tells the size by the number of blocks."""
-    more = {"num_hidden_layers": 62, "query_pre_attn_scalar": HIDDEN // HEADS, "sliding_window": 64}
-    model = network("gemma3", **more)
-    path = write(tmp_path / "large.gguf", "gemma3", model)
-    assert off(path, model) < 1e-3 * float(model.lm_head.weight.abs().max())
+    config = network("gemma3").config
+    path = Path(write(tmp_path / "large.gguf", "gemma3", network("gemma3")))
+    words = GgufWords.of(path, "large.gguf", set())
+    stated = words.stated | {"gemma3.block_count": blocks}
+    replace(words, stated=stated).take(config)
+    assert (config.num_hidden_layers, config.query_pre_attn_scalar) == (blocks, scalar)
 
 
-def test_a_way_to_split_text_is_read_or_named(tmp_path: Path) -> None:
-    from models.test_gguf import network as llama
-    from models.test_gguf import write as write_llama
-
-    text = "x  12 ab"
-    writer, way = gguf.GGUFWriter.add_tokenizer_pre, ["default"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda self, _: writer(self, way[0]))
-        model = llama()
-        plain = load_model(write_llama(tmp_path / "plain.gguf", model, "f32"))
-        way[0] = "smollm"
-        digits = load_model(write_llama(tmp_path / "digits.gguf", model, "f32"))
-        way[0] = "of-tomorrow"
-        odd = write_llama(tmp_path / "odd.gguf", model, "f32")
-    [whole], [split] = plain.encode([text]), digits.encode([text])
-    assert [span for span in digits.tokens.offsets(text)][-1] == plain.tokens.offsets(text)[-1]
-    assert "".join(digits.tokens.vocabulary(ROWS)[0][token] for token in split) == text
-    assert whole is not None and all(
-        text[begin:end].strip() in ("x", "1", "2", "", "ab", "a", "b") for begin, end in digits.tokens.offsets(text)
-    )
-    message = refused(ModelUnsupported, odd)
-    assert "tokenizer.ggml.pre = 'of-tomorrow'" in message and "as tokenizer" in message
-    assert load_model(odd, tokenizer=byte_tokenizer(rows=ROWS)).fingerprint, "a named tokenizer needs no such key"
+def test_a_way_to_split_text_is_read_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's way takes two spaces before a number apart, the other every digit alone and the spaces as one piece."""
+    usual, way = gguf.GGUFWriter.add_tokenizer_pre, ["smollm"]
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda self, _: usual(self, way[0]))
+    model = load_model(write_llama(tmp_path / "digits.gguf", llama(), "f32"))
+    pieces = model.tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("x  12 ab")
+    assert [piece for piece, _ in pieces] == ["x", "ĠĠ", "1", "2", "Ġab"]
+    way[0] = "of-tomorrow"
+    odd = write_llama(tmp_path / "odd.gguf", llama(), "f32")
+    said = refused(ModelUnsupported, odd)
+    assert "states tokenizer.ggml.pre = 'of-tomorrow', which" in said
+    assert said.endswith("name the tokenizer of the model that it was made from as tokenizer")
+    assert load_model(odd, tokenizer=byte_tokenizer(rows=ROWS)).content == model.content, "a named one needs no key"
 
 
 def test_errors_of_a_gguf_speak_of_no_config_json(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ ignored, since models are copied and renamed.
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
@@ -55,12 +55,12 @@ def base_name(folder: Path) -> str:
     return repr(stated) if isinstance(stated, str) and stated else "its base model"
 
 
-def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]:
+def put_adapter(network: Any, read: "Adapter", base: str) -> tuple[Any, str | None]:
     """The network with the adapter in its layers. An adapter trained with added tokens stores rows of the embeddings:
     the network gets as many, and the second value is the folder of its tokenizer, if there is one. Raises
     ModelNotFound, ModelUnsupported, ModelDamaged.
     """
-    folder, config, stored = _read(adapter)
+    adapter, folder, config, stored = read
     import peft
 
     with one_line_errors(adapter, what="adapter"):
@@ -79,32 +79,40 @@ def put_adapter(network: Any, adapter: str, base: str) -> tuple[Any, str | None]
     return adapted.get_base_model(), str(folder) if resized and (folder / _TOKENIZER_CONFIG).is_file() else None
 
 
-def check_fits(adapter: str, base: str, kind: Any, config: Any, *, trust_remote_code: bool) -> None:
+class Adapter(NamedTuple):
+    """The name, the folder, the configuration and the weights."""
+
+    name: str
+    folder: Path
+    config: Any
+    stored: dict[str, Any]
+
+
+def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote_code: bool) -> None:
     """Compares an adapter with an empty network of the class `kind`, before the weights are read, which may take
     minutes. Raises ModelUnsupported for a module that the model lacks, or one of another shape.
     """
-    folder, _, stored = _read(adapter)
     with suppress_output(), torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=trust_remote_code)
     if getattr(empty, "_checkpoint_conversion_mapping", {}):  # whose names are others
         return
-    modules, said = dict(empty.named_modules()), f"; it is made for {base_name(folder)}"
+    modules, said = dict(empty.named_modules()), f"; it is made for {base_name(read.folder)}"
     ends = (empty.get_input_embeddings(), empty.get_output_embeddings())  # may get rows
-    for name, weight in stored.items():
+    for name, weight in read.stored.items():
         if (part := _PART.fullmatch(name)) is None:
             continue
         if (module := modules.get(part[1])) is None:
-            raise _misfit(adapter, base, f"the model has no place for its {name!r}{said}")
+            raise _misfit(read.name, base, f"the model has no place for its {name!r}{said}")
         if any(module is end for end in ends) or not isinstance(module, torch.nn.Linear | Conv1D):
             continue
         outputs, inputs = module.weight.shape if isinstance(module, torch.nn.Linear) else module.weight.shape[::-1]
         own, wide = (weight.shape[-1], inputs) if part[2] == "A" else (weight.shape[0], outputs)
         if own != wide:
-            raise _misfit(adapter, base, f"its {part[1]!r} is {own:,} wide, the model's {wide:,}{said}")
+            raise _misfit(read.name, base, f"its {part[1]!r} is {own:,} wide, the model's {wide:,}{said}")
 
 
-def _read(adapter: str) -> tuple[Path, Any, dict[str, Any]]:
-    """The folder, the configuration and the weights of an adapter."""
+def read_adapter(adapter: str) -> Adapter:
+    """An adapter of a folder or the hub; raises ModelNotFound, ModelUnsupported, ModelDamaged."""
     try:
         import peft
     except ImportError:
@@ -117,7 +125,7 @@ def _read(adapter: str) -> tuple[Path, Any, dict[str, Any]]:
         _check_in_layers(config)
         stated = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         check_adapter(config, stated, adapter, peft.__version__)
-        return folder, config, peft.load_peft_weights(str(folder), device="cpu")
+        return Adapter(adapter, folder, config, peft.load_peft_weights(str(folder), device="cpu"))
 
 
 def _take_rows(network: Any, stored: dict[str, Any]) -> tuple[bool, list[str]]:

@@ -90,10 +90,15 @@ def _is_harmless(name: str, value: Any, config: Any, stated: dict[str, Any]) -> 
     if "window" in name and (wide or stated.get("use_sliding_window") is False):
         return True
     entries = config.to_dict() | (getattr(config, "rope_parameters", None) or {})
-    loaded = [own for entry, own in entries.items() if entry != name and _ARITHMETIC.search(entry)]
-    heads = getattr(config, "num_attention_heads", None) or 1
-    neutral = [1] if _FACTOR.search(name) else [getattr(config, "hidden_size", 0) // heads]
+    loaded = [own for entry, own in entries.items() if not name.endswith(entry) and _parts(entry) & _parts(name)]
+    neutral = [1] * bool(_FACTOR.search(name))
+    if name == "head_dim":
+        neutral = [config.hidden_size // config.num_attention_heads]
     return not isinstance(value, bool) and value in [*loaded, *neutral]
+
+
+def _parts(name: str) -> set[str]:
+    return {part[:3] for part in name.replace("rotary", "rope").split("_")}
 
 
 def check_weights(network: Any, unread: Iterable[str], source: str) -> None:

@@ -8,6 +8,7 @@ code runs only with `trust_remote_code`. adapters.py handles adapters, dequantiz
 import copy
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +41,15 @@ from mnemoscope.models.modules.weight_layouts import (
     weight_files,
 )
 from mnemoscope.models.modules.wrappers import check_whole
-from mnemoscope.models.opening.adapters import ADAPTER_CONFIG, base_name, base_of, check_fits, put_adapter
+from mnemoscope.models.opening.adapters import (
+    ADAPTER_CONFIG,
+    Adapter,
+    base_name,
+    base_of,
+    check_fits,
+    put_adapter,
+    read_adapter,
+)
 from mnemoscope.models.opening.dequantization import check_quantised, dequantize, format_of, widen_at_load
 from mnemoscope.models.opening.file_words import check_config, check_weights
 from mnemoscope.models.opening.gguf_file import SUFFIX, lone_file
@@ -117,6 +126,8 @@ def _from_name(
     source: str, opening: ModelOptions, room: Room, *, with_tokenizer: bool
 ) -> tuple[Any, Any, tuple[str, ...]]:
     unread: tuple[str, ...]
+    adapter = None if opening.adapter is None else read_adapter(opening.adapter)
+    load = partial(_load_stored, room=room, with_tokenizer=with_tokenizer, adapter=adapter)
     scheme, separator, name = source.partition(":")
     if separator and scheme == "handmade":
         refuse(opening.max_memory, f"model {source!r}, which is made in memory,")
@@ -125,22 +136,22 @@ def _from_name(
             check_quantised(network, source)
     elif separator and scheme == "builtin":
         usual = replace(opening, revision=None, trust_remote_code=False)
-        network, tokenizer, unread = _load_stored(str(builtin_folder(name)), source, usual, room, with_tokenizer)
+        network, tokenizer, unread = load(str(builtin_folder(name)), source, usual)
     elif source.endswith(SUFFIX) and (file := Path(source).expanduser()).is_file():
         with lone_file(file) as (alone, places):
             with one_line_errors(source):
                 words = GgufWords.of(file, source, places)
-            network, tokenizer, unread = _load_stored(alone, source, opening, room, with_tokenizer, words)
+            network, tokenizer, unread = load(alone, source, opening, words=words)
     else:
         folder = local_folder(source)
         if folder is not None:
             _check_folder(folder)
             opening = replace(opening, revision=None)
-        network, tokenizer, unread = _load_stored(str(folder or source), source, opening, room, with_tokenizer)
+        network, tokenizer, unread = load(str(folder or source), source, opening)
     if opening.dequantize:
         network = dequantize(network, source)
-    if opening.adapter is not None:
-        network, own = put_adapter(network, opening.adapter, source)
+    if adapter is not None:
+        network, own = put_adapter(network, adapter, source)
         if own is not None and with_tokenizer:
             tokenizer = open_tokenizer(own, where(own, None, opening.trust_remote_code))
     return network, tokenizer, unread
@@ -177,8 +188,9 @@ def _check_folder(folder: Path) -> None:
 
 
 def _load_stored(
-    place: str, source: str, opening: ModelOptions, room: Room, with_tokenizer: bool, words: GgufWords | None = None
-) -> tuple[Any, Any, tuple[str, ...]]:
+    place: str, source: str, opening: ModelOptions, *, room: Room, with_tokenizer: bool, adapter: Adapter | None,
+    words: GgufWords | None = None,
+) -> tuple[Any, Any, tuple[str, ...]]:  # fmt: skip
     """Model, tokenizer and the names of the weights not taken; in the stored dtype, spread if larger than `room`."""
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if words is None else {"gguf_file": words.path.name})
@@ -203,8 +215,8 @@ def _load_stored(
     elif opening.dequantize:
         widen_at_load(config, source)
         arguments["config"] = config
-    if opening.adapter is not None and config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        check_fits(opening.adapter, source, kind, config, trust_remote_code=trust)
+    if adapter is not None and config.model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        check_fits(adapter, source, kind, config, trust_remote_code=trust)
     spread = _device_map(place, source, kind, config, opening, room, of_file=words is not None)
     arguments |= {"dtype": "auto", "output_loading_info": True}
     folder = Path(place) if words is None and Path(place).is_dir() else None
@@ -227,8 +239,8 @@ def _load_stored(
     unread = tuple(sorted(notes.get("unexpected_keys") or ()))
     if words is not None:
         words.hold(model)
-    check_weights(model, unread, source)
     check_taken(model, unread, place, source, quantised=words is None and format_of(config) is not None)
+    check_weights(model, unread, source)
     return model, tokenizer, unread
 
 
