@@ -83,7 +83,9 @@ def stored(kind: str, name: str, weight: torch.Tensor) -> np.ndarray[Any, Any]:
     return weight.contiguous().numpy().astype(np.float32)
 
 
-def write(path: Path, kind: str, model: Any, add: Add = lambda file: None, tensors: dict[str, Any] | None = None) -> str:
+def write(
+    path: Path, kind: str, model: Any, add: Add = lambda file: None, tensors: dict[str, Any] | None = None
+) -> str:
     """The file of that model; `add` writes more keys, `tensors` are more tensors."""
     config, file = model.config, gguf.GGUFWriter(str(path), kind)
     file.add_context_length(getattr(config, "max_position_embeddings", CONTEXT))

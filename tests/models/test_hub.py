@@ -67,7 +67,11 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
     [
         ("Weights only load failed ...", ModelUnsupported,
          ": its weights are a pickle that would run code; save them as safetensors"),
-        ("set ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
+        (
+            "set ignore_mismatched_sizes",
+            ModelDamaged,
+            ": its weights are not of the shapes that its configuration says",
+        ),
         ("set trust_remote_code=True", ModelUnsupported,
          " brings its own code; pass trust_remote_code=True if you trust it"),
         ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),

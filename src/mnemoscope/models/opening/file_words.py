@@ -53,7 +53,7 @@ def check_config(config: Any, place: str, source: str, arguments: dict[str, Any]
 def _strange(config: Any, stated: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(stated, dict) or not type(config).__module__.startswith("transformers."):
         return
-    rotary = next((stated[name] for name in ("rope_scaling", "rope_parameters") if stated.get(name)), {})
+    rotary: Any = next((stated[name] for name in ("rope_scaling", "rope_parameters") if stated.get(name)), {})
     groups = [rotary, *rotary.values()] if isinstance(rotary, dict) else []
     pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
     said = {f"rope_scaling.{name}": value for name, value in pairs if not isinstance(value, dict)}
@@ -107,7 +107,7 @@ def check_weights(network: Any, unread: Iterable[str], source: str) -> None:
     """
     parts = {name for name, _ in network.named_modules() if name}
     for name in unread:
-        around = re.match(r"(.*?\.\d+)\.", name) or re.match(r"(.*)\.", name)
+        around = re.match(r"(.*?\.[0-9]+)\.", name) or re.match(r"(.*)\.", name)
         if around and around[1] in parts and not _TABLES.search(name):
             raise ModelUnsupported(
                 f"model {source!r} holds {name!r}, for which transformers {transformers.__version__} has no place in"

@@ -166,7 +166,7 @@ class GgufWords:
         """Raises ModelUnsupported for a tensor that the network did not take, and for other turns than the file's."""
         own, places = self.own, {_FREQS, _LONG, _SHORT, *(self.places or self.tensors)}
         for name in self.tensors:
-            block = re.match(r"blk\.(\d+)\.", name)
+            block = re.match(r"blk\.([0-9]+)\.", name)
             ahead = block and own.get("nextn_predict_layers") and int(block[1]) >= network.config.num_hidden_layers
             self._need(ahead or name in places or name.removesuffix(".weight") in places, f"the tensor {name}")
         found = {name: turns for name, turns in network.named_buffers() if name.endswith("inv_freq")}
