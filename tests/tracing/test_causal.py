@@ -151,7 +151,7 @@ def test_a_check_in_a_terminal() -> None:
         "L1.M4 set to zero on its lowest triggers (3 prefixes), beside others of layer 1 as strong there "
         "(2 drawn, 5 missing)"
     )
-    assert lines[1] == f"its own tokens: ·mat {'x' * 96}…"
+    assert lines[1] == f"its own tokens: ·mat {'x' * 120}"
     assert lines[2:5] == [
         "prefixes with a known next token: 0", "",
         "mean change of       memory                        controls  difference",

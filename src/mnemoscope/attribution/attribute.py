@@ -225,7 +225,7 @@ class Attributor:
             "direct": self.direct[places],
             "attribution": pl.Series(self.attributions[places] if known else [None] * len(places), dtype=pl.Float64),
             "ablation": pl.Series([lost.get(place) for place in places.tolist()], dtype=pl.Float64),
-        })  # fmt: skip
+        }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
 
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:

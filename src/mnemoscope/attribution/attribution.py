@@ -122,9 +122,9 @@ class Attribution(Explanation):
         )  # fmt: skip
 
     def title(self) -> str:
-        return self._asked(fit(show_token(self.prompt), 60))
+        return self._title_of(fit(show_token(self.prompt), 60))
 
-    def _asked(self, prompt: str) -> str:
+    def _title_of(self, prompt: str) -> str:
         other = "the mean token" if self.against is None else show_token(self.against.text)
         return f"{show_token(self.target.text)} over {other} after {prompt}"
 
@@ -135,7 +135,7 @@ class Attribution(Explanation):
         sums = {name: float(self.layers[name].sum()) for name in PARTS}
         written = ", ".join(f"{name} {value:+.2f}" for name, value in sums.items() if abs(value) >= 0.005)
         head = [
-            f"{self.model}: {self._asked(show_token(self.prompt))}",
+            f"{self.model}: {self._title_of(show_token(self.prompt))}",
             f"F = {self.difference:+.3f} logits = embedding {self.embedding:+.2f}, {written}, biases {self.biases:+.2f}"
             f" (they add up to {self.residual_error:+.1e} of F; at most {self.limit:.1e})",
         ]
