@@ -356,6 +356,16 @@ def test_threads_share_a_model_and_one_change(network: Any) -> None:
     assert found == [str(trace(load(network), PROMPT))] * 4
 
 
+def test_models_of_one_network_take_turns(network: Any) -> None:
+    """A hook of either is one of both."""
+    first, second, other = load(network), load(network), load(build("gpt2-relu"))
+    assert first.lock is second.lock
+    assert first.lock is not other.lock
+    add_in_place(network)
+    assert first.fingerprint == second.fingerprint
+    assert first.lock is second.lock
+
+
 def steer(module: nn.Module, given: Any, output: Any) -> Any:
     return output + 1.0
 

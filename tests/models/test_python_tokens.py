@@ -54,6 +54,16 @@ class Letters(PreTrainedTokenizer):
         return list(self.ids)[index]
 
 
+def test_tokens_that_its_owner_adds_later_are_none_of_a_loaded_model_s() -> None:
+    own = Letters()
+    tokens, texts = PythonTokens(own), ["the cat", "the<unk> cat"]
+    before = tokens.encode(texts), tokens.with_special().encode(texts)
+    assert before[0] != before[1]
+    own.add_tokens(["cat"])
+    assert (tokens.encode(texts), tokens.with_special().encode(texts)) == before
+    assert PythonTokens(own).encode(texts) != before[0]
+
+
 @pytest.fixture
 def ctrl(tmp_path: Path) -> Any:
     (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(PIECES)}))

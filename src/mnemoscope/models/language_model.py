@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from threading import RLock, local
 from typing import TYPE_CHECKING, Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 PROBED_BYTES = 1 << 30
 """Bytes of probed values that a model keeps on its device: those of GPT-2 large in float32."""
+_LOCKS: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
+"""One for each network: hooks act in the forwards of every model that holds it."""
 
 
 class _Reloaded(type):
@@ -91,7 +94,7 @@ class LanguageModel(metaclass=_Reloaded):
         self._values = Cache(PROBED_BYTES, weigh=lambda values: values.untyped_storage().nbytes())
         self.usage: ObjectInUse | None = None
         _ = self.probed and self.values(0)  # fails before the first forward
-        self._running, self.lock = local(), RLock()
+        self._running, self.lock = local(), _LOCKS.setdefault(anatomy.model, RLock())
         self.cache = Cache()
         self.reader, self.padding = parts.reader(beginning), parts.padding(anatomy.rows)
         self.beginning, self.reading = beginning, Reading.of(beginning.token, beginning.kind)

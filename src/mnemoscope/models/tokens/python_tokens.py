@@ -4,6 +4,7 @@ The class itself makes the tokens. The rest is inferred here: a piece's bytes in
 vocabulary uses, and the characters of each token.
 """
 
+import copy
 import hashlib
 import inspect
 import re
@@ -29,29 +30,34 @@ class PythonTokens:
     strip white space, or match only whole words.
     """
 
-    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
-        """`special`: special strings in a text are special tokens."""
+    def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._lock = RLock()
+        # Copies: its owner may add tokens later, which are none of this reader's.
         self._added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         # The class names some tokens special (end of text, padding) without marking them so.
         named = set(tokenizer.all_special_ids)
         self._special = {token for token, one in self._added.items() if one.special or token in named}
+        self._split_at(special=False)
+        self._pieces: dict[Any, int] = tokenizer.get_vocab()
+        self.description = _description(tokenizer, self._pieces)
+
+    def _split_at(self, *, special: bool) -> None:
         plain = {one.content: one for token, one in self._added.items() if special or token not in self._special}
         if greedy := [name for name, one in plain.items() if one.lstrip or one.rstrip or one.single_word]:
             raise ModelUnsupported(
-                f"a {type(tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is matched"
-                " only as a whole word, cannot be read exactly; save it as a PreTrainedTokenizerFast, and give that as"
-                " --tokenizer"
+                f"a {type(self.tokenizer).__name__} whose added token {greedy[0]!r} takes white space along, or is"
+                " matched only as a whole word, cannot be read exactly; save it as a PreTrainedTokenizerFast, and give"
+                " that as --tokenizer"
             )
         self._plain = plain.keys()
         longest_first = sorted(map(re.escape, plain), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(longest_first)})").split
-        self._pieces: dict[Any, int] = tokenizer.get_vocab()
-        self.description = _description(tokenizer, self._pieces)
 
     def with_special(self) -> "PythonTokens":
-        return PythonTokens(self.tokenizer, special=True)
+        other = copy.copy(self)
+        other._split_at(special=True)
+        return other
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         # A Python tokenizer may not be thread-safe.
