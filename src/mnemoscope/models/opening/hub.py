@@ -120,7 +120,7 @@ def _refuse_cache(error: BaseException | None, source: Path) -> None:
     """Raises StoreFailed for a file outside of the model: the libraries' folder is not writable."""
     while error is not None:
         place = Path(str(getattr(error, "filename", None))).absolute()
-        modules = Path(dynamic_module_utils.HF_MODULES_CACHE).absolute()
+        modules = Path(vars(dynamic_module_utils)["HF_MODULES_CACHE"]).absolute()
         nowhere = modules.is_relative_to(place) or place.is_relative_to(modules)  # ENOENT where no folder can be made
         if isinstance(error, OSError) and error.filename and (error.errno in _REFUSED or nowhere):
             if place.is_relative_to(source.absolute()):
