@@ -67,7 +67,8 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
     [
         ("Weights only load failed ...", ModelUnsupported,
          ": its weights are a pickle that would run code; save them as safetensors"),
-        ("set ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
+        ("set ignore_mismatched_sizes", ModelDamaged,
+         ": its weights are not of the shapes that its configuration says"),
         ("set trust_remote_code=True", ModelUnsupported,
          " brings its own code; pass trust_remote_code=True if you trust it"),
         ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
@@ -138,6 +139,7 @@ def test_own_code_that_has_nowhere_to_go_names_the_folder(
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}')
     (model / "own.py").write_text("from transformers import PretrainedConfig\nclass Config(PretrainedConfig): pass\n")
-    refused = pytest.raises(StoreFailed, match=rf"cannot use {place}.*: (Not a|No such file or) directory; .* set HF_HOME")
+    said = rf"cannot use {place}.*: (Not a|No such file or) directory; .* set HF_HOME"
+    refused = pytest.raises(StoreFailed, match=said)
     with refused, hub.one_line_errors(str(model)):
         transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)
