@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mnemoscope.cli.progress import Lines, in_unit, json_events, reporting, spoken_time
+from mnemoscope.cli.progress import Lines, in_unit, json_events, loading, reporting, spoken_time
 from mnemoscope.foundation.progress import WORKER, fleet_note, worker_note
 
 
@@ -166,3 +166,13 @@ def test_on_a_terminal_a_bar_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "w-1" not in terminal.getvalue()
     assert "100/200" in terminal.getvalue()
     assert "layer [3]" in terminal.getvalue()
+
+
+def test_a_model_that_loads_long_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    written = ""
+    with loading("/a/folder/large.gguf", after=0.0):
+        while not written:
+            written = capsys.readouterr().err
+    with loading("small", after=3600.0):
+        pass
+    assert (written, capsys.readouterr().err) == ("loading: large.gguf\n", "")

@@ -232,6 +232,29 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     assert said.endswith("it has nothing for the model's 'model.embed_tokens.weight'")
 
 
+def test_an_adapter_that_does_not_fit_is_told_before_the_weights_are_read(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", "llama")
+    (Path(base) / "model.safetensors").write_bytes(b"cannot be read")
+    adapter = Path(save_adapter(tmp_path / "adapter", "gpt2"))
+    stated = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(stated | {"base_model_name_or_path": "gpt2"}))
+    said = refused(ModelUnsupported, base, adapter=str(adapter))
+    assert said.startswith(f"adapter {str(adapter)!r} does not fit {base!r}: the model has no place for its ")
+    assert said.endswith("; it is made for 'gpt2'")
+
+
+def test_what_peft_does_not_know_is_named(tmp_path: Path) -> None:
+    base, adapter = save_base(tmp_path / "base", "llama"), Path(save_adapter(tmp_path / "adapter", "llama"))
+    plain = load_model(base, adapter=str(adapter)).fingerprint
+    stated = json.loads((adapter / "adapter_config.json").read_text())
+    for more, named in (({"later_off": None, "peft_version": "9"}, None), ({"use_later_norm": True}, "use_later_norm")):
+        (adapter / "adapter_config.json").write_text(json.dumps(stated | more))
+        if named is None:
+            assert load_model(base, adapter=str(adapter)).fingerprint == plain
+        else:
+            assert f"states {named} = 'True', which peft" in refused(ModelUnsupported, base, adapter=str(adapter))
+
+
 def test_an_adapter_saved_as_a_pickle_one_in_half_precision_and_one_of_attention_alone(tmp_path: Path) -> None:
     base, adapter = save_base(tmp_path / "base", "llama"), tmp_path / "adapter"
     adapted("llama").save_pretrained(adapter, safe_serialization=False)

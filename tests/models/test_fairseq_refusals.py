@@ -115,6 +115,8 @@ def test_weights_that_do_not_fit(tmp_path):
         ({"adaptive_input": "yes"}, "option 'adaptive_input' is 'yes', not true or false"),
         ({"activation_fn": 3}, "option 'activation_fn' is 3, not a name"),
         ({"decoder_learned_pos": True}, "was trained with 'decoder_learned_pos', which cannot be read"),
+        ({"decoder_future_gate": 2}, "was trained with 'decoder_future_gate', which cannot be read"),
+        ({"rotary_width": 4, "decoder_layerdrop": 0.1}, "was trained with 'rotary_width', which cannot be read"),
         ({"character_embeddings": True}, "was trained with 'character_embeddings', which cannot be read"),
         ({"decoder_layers_to_keep": "0,2"}, "was trained with 'decoder_layers_to_keep', which cannot be read"),
         ({"adaptive_softmax_cutoff": None}, "that its options name, the first is 'decoder.output_projection.weight'"),

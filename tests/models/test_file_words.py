@@ -50,8 +50,8 @@ LEFTOVERS = {
     "_name_or_path": "elsewhere", "unsloth_fixed": True, "use_sliding_window": False, "sliding_window": 8,
     "max_window_layers": 28, "neftune_noise_alpha": 5, "use_mrope": False, "norm_type": "rms_norm",
     "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "activation_dropout": 0.1,
-    "scale_attn_weights": True,
-    "cache_implementation": "hybrid", "logits_scaling": 1.0, "layer_norm_eps": 1e-06, "rotary": True,
+    "scale_attn_weights": True, "cache_implementation": "hybrid", "logits_scaling": 1.0,
+    "layer_norm_eps": 1e-06, "rotary": True,
 }  # fmt: skip
 
 

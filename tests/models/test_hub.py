@@ -67,11 +67,8 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
     [
         ("Weights only load failed ...", ModelUnsupported,
          ": its weights are a pickle that would run code; save them as safetensors"),
-        (
-            "set ignore_mismatched_sizes",
-            ModelDamaged,
-            ": its weights are not of the shapes that its configuration says",
-        ),
+        ("set ignore_mismatched_sizes", ModelDamaged,
+         ": its weights are not of the shapes that its configuration says"),
         ("set trust_remote_code=True", ModelUnsupported,
          " brings its own code; pass trust_remote_code=True if you trust it"),
         ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
@@ -131,13 +128,18 @@ def test_a_cache_that_cannot_be_written_is_named(wrapped: bool, tmp_path: Path) 
     assert "check the name and the network" in str(told(missing))
 
 
-def test_own_code_that_has_nowhere_to_go_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nowhere", ["file", "/proc/self/none"])  # where no folder can be made, for two reasons
+def test_own_code_that_has_nowhere_to_go_names_the_folder(
+    nowhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "file" / "modules"))
+    place = tmp_path / nowhere
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(place / "modules"))
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}')
     (model / "own.py").write_text("from transformers import PretrainedConfig\nclass Config(PretrainedConfig): pass\n")
-    refused = pytest.raises(StoreFailed, match=r"cannot use .*file/modules: Not a directory")
+    said = rf"cannot use {place}.*: (Not a|No such file or) directory; .* set HF_HOME"
+    refused = pytest.raises(StoreFailed, match=said)
     with refused, hub.one_line_errors(str(model)):
         transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)

@@ -90,7 +90,8 @@ def _is_harmless(name: str, value: Any, config: Any, stated: dict[str, Any]) -> 
     if "window" in name and (wide or stated.get("use_sliding_window") is False):
         return True
     entries = config.to_dict() | (getattr(config, "rope_parameters", None) or {})
-    loaded = [own for entry, own in entries.items() if not name.endswith(entry) and _parts(entry) & _parts(name)]
+    own = name.rpartition(".")[2]
+    loaded = [said for entry, said in entries.items() if entry != own and _parts(entry) & _parts(name)]
     neutral = [1] * bool(_FACTOR.search(name))
     if name == "head_dim":
         neutral = [config.hidden_size // config.num_attention_heads]

@@ -17,9 +17,6 @@ from mnemoscope.foundation.options.model_options import AS_USUAL, check_names
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
-_TOKENIZER_KEY = b"tokenizer.ggml.model"
-_LOOK_AT = 1 << 26
-"""Bytes of a file's head, which holds its metadata, that are searched for a tokenizer."""
 
 
 @contextmanager
@@ -52,8 +49,3 @@ def _watched() -> Iterator[set[str]]:
         yield places
     finally:
         library.tqdm, library.get_gguf_hf_weights_map = usual, mapped
-
-
-def has_tokenizer(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _TOKENIZER_KEY in file.read(_LOOK_AT)

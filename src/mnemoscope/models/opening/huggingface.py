@@ -205,7 +205,8 @@ def _load_stored(
         check_format(config, place, source, arguments)
         check_config(config, place, source, arguments)
     kind = _kind_of(config, trust)
-    tokenizer = open_tokenizer(place, arguments, source=source) if with_tokenizer else None
+    stated = None if words is None else words.stated
+    tokenizer = open_tokenizer(place, arguments, source=source, stated=stated) if with_tokenizer else None
     if words is not None:
         with one_line_errors(source):
             words.take(config)

@@ -4,6 +4,7 @@ For a folder without any file of a tokenizer, and for one of which transformers 
 one line that says what to do. Where texts are token ids (`ids`), opens nothing.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +17,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mnemoscope.errors import ModelDamaged, ModelError, ModelNotFound, ModelUnsupported, PromptError, TokenizerNotFound
 from mnemoscope.models.modules.weight_layouts import find_file
-from mnemoscope.models.opening.gguf_file import has_tokenizer
 from mnemoscope.models.opening.hub import one_line_errors
 from mnemoscope.models.tokens.model_tokens import SpecialReader, Tokens
 from mnemoscope.models.tokens.python_tokens import PythonTokens
@@ -31,10 +31,15 @@ _TIMES = 8
 _WHAT_TO_DO = "name a folder or hub id with one as --tokenizer, or mine token ids (--ids-field, or --tokenizer ids)"
 
 
-def open_tokenizer(place: str, arguments: dict[str, Any], *, source: str | None = None) -> Any:
-    """The tokenizer of a folder, a file there, or a hub id; `source` is the model's name. Raises ModelError."""
+def open_tokenizer(
+    place: str, arguments: dict[str, Any], *, source: str | None = None, stated: Mapping[str, Any] | None = None
+) -> Any:
+    """The tokenizer of a folder, a `.gguf` file there (`stated`: its metadata), or a hub id; `source` is the model's
+    name. Raises ModelError.
+    """
     folder, file = Path(place).expanduser(), arguments.get("gguf_file")
-    has_one = has_tokenizer(folder / file) if file else any(any(folder.glob(pattern)) for pattern in _FILES)
+    found = any(any(folder.glob(pattern)) for pattern in _FILES)
+    has_one = found if stated is None else "tokenizer.ggml.model" in stated
     name = f"folder {place!r}" if file is None and folder.is_dir() else repr(source or place)
     if folder.is_dir() and not has_one:
         raise TokenizerNotFound(f"{name} holds no tokenizer; {_WHAT_TO_DO}")
