@@ -101,7 +101,7 @@ def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote
     for name, weight in read.stored.items():
         if (part := _PART.fullmatch(name)) is None:
             continue
-        if (module := modules.get(part[1])) is None:
+        if (module := modules.get(part[1].replace(".base_layer", ""))) is None:  # so peft names experts inside
             raise _misfit(read.name, base, f"the model has no place for its {name!r}{said}")
         if any(module is end for end in ends) or not isinstance(module, torch.nn.Linear | Conv1D):
             continue
