@@ -259,9 +259,14 @@ def test_what_cannot_be_spread_is_refused(source: str, options: Any, message: st
     assert message in refused((ModelError, OptionError), source, **options)
 
 
+# Peft asks transformers by an old name.
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_adapters_and_quantised_weights_are_not_spread(stored: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
     folder, size = stored("llama")
     config = Path(folder) / "config.json"
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    peft.get_peft_model(base, peft.LoraConfig(target_modules=["down_proj"])).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match="with an adapter cannot be spread"):
         load_model(folder, adapter=str(tmp_path), max_memory=f"{size // 2}B")
     quantised = '"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}'

@@ -83,7 +83,9 @@ def test_the_numbers_are_those_of_diff(reader: TestClient, folder: Path, query: 
     # Of every memory the tokens that its value promotes, of the sign that it has in the second run.
     first = found["memories"][0]
     side = "top_texts" if first["coefficient_second"] > 0 else "bottom_texts"
-    assert first["promotes"] == ms.open_atlas(folder / "atlas")[first["memory"]].value()[side][0][:5].to_list()
+    value = ms.open_atlas(folder / "atlas")[first["memory"]].value()
+    clear = value[side.replace("_texts", "_z")][0] > value["clear_z"][0]  # else it promotes nothing
+    assert first["promotes"] == (value[side][0][:5].to_list() if clear else [])
 
 
 def test_the_parts_come_at_once_and_setting_back_is_a_link(reader: TestClient) -> None:

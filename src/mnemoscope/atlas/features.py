@@ -57,6 +57,8 @@ def promoted_tokens(value: Mapping[str, Any], sign: int = 1) -> Sequence[int]:
     rule by which anything is said to promote, or to say, a token.
     """
     clear = [one.end for one in features_of(value) if one.sign == sign and one.promotes]
+    if sign > 0 and not clear and None not in (value["top_z"], value["clear_z"]) and value["top_z"] > value["clear_z"]:
+        clear = ["top"]  # what never fires, or was mined without prefixes, has no value at work, but a first token
     return value[f"{clear[0]}_tokens"] if clear else ()
 
 

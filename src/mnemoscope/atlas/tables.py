@@ -235,26 +235,26 @@ class Tables(MinedMemories):
             with pq.ParquetFile(where, metadata=known, memory_map=True, page_checksum_verification=True) as file:
                 if known is None:
                     if wrong := schema_error(name, file.schema_arrow, self.manifest.provenance):
-                        raise self.damage(f"{where} does not belong to this atlas: {wrong}")
+                        raise self._damage(f"{where} does not belong to this atlas: {wrong}")
                     if path in self.hashes:
                         self._footers[path] = now, file.metadata
                 if digest_of_files([where]) != now:
-                    raise self.damage(f"{where} was changed while it was opened; try again")
+                    raise self._damage(f"{where} was changed while it was opened; try again")
                 yield file
         except FileNotFoundError:
             remedy = rebuild_command(self.path, name, self.manifest)
-            raise self.damage(f"{where} is missing; restore it, or make it with {remedy}") from None
+            raise self._damage(f"{where} is missing; restore it, or make it with {remedy}") from None
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             if ran_out(error):
                 raise MemoryError from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self.damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
+            raise self._damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
 
     def check_hash(self, path: str) -> None:
         """Raises AtlasDamaged for a changed file: a flipped bit in its footer could hide rows from `rows_where`."""
         hash = None if path.startswith("sentences/") else self.hashes.get(path)
         if hash is not None and file_hash(self.path / path) != hash:
-            raise self.damage(
+            raise self._damage(
                 f"{self.path / path} is not the file that was mined (its sha256 differs);"
                 f" `mnemoscope verify {self.path}` lists the damage"
             )
@@ -266,7 +266,7 @@ class Tables(MinedMemories):
         except OSError:
             return True
 
-    def damage(self, line: str) -> AtlasDamaged | AtlasBusy:
+    def _damage(self, line: str) -> AtlasDamaged | AtlasBusy:
         """The error of a file that is not this atlas's."""
         if self.is_replaced():
             return AtlasBusy(f"{self.path} was mined anew since it was opened; open it again")

@@ -8,7 +8,6 @@ from typing import Any
 
 from mnemoscope.atlas.manifest import MANIFEST, STATE, WORK, read_manifest, unfinished_plan
 from mnemoscope.atlas.schema import TABLES
-from mnemoscope.atlas.tables import patterns_command, resume_command
 from mnemoscope.cluster.coordination.heartbeats import BEATS, DRIVER, beat_path, host, is_gone
 from mnemoscope.cluster.coordination.leases import DONE, LeaseFolder
 from mnemoscope.cluster.stages import TEXT, PublishedStage
@@ -73,6 +72,8 @@ def advice(directory: Path, run: RunStatus) -> str:
     """The command that a run on which nobody works goes on with; empty if somebody does, or it is finished. A merge is
     said by its verb: its marks name no parts.
     """
+    from mnemoscope.atlas.tables import patterns_command, resume_command  # reads tables: a refusal needs none
+
     begun = unfinished_plan(directory)
     if run.state == "finished" or any(worker.alive for worker in run.workers):
         return ""

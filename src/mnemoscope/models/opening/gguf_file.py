@@ -28,23 +28,23 @@ def lone_file(path: Path) -> Iterator[tuple[str, set[str]]]:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")
-    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _watched() as places:
+    with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, _watch_names() as places:
         (Path(folder) / path.name).symlink_to(path.resolve())
         yield folder, places
 
 
 @contextmanager
-def _watched() -> Iterator[set[str]]:
+def _watch_names() -> Iterator[set[str]]:
     """Suppresses transformers' bar for widening tensors, which has no switch; keeps its map of names, long to make."""
     library: Any = modeling_gguf_pytorch_utils
     places, usual, mapped = set[str](), library.tqdm, library.get_gguf_hf_weights_map
 
-    def kept(*given: Any, **named: Any) -> Any:
+    def keep(*given: Any, **named: Any) -> Any:
         found = mapped(*given, **named)
         places.update(found)
         return found
 
-    library.tqdm, library.get_gguf_hf_weights_map = lambda tensors, **_: tensors, kept
+    library.tqdm, library.get_gguf_hf_weights_map = lambda tensors, **_: tensors, keep
     try:
         yield places
     finally:
