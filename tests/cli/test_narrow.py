@@ -100,5 +100,6 @@ def test_an_unknown_field_is_refused_before_an_index_is_made(
     """C26 of the faults: making the index of a large atlas takes minutes."""
     path = build_atlas(tmp_path)
     assert main(["search", str(path), "cat", "--in", "trigger"]) == 2
-    assert "field 'trigger' cannot be searched; choose from patterns, annotations, words, triggers" in capsys.readouterr().err
+    said = "field 'trigger' cannot be searched; choose from patterns, annotations, words, triggers"
+    assert said in capsys.readouterr().err
     assert not (path / "search").exists()

@@ -248,7 +248,9 @@ class Tables(MinedMemories):
             if ran_out(error):
                 raise MemoryError from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise self._damage(f"{where} cannot be read ({reason}); mine the atlas again or restore the file") from error
+            raise self._damage(
+                f"{where} cannot be read ({reason}); mine the atlas again or restore the file"
+            ) from error
 
     def check_hash(self, path: str) -> None:
         """Raises AtlasDamaged for a changed file: a flipped bit in its footer could hide rows from `rows_where`."""

@@ -90,27 +90,27 @@ class GgufWords:
     def take(self, config: Any) -> None:
         """Puts into the configuration what transformers passed over; raises ModelUnsupported for what has no place."""
         own, entries = self.own, config.to_dict().keys() | config.attribute_map.keys()
-        self._need(self.stated.get("general.type", "model") == "model", "general.type")
-        self._need(self.stated.get("split.count", 0) < 2, "split.count", "join its parts (llama-gguf-split --merge)")
+        self._require(self.stated.get("general.type", "model") == "model", "general.type")
+        self._require(self.stated.get("split.count", 0) < 2, "split.count", "join its parts (llama-gguf-split --merge)")
         for name, value in own.items():
             entry = next((each for each in _ENTRIES.get(name, "").split() if each in entries), None)
             if entry is None:
-                self._need(_is_usual(name, value, config, own), name)
+                self._require(_is_usual(name, value, config, own), name)
                 continue
             wanted = _in_words(name, value, config, own)
-            self._need(not isinstance(wanted, list) or entry == "layer_types", name)
+            self._require(not isinstance(wanted, list) or entry == "layer_types", name)
             if not _same(getattr(config, entry), wanted):
                 setattr(config, entry, wanted)
         if config.num_hidden_layers == _LARGEST_GEMMAS.get(self.kind) and "attention.scale" not in own:
             config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
         window, kinds = own.get("attention.sliding_window") or math.inf, getattr(config, "layer_types", None)
         used = kinds is None or "sliding_attention" in kinds or window >= own.get("context_length", 0)
-        self._need(used, "attention.sliding_window")
+        self._require(used, "attention.sliding_window")
         if rope := getattr(config, "rope_parameters", None):
             self._turn(config, rope, own)
         else:
             for name in own:
-                self._need(not name.startswith("rope.") or not own[name], name)
+                self._require(not name.startswith("rope.") or not own[name], name)
 
     def _turn(self, config: Any, rope: dict[str, Any], own: dict[str, Any]) -> None:
         """Base, part of the head and scaling of the turns of queries and keys."""
@@ -119,14 +119,14 @@ class GgufWords:
         if local is not None:
             local["rope_theta"] = own.get("rope.freq_base_swa", local["rope_theta"])
         alone = own.get("rope.freq_base_swa") in (None, full["rope_theta"])
-        self._need(local is not None or alone, "rope.freq_base_swa")
+        self._require(local is not None or alone, "rope.freq_base_swa")
         if (width := own.get("rope.dimension_count")) and local is None:
             share = width / (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
             if share != full.get("partial_rotary_factor", 1.0):
                 full["partial_rotary_factor"] = share
         kind, factor = self._scaling(own)
         context, factors = own.get("context_length", 0), self._factors()
-        self._need(kind in ("none", "linear", "longrope") or (kind == "yarn" and not factors), "rope.scaling.type")
+        self._require(kind in ("none", "linear", "longrope") or (kind == "yarn" and not factors), "rope.scaling.type")
         original = own.get("rope.scaling.original_context_length", context)
         strength = own.get("rope.scaling.attn_factor", 1.0) * own.get("rope.scaling.yarn_attn_factor", 1.0)
         if kind == "yarn":
@@ -168,10 +168,10 @@ class GgufWords:
         for name in self.tensors:
             block = re.match(r"blk\.([0-9]+)\.", name)
             ahead = block and own.get("nextn_predict_layers") and int(block[1]) >= network.config.num_hidden_layers
-            self._need(ahead or name in places or name.removesuffix(".weight") in places, f"the tensor {name}")
+            self._require(ahead or name in places or name.removesuffix(".weight") in places, f"the tensor {name}")
         found = {name: turns for name, turns in network.named_buffers() if name.endswith("inv_freq")}
         turning = {name: turns for name, turns in found.items() if "original" not in name}
-        self._need(turning or not own.get("rope.freq_base"), "rope.freq_base")
+        self._require(turning or not own.get("rope.freq_base"), "rope.freq_base")
         (kind, factor), factors = self._scaling(own), self._factors()
         for name, turns in turning.items():
             local = "sliding_attention" in name
@@ -183,7 +183,7 @@ class GgufWords:
             if not local:
                 wanted = wanted / factor / torch.tensor(factors[0] if factors else 1.0)
             alike = wanted.shape == turns.shape and torch.allclose(turns.double().cpu(), wanted, rtol=1e-3, atol=1e-12)
-            self._need(alike or (kind == "yarn" and not local), f"rope.* otherwise than {name}")
+            self._require(alike or (kind == "yarn" and not local), f"rope.* otherwise than {name}")
 
     def split(self, tokenizer: Any) -> None:
         """Makes the tokenizer split text as the file says; raises ModelUnsupported where that is not known."""
@@ -192,7 +192,7 @@ class GgufWords:
         give = "name the tokenizer of the model that it was made from as --tokenizer"
         for name, value in self.stated.items():
             group, _, rest = name.partition(".")
-            self._need(group != "tokenizer" or not value or _OF_TOKENIZER.fullmatch(rest), name, give)
+            self._require(group != "tokenizer" or not value or _OF_TOKENIZER.fullmatch(rest), name, give)
         kind, way = self.stated.get("tokenizer.ggml.model"), self.stated.get("tokenizer.ggml.pre", "default")
         backend, spaced = tokenizer.backend_tokenizer, self.stated.get("tokenizer.ggml.add_space_prefix")
         if kind == "gpt2" and way in _BY_DIGITS:
@@ -200,12 +200,12 @@ class GgufWords:
             backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
         elif kind == "gpt2":
             known = vars(gguf_tokenizer_mapping).get("GGUF_PRE_TOKENIZER_SPLITS", ())  # since transformers 5.18
-            self._need(way in _AS_GPT2 or way in known, "tokenizer.ggml.pre", give)
+            self._require(way in _AS_GPT2 or way in known, "tokenizer.ggml.pre", give)
         elif kind == "llama" and spaced is not None:
             begins = "".join(backend.encode("a", add_special_tokens=False).tokens).startswith("\u2581")
-            self._need(begins == spaced, "tokenizer.ggml.add_space_prefix", give)
+            self._require(begins == spaced, "tokenizer.ggml.add_space_prefix", give)
 
-    def _need(self, right: Any, name: str, give: str = "") -> None:
+    def _require(self, right: Any, name: str, give: str = "") -> None:
         if not right:
             value = self.stated.get(name, self.stated.get(f"{self.kind}.{name}"))
             raise ModelUnsupported(
