@@ -23,7 +23,7 @@ def stored(atlas: Path, author: str) -> list[dict[str, Any]]:
 def begun(visit: Visits, url: str, *names: str) -> list[str]:
     """Begins a campaign on its form and invites people; their links."""
     page = visit(f"{url}/annotate").page
-    page.fill("#keys", "3")
+    page.fill("#per-layer", "3")
     page.click("text=Draw and begin")
     links = []
     for name in names:
@@ -106,7 +106,7 @@ def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visit: Visits) -> 
         typed(ada, "-")
         ada.page.locator("h1").get_by_text("Item 3").wait_for()
         typed(ada, "?")
-        assert ada.page.locator("#keys").is_visible()
+        assert ada.page.locator("#per-layer").is_visible()
         typed(ada, "Escape")
         typed(ada, "[")
         ada.page.get_by_text("You found no pattern here").wait_for()

@@ -79,7 +79,7 @@ def test_pages_of_experts(visit: Visits, of_experts: str, path: str) -> None:
 def test_pages_of_annotators(visit: Visits, atlas: Path) -> None:
     with running(atlas) as address:
         host = visit(f"{address}/annotate").page
-        host.fill("#keys", "3")
+        host.fill("#per-layer", "3")
         host.click("text=Draw and begin")
         host.fill("#who", "Ada")
         host.click("text=Make a link")

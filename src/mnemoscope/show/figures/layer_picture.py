@@ -149,7 +149,7 @@ def picture(
             if known[row] and kinds[row] == kind and negative[row] == below
         )
         if points:
-            ink = f'fill="none" stroke="{colour}"' if below else f'fill="{colour}"'
+            ink = f'fill="none" pointer-events="all" stroke="{colour}"' if below else f'fill="{colour}"'
             parts.append(f'<g {ink} {"stroke" if below else "fill"}-opacity="0.75">{points}</g>')
     return draw_axes(frame, parts)
 
