@@ -1,12 +1,13 @@
-"""Everything that users see of three small atlases, as files: to compare two versions of the code, byte for byte.
+"""Everything that users see of three small atlases, as text: to compare two versions of the code, line by line.
 
     python tests/kept_outputs.py FOLDER
 
 makes FOLDER/outputs with the tables of every atlas, the output of every verb, every page's JSON and the report. Run
 it with the sources before and after a change that should change nothing, and compare: `diff -r A/outputs B/outputs`.
-What differs by nature (times, hosts, dates, the folder's own name) is left out or replaced. The models are a
-GPT-2-shaped and a gated one with random weights, and the built-in one. Not a test itself; it relies on nothing but the
-commands, addresses and files of the contract.
+A table is kept as its columns' names and types and its rows, a line each; what its file says beside them (the schema's
+metadata, encodings) stands in a file beside it. What differs by nature (times, hosts, dates, the folder's own name) is
+left out or replaced. The models are a GPT-2-shaped and a gated one with random weights, and the built-in one. Not a
+test itself; it relies on nothing but the commands, addresses and files of the contract.
 """
 
 import json
@@ -18,6 +19,8 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 TEXT = Path(__file__).parents[1] / "docs" / "neural-memory.md"
 QUESTIONS = (
@@ -67,6 +70,19 @@ def keep(folder: Path, name: str, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = text.replace(str(folder), "FOLDER")
     path.write_text(re.sub(r'"(seconds|host|finished|machine)": ("[^"]*"|[0-9.]+|\{[^}]*\})', r'"\1": 0', text))
+
+
+def keep_table(folder: Path, place: str) -> None:
+    """Keeps a table's names, types and rows, and apart what its file says of them."""
+    table = pq.read_table(folder / place)
+    named = [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in table.schema]
+    rows = (json.dumps(row, ensure_ascii=False, default=str) for row in table.to_pylist())
+    keep(folder, f"{place}.rows", "\n".join([*named, *rows, ""]))
+    file = pq.ParquetFile(folder / place).metadata
+    columns = [file.row_group(0).column(index) for index in range(file.num_columns)] if file.num_row_groups else []
+    encodings = [f"{one.path_in_schema} {one.compression} {' '.join(sorted(set(one.encodings)))}" for one in columns]
+    stated = [f"{name.decode()}: {value.decode()}" for name, value in sorted((file.metadata or {}).items())]
+    keep(folder, f"{place}.file", "\n".join([f"row groups: {file.num_row_groups}", *encodings, *stated, ""]))
 
 
 def keep_pages(folder: Path, atlas: str, model: str) -> None:
@@ -128,9 +144,10 @@ def main(folder: Path) -> None:
         keep_pages(folder, name, model)
         for path in sorted((folder / name).rglob("*")):
             place = path.relative_to(folder).as_posix()
-            if path.suffix == ".parquet" or path.name == "index.html" or "/analyses/" in place:
-                keep(folder, f"{place}.hex" if path.suffix == ".parquet" else place,
-                     path.read_bytes().hex() if path.suffix == ".parquet" else path.read_text())  # fmt: skip
+            if path.suffix == ".parquet":
+                keep_table(folder, place)
+            elif path.name == "index.html" or "/analyses/" in place:
+                keep(folder, place, path.read_text())
 
 
 if __name__ == "__main__":
