@@ -19,7 +19,7 @@ unset RAY_ADDRESS RAY_AUTH_TOKEN_PATH
 echo "folder $folder"
 
 mkfifo "$folder/stay"
-"$python" tests/ray_nodes.py 2 < "$folder/stay" > "$folder/address" 2> "$folder/nodes" &
+"$python" runs/ray_nodes.py 2 < "$folder/stay" > "$folder/address" 2> "$folder/nodes" &
 nodes=$!
 exec 3> "$folder/stay"
 # The nodes end when nobody holds the pipe any more.

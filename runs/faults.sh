@@ -11,4 +11,4 @@
 set -eu
 cd "$(dirname "$0")/.."
 export PYTHONPATH="src:tests${PYTHONPATH:+:$PYTHONPATH}"
-exec "${PYTHON:-python}" tests/faults.py "$@"
+exec "${PYTHON:-python}" runs/faults.py "$@"

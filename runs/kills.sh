@@ -14,7 +14,7 @@ python=${PYTHON:-python}
 export PYTHONPATH="src:tests${PYTHONPATH:+:$PYTHONPATH}"
 echo "seed $seed, folder $folder"
 kill_at_random() {
-  [ "$2" -eq 0 ] || "$python" tests/mining_killed.py "$1" "$2" "$seed" "$folder/$1"
+  [ "$2" -eq 0 ] || "$python" runs/mining_killed.py "$1" "$2" "$seed" "$folder/$1"
 }
 kill_at_random warm "$kills"
 kill_at_random real "$real"

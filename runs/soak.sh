@@ -4,9 +4,9 @@
 #
 #     runs/soak.sh [MINUTES [FOLDER]]
 #
-# MINUTES is 60 without it. FOLDER keeps the model (500 MB) and the atlas for the next time. tests/soak.py says what must
+# MINUTES is 60 without it. FOLDER keeps the model (500 MB) and the atlas for the next time. runs/soak.py says what must
 # hold. Ends with an error where something did not. Needs the package installed with `.[dev]`.
 set -eu
 cd "$(dirname "$0")/.."
 export PYTHONPATH="src:tests:benchmarks${PYTHONPATH:+:$PYTHONPATH}"
-exec "${PYTHON:-python}" tests/soak.py "$@"
+exec "${PYTHON:-python}" runs/soak.py "$@"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mnemoscope
+from faulty_disk import Call, compiler, read
 from mnemoscope.atlas.folder import occupancy
-from support.faulty_disk import Call, compiler, read
 from support.handbuilt_atlas import build_atlas
 from support.needed import refuse
 from support.power_cut import WAYS, Disk, write_tree
@@ -19,6 +19,7 @@ from support.power_cut import WAYS, Disk, write_tree
 pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parent
+RUNS = TESTS.parent / "runs"
 TOGETHER = [
     "mine annotate",
     *(pytest.param(verbs, marks=pytest.mark.slow) for verbs in ("report search", "replace analyze", "merge serve")),
@@ -27,7 +28,7 @@ TOGETHER = [
 
 
 def environment() -> dict[str, str]:
-    paths = os.pathsep.join([str(Path(mnemoscope.__file__).parents[1]), str(TESTS)])
+    paths = os.pathsep.join([str(Path(mnemoscope.__file__).parents[1]), str(TESTS), str(RUNS)])
     return {**os.environ, "PYTHONPATH": paths}
 
 
@@ -42,7 +43,7 @@ def python(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.timeout(900)  # the machine may be busy
 @pytest.mark.parametrize("verbs", TOGETHER)
 def test_one_place_of_every_kind_holds(verbs: str) -> None:
-    ran = python(TESTS / "faults.py", *verbs.split(), "--few", "--seed", "5")
+    ran = python(RUNS / "faults.py", *verbs.split(), "--few", "--seed", "5")
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout.splitlines()[-1])
     assert [*told] == verbs.split()
@@ -54,7 +55,7 @@ def test_one_place_of_every_kind_holds(verbs: str) -> None:
 OPENING = """
 import os, sqlite3, sys
 from pathlib import Path
-from support import faulty_disk
+import faulty_disk
 faulty_disk.begin_again_preloaded()
 root, diary, place = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 faulty_disk.begin(root, diary, fail_at=None if place < 0 else place, error=28)

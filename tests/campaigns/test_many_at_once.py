@@ -18,7 +18,7 @@ from mnemoscope.annotate.judgements.tables import annotators, campaigns, items, 
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
 
-PROGRAM = Path(__file__).parents[1] / "saving_annotators.py"
+PROGRAM = Path(__file__).parents[2] / "runs/saving_annotators.py"
 PEOPLE = 20
 
 

@@ -18,6 +18,7 @@ from support.corpus_reference import Words
 from support.corpus_texts import varied_text
 
 HERE = Path(__file__).parent.parent
+KILLED = HERE.parent / "runs/corpus_killed.py"
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -38,7 +39,7 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path: Path, caps: d
     text.write_text(f"One.\n\n{long}\n\n{varied_text(2_000, seed=2)}")
     paths = [str(Path(mnemoscope.__file__).parent.parent), str(HERE)]
     ran = subprocess.run(
-        [sys.executable, str(HERE / "corpus_killed.py"), str(text), str(tmp_path), "6", json.dumps(caps), "7"],
+        [sys.executable, str(KILLED), str(text), str(tmp_path), "6", json.dumps(caps), "7"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,

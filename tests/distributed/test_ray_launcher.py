@@ -208,7 +208,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{os.environ.get('PYTHONPATH', '')}")
-    command = [sys.executable, str(TESTS / "ray_nodes.py"), "2"]
+    command = [sys.executable, str(TESTS.parent / "runs/ray_nodes.py"), "2"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as nodes:
         assert nodes.stdout is not None

@@ -26,6 +26,7 @@ from mnemoscope.models import LanguageModel
 from mnemoscope.patterns import write_patterns
 
 TESTS = Path(__file__).parents[1]
+RUNS = TESTS.parent / "runs"
 OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 60}
 
 
@@ -78,7 +79,7 @@ def environment() -> dict[str, str]:
 
 def killed(how: str, kills: int, folder: Path) -> dict[str, Any]:
     ran = subprocess.run(
-        [sys.executable, str(TESTS / "mining_killed.py"), how, str(kills), "11", str(folder)],
+        [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)],
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -13,6 +13,7 @@ import mnemoscope
 pytestmark = pytest.mark.full
 
 TESTS = Path(__file__).parents[1]
+RUNS = TESTS.parent / "runs"
 
 
 @pytest.mark.timeout(900)  # each kill of a report costs a start, and the machine may be busy
@@ -20,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 def test_killed_at_random_moments_the_bytes_are_the_same(verb: str, kills: int, tmp_path: Path) -> None:
     paths = os.pathsep.join([str(Path(mnemoscope.__file__).parents[1]), str(TESTS)])
     ran = subprocess.run(
-        [sys.executable, str(TESTS / "mining_killed.py"), verb, str(kills), "7", str(tmp_path)],
+        [sys.executable, str(RUNS / "mining_killed.py"), verb, str(kills), "7", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.faulty_disk import Call
+from faulty_disk import Call
 
 Tree = dict[str, bytes | None]
 """What lies in a folder by path: the bytes of a file, None for a folder."""

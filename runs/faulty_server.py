@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import faulty_disk
 from mnemoscope.web import judgements
-from support import faulty_disk
 from web.judging import GOOD, JSON, Reader, annotated_atlas, served
 
 PEOPLE = ("Ada", "Ben")

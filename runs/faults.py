@@ -6,7 +6,7 @@ the folder says that it is whole which is not, and the next run makes the bytes 
 power cut there is no line, but all the rest, and every judgement that the server has acknowledged is there.
 Run by tests/test_faults.py on one place of each kind, by runs/faults.sh on all.
 
-    python tests/faults.py [VERB ...] [--sample N | --few] [--seed S] [--only PATTERN] [--folder DIR] [--out FILE]
+    python runs/faults.py [VERB ...] [--sample N | --few] [--seed S] [--only PATTERN] [--folder DIR] [--out FILE]
 """
 
 import os
@@ -34,8 +34,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from support import faulty_disk
-from support.faulty_verbs import VERBS, Verb
+import faulty_disk
+from faulty_verbs import VERBS, Verb
 from support.power_cut import WAYS, Disk, Tree, write_tree
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}

@@ -1,6 +1,6 @@
 """A Ray cluster of several nodes on this machine: prints its address, and takes everything down when stdin ends.
 
-Run by runs/cluster.sh and by the tests as `python tests/ray_nodes.py NODES`; every node is a raylet of its own with one
+Run by runs/cluster.sh and by the tests as `python runs/ray_nodes.py NODES`; every node is a raylet of its own with one
 CPU. With RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in its environment it asks for that token.
 """
 

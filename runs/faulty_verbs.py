@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
+import faulty_server
+from faulty_disk import Call
 from mining_killed import files, sentences, tables
 from mnemoscope.atlas import open_atlas
 from mnemoscope.atlas.manifest import MANIFEST
 from mnemoscope.atlas.verification import verify
 from mnemoscope.cli.app import run_verb
 from mnemoscope.models.opening.handmade.models import WORDS
-from support import faulty_server
-from support.faulty_disk import Call
 
 WARM = (
     *(f"mnemoscope.mining.{name}" for name in ("run", "merging", "text_pass", "text.batch_reader", "text.blocks")),

@@ -5,7 +5,7 @@ work. `real`: the command itself, `python -m mnemoscope mine`. `analyze` and `re
 answers and figures of a mined atlas. All are real processes and the kill is SIGKILL.
 Run by tests/mining/test_resume.py with few kills, by runs/kills.sh with many.
 
-    python tests/mining_killed.py warm|real|analyze|report KILLS SEED FOLDER
+    python runs/mining_killed.py warm|real|analyze|report KILLS SEED FOLDER
 """
 
 import os

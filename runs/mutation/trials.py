@@ -1,4 +1,4 @@
-"""Runs mutants against tests: `python tests/mutation/trials.py ROOM SEED [COUNT [SECONDS]]`, for runs/mutation.sh.
+"""Runs mutants against tests: `python runs/mutation/trials.py ROOM SEED [COUNT [SECONDS]]`, for runs/mutation.sh.
 
 Works in a copy of the tree in a temporary folder. One warm process has imported everything but the package and its
 tests; each mutant is written into the copy, and a fork of the process imports the package and runs the tests that
@@ -32,7 +32,7 @@ from hypothesis import Phase, settings
 from mutants import Mutant, draw_mutants, read_equivalents
 
 HERE = Path(__file__).resolve().parents[2]
-EQUIVALENTS = "tests/equivalent_mutants.txt"
+EQUIVALENTS = "runs/mutation/equivalent_mutants.txt"
 WARM = (
     "torch", "transformers", "accelerate", "datasets", "polars", "pyarrow.parquet", "numpy.testing", "hypothesis",
     "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table", "sqlalchemy",
@@ -263,7 +263,7 @@ def main(room: str, seed: int, count: int, most_seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         folder = Path(name)
         tree = Tree(folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(tree.root / "src"), str(HERE / "tests" / "mutation")])
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(tree.root / "src"), str(HERE / "runs" / "mutation")])
         sys.path.insert(0, str(tree.root / "src"))
         warm_up()
         copied = tree.root / "src" / "mnemoscope"

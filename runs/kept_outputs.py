@@ -1,6 +1,6 @@
 """Everything that users see of three small atlases, as text: to compare two versions of the code, line by line.
 
-    python tests/kept_outputs.py FOLDER
+    PYTHONPATH=src:tests python runs/kept_outputs.py FOLDER
 
 makes FOLDER/outputs with the tables of every atlas, the output of every verb, every page's JSON and the report. Run
 it with the sources before and after a change that should change nothing, and compare: `diff -r A/outputs B/outputs`.
