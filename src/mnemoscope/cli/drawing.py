@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from textwrap import wrap as wrap_text
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -65,15 +65,8 @@ class _Plain(Console):
 def stdout_console(*, piped_width: int) -> Console:
     """A console on stdout; `piped_width` is its width unless stdout is a terminal."""
     width = None if sys.stdout.isatty() else piped_width
-    return _Plain(file=_stream_behind(sys.stdout), width=width, highlight=False, markup=False, emoji=False)
-
-
-def stderr_console() -> Console:
-    return _Plain(file=_stream_behind(sys.stderr))
-
-
-def _stream_behind(stream: TextIO | FilteredStream) -> TextIO:
-    return stream.stream if isinstance(stream, FilteredStream) else stream
+    stream = sys.stdout.stream if isinstance(sys.stdout, FilteredStream) else sys.stdout
+    return _Plain(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_table(

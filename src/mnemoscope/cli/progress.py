@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Timer
-from typing import Any, TextIO
+from typing import TextIO
 
 from mnemoscope.foundation.options.model_options import display_name
-from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, unit_and_rest
+from mnemoscope.foundation.progress import NOTE, WORKER, Note, Progress, report_to, unit_and_rest
 
 LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 """Seconds between two lines of one stage, for people and for programs."""
@@ -26,7 +26,7 @@ LINE_EVERY, EVENT_EVERY = 10.0, 1.0
 def reporting(events: bool = False) -> Iterator[Progress]:
     """The `progress` callback for a room; with `events` it writes one JSON document per line, also on a terminal."""
     if sys.stderr.isatty() and not events:
-        with _bars() as report:
+        with report_to(True, getattr(sys.stderr, "stream", sys.stderr)) as report:  # past the runner's filter
             yield report
     else:
         lines = json_events(sys.stderr) if events else Lines(sys.stderr)
@@ -168,42 +168,3 @@ def spoken_time(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-@contextmanager
-def _bars() -> Iterator[Progress]:
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    from mnemoscope.cli.drawing import stderr_console
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[count]}", markup=False),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    tasks: dict[str, Any] = {}
-    pace = Pace()
-    with Bars(*columns, console=stderr_console(), refresh_per_second=4) as drawn:
-
-        def report(stage: str, done: float, total: float | None, note: str = "") -> None:
-            if stage in (WORKER, NOTE):
-                lost = isinstance(note, Note) and note.facts.get("what") == "lost"
-                if stage == NOTE or lost:  # the bar counts the other events
-                    line = plain_line(ProgressReport(stage, done, total, note))
-                    drawn.console.print(line, markup=False, highlight=False)
-                return
-            unit, rest, scale = in_unit(note)
-            if stage not in tasks:
-                tasks[stage] = drawn.add_task(stage, total=total, count="", rate="", note="")
-            rate = pace.report(stage, done, total, note, time.monotonic()).rate
-            count = _number(done * scale) + ("" if total is None else f"/{_number(total * scale)}")
-            drawn.update(
-                tasks[stage], completed=done, total=total, count=f"{count} {unit}".strip(), note=rest,
-                rate="" if rate is None else _rate(rate * scale, unit),
-            )  # fmt: skip
-
-        yield report

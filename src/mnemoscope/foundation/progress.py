@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from mnemoscope.errors import Interrupted, Terminated
+from mnemoscope.foundation.formatting import show_controls
 
 Progress = Callable[[str, float, float | None, str], None]
 """Called with a stage's name, the amount done, the total (None: unknown), and a note: mostly the unit, with more behind
@@ -37,27 +38,28 @@ WORKER, NOTE = "worker", "note"
 
 
 @contextmanager
-def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
-    """What a room reports to: `progress` itself; for True one bar on stderr in a terminal, or one line of a notebook's
-    cell, which stays; else nothing.
+def report_to(progress: "bool | Progress | None", stream: TextIO | None = None) -> Iterator[Progress]:
+    """What a room reports to: `progress` itself; for True one bar on `stream` (stderr) in a terminal, or one line of a
+    notebook's cell, which stays; else nothing.
     """
     if callable(progress):
         yield progress
         return
-    notebook = not sys.stderr.isatty() and "ipykernel" in sys.modules
-    if not progress or not (sys.stderr.isatty() or notebook):
+    stream = stream or sys.stderr
+    notebook = not stream.isatty() and "ipykernel" in sys.modules
+    if not progress or not (stream.isatty() or notebook):
         yield ignore_progress
         return
     from tqdm import tqdm
 
-    place: Any = _CellLine() if notebook else sys.stderr
+    place: Any = _CellLine() if notebook else stream
     bar: Any = None
 
     def report(stage: str, done: float, total: float | None, note: str) -> None:
         nonlocal bar
         if stage in (WORKER, NOTE):
             if stage == NOTE or (isinstance(note, Note) and note.facts["what"] == "lost"):  # the bar counts the others
-                tqdm.write(note if stage == NOTE else f"{stage} {note}", file=sys.stderr)
+                tqdm.write(show_controls(note if stage == NOTE else f"{stage} {note}"), file=stream)
             return
         unit, rest = unit_and_rest(note)
         about: dict[str, Any] = {"total": total, "unit": f" {unit}".rstrip()}
@@ -68,7 +70,7 @@ def report_to(progress: "bool | Progress | None") -> Iterator[Progress]:
                 **about,
             )  # fmt: skip
         vars(bar).update(about)
-        bar.set_postfix_str(rest, refresh=False)
+        bar.set_postfix_str(show_controls(rest), refresh=False)
         bar.update(done - bar.n)
 
     def end() -> None:
