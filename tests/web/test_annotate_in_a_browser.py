@@ -106,7 +106,7 @@ def test_two_people_annotate_at_once_by_keyboard(atlas: Path, visit: Visits) -> 
         typed(ada, "-")
         ada.page.locator("h1").get_by_text("Item 3").wait_for()
         typed(ada, "?")
-        assert ada.page.locator("#per-layer").is_visible()
+        assert ada.page.locator("#keys").is_visible()
         typed(ada, "Escape")
         typed(ada, "[")
         ada.page.get_by_text("You found no pattern here").wait_for()
