@@ -89,8 +89,6 @@ REFUSED = {
     "search atlas cat --in x": "field 'x' cannot be searched; choose from patterns, annotations, words, triggers,",
     "compare atlas none": "none does not exist",
     "verify none": "none does not exist",
-    "bench --model ./none": "no folder './none'",
-    "bench --dtype int8": "--dtype 'int8' is not known",
 }
 
 
