@@ -53,7 +53,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        with self._plain_errors("read"), self._connected() as connection:
+        with self._plain_errors("read"), self._connection() as connection:
             connection.execute("BEGIN")
             yield connection
 
@@ -62,13 +62,13 @@ class Database:
         """A transaction that reads first would fail to write if another one had written in between, so it begins as a
         writer: no other one writes at the same time.
         """
-        with self._plain_errors("stored"), self._turn, self._connected() as connection:
+        with self._plain_errors("stored"), self._turn, self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -118,7 +118,7 @@ class Database:
         annotations. SQLite does not wait here for other processes, so the statement is retried.
         """
         until = time.monotonic() + WAIT_SECONDS
-        with self._plain_errors("stored"), self._turn, self._connected() as connection:
+        with self._plain_errors("stored"), self._turn, self._connection() as connection:
             while True:
                 try:
                     connection.execute("PRAGMA journal_mode = WAL")
