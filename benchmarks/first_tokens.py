@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import torch
+from speed.documentation import TEXT, named_model
 
-from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.mining import mine
 from mnemoscope.mining.plan.mining_plan import default_batch_tokens

@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from speed.documentation import TEXT, named_model
 
-from mnemoscope.bench.documentation import TEXT, named_model
 from mnemoscope.corpus import open_source, prepare
 from mnemoscope.foundation.heap import HeapTrimmer
 from mnemoscope.kernels.reference import Observer

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from speed.shapes import random_model
 
 from mnemoscope.atlas import open_atlas
-from mnemoscope.bench.shapes import random_model
 from mnemoscope.mining import mine
 from mnemoscope.mining.lenses.lens_text import LensText, read_streams
 from mnemoscope.mining.lenses.ridge import RidgeFit

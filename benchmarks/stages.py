@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from speed.shapes import random_model
 from transformers import AutoTokenizer
 
-from mnemoscope.bench.shapes import random_model
 from mnemoscope.models.opening.huggingface import builtin_folder
 
 HERE = Path(__file__).resolve().parents[1]

@@ -25,8 +25,8 @@ def answer() -> None:
     import hashlib
 
     import torch
+    from speed.shapes import random_model
 
-    from mnemoscope.bench.shapes import random_model
     from mnemoscope.tracing import trace
     from mnemoscope.tracing.scoring.scores import known_votes
 

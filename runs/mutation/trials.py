@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parents[2]
 EQUIVALENTS = "runs/mutation/equivalent_mutants.txt"
 WARM = (
     "torch", "transformers", "accelerate", "datasets", "polars", "pyarrow.parquet", "numpy.testing", "hypothesis",
-    "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table", "sqlalchemy",
+    "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table",
     "psutil", "zstandard", "sentencex", "altair",
 )  # fmt: skip
 TIMES_MEASURED, MORE_SECONDS = 3, 20

@@ -2,7 +2,7 @@
 
 In the order of a campaign::
 
-    with open_store(atlas) as store:                      # ATLAS/annotations.sqlite, or a postgresql:// address
+    with open_store(atlas) as store:                      # ATLAS/annotations.sqlite, or another file
         store.start_campaign(keys_per_layer=10, seed=0)   # repeating it has no effect
         invitation = store.invite("Ada")                  # .token goes into Ada's link; store.renew, store.withdraw
         ada = store.annotator(invitation.token)           # None for an unknown token

@@ -72,7 +72,7 @@ class SearchError(MnemoscopeError):
 
 
 class AnnotationError(MnemoscopeError):
-    """Judgements that cannot be taken, or a database out of reach or of another version."""
+    """Judgements that cannot be taken, or a database that cannot be used or is of another version."""
 
 
 class ServeError(MnemoscopeError):

@@ -1,4 +1,4 @@
-"""One PostgreSQL server for all tests of a worker, and every store's test on both kinds of database."""
+"""A shared atlas, and stores on new files."""
 
 import os
 import tempfile
@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
-from mnemoscope.annotate.judgements.tables import items
 from mnemoscope.annotations import Annotator, Store, open_store
 from mnemoscope.atlas import Atlas
 from support.judged_atlas import judged_atlas
-from support.postgresql import Server, postgresql
 
 Opening = Callable[[], Store]
 
@@ -26,14 +23,8 @@ def someone(store: Store, name: str = "Ada") -> Annotator:
 def codes(store: Store, kind: str) -> list[str]:
     """Codes of items, which no annotator can tell apart."""
     with store.database.reading() as connection:
-        asked = select(items.c.code).where(items.c.kind == kind).order_by(items.c.layer, items.c.memory)
-        return [str(code) for code in connection.execute(asked).scalars()]
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    with postgresql() as running:
-        yield running
+        asked = "SELECT code FROM items WHERE kind = ? ORDER BY layer, memory"
+        return [code for (code,) in connection.execute(asked, (kind,))]
 
 
 @pytest.fixture(scope="session")
@@ -51,22 +42,13 @@ def swift() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, swift: Path) -> str:
-    """The address of an empty database."""
-    if request.param == "sqlite":
-        return str(swift / "annotations.sqlite")
-    server: Server = request.getfixturevalue("server")
-    return server.database()
-
-
 @pytest.fixture
-def opening(shared_atlas: Atlas, place: str) -> Iterator[Opening]:
-    """Opens another store on the same database, as another server would."""
+def opening(shared_atlas: Atlas, swift: Path) -> Iterator[Opening]:
+    """Opens another store on the same file, as another server would."""
     opened: list[Store] = []
 
     def another() -> Store:
-        opened.append(open_store(shared_atlas, place))
+        opened.append(open_store(shared_atlas, swift / "annotations.sqlite"))
         return opened[-1]
 
     yield another

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from campaigns.conftest import Opening, codes, someone
 from mnemoscope.annotate.campaigns.import_export import as_text, rows
-from mnemoscope.annotate.judgements.tables import judgements
+from mnemoscope.annotate.judgements.tables import insert
 from mnemoscope.annotations import Annotator, KeyView, Store, export, import_judgements, open_store, results
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
@@ -135,9 +134,9 @@ def test_a_judgement_at_the_end_of_time_can_be_followed(shared_atlas: Atlas, tmp
         ada, code = someone(store, "Ada"), codes(store, "key")[0]
         store.save(code, ada, kind="both", description="first", marks=[0, 1, 2], pattern=0)
         with store.database.writing() as connection:
-            row = dict(connection.execute(select(judgements)).mappings().one())
+            row = dict(connection.execute("SELECT * FROM judgements").fetchone())
             last = {"id": 2, "key": "the-last-one", "made_at": "9999-12-31T23:59:59.999999+00:00"}
-            connection.execute(judgements.insert().values(row | last))
+            insert(connection, "judgements", row | last)
         for said in ("second", "third"):
             store.save(code, ada, kind="both", description=said, marks=[0, 1, 2], pattern=0)
             seen = store.view(code, ada)

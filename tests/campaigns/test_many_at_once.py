@@ -1,4 +1,4 @@
-"""Twenty annotators save at once, in threads and in processes, on either database: nothing is lost, nothing doubled."""
+"""Twenty annotators save at once, in threads and in processes: nothing is lost, nothing doubled."""
 
 import subprocess
 import sys
@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
 
 from campaigns.conftest import Opening
-from mnemoscope.annotate.campaigns.database import Database, address
-from mnemoscope.annotate.judgements.tables import annotators, campaigns, items, judgements, version
+from mnemoscope.annotate.campaigns.database import Database
 from mnemoscope.annotations import Store, open_store
 from mnemoscope.atlas import Atlas
 
@@ -24,7 +22,7 @@ PEOPLE = 20
 
 def saved(store: Store) -> Counter[str]:
     with store.database.reading() as connection:
-        return Counter(f"{row.author} {row.key}" for row in connection.execute(select(judgements)))
+        return Counter(f"{author} {key}" for author, key in connection.execute("SELECT author, key FROM judgements"))
 
 
 def everything(count: int) -> Counter[str]:
@@ -32,16 +30,16 @@ def everything(count: int) -> Counter[str]:
     return Counter(f"{name} judgement-{number:05}" for name in names for number in range(count))
 
 
-def saving(atlas: Atlas, place: str, first: int, last: int, count: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, PROGRAM, atlas.path, place, first, last, count]
+def saving(store: Store, first: int, last: int, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, PROGRAM, store.atlas.path, store.database.path, first, last, count]
     return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.full
-def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, place: str) -> None:
+def test_in_processes_of_several_servers(store: Store) -> None:
     for number in range(PEOPLE):
         store.invite(f"annotator {number}")
-    servers = [saving(shared_atlas, place, first, first + 10, 5) for first in (0, 10)]
+    servers = [saving(store, first, first + 10, 5) for first in (0, 10)]
     told: Counter[str] = Counter()
     for server in servers:
         out, complaints = server.communicate(timeout=120)
@@ -51,12 +49,10 @@ def test_in_processes_of_several_servers(store: Store, shared_atlas: Atlas, plac
 
 
 @pytest.mark.full
-def test_a_server_that_is_killed_loses_nothing_that_it_answered(
-    store: Store, shared_atlas: Atlas, place: str, opening: Opening
-) -> None:
+def test_a_server_that_is_killed_loses_nothing_that_it_answered(store: Store, opening: Opening) -> None:
     for number in range(PEOPLE):
         store.invite(f"annotator {number}")
-    server = saving(shared_atlas, place, 0, 4, 100_000)
+    server = saving(store, 0, 4, 100_000)
     assert server.stdout is not None
     assert server.stderr is not None
     answered = [server.stdout.readline().strip() for _ in range(10)]
@@ -83,7 +79,9 @@ def all_at_once(*work: Callable[[], object]) -> None:
             done.result()
 
 
-def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place: str) -> None:
+def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, swift: Path) -> None:
+    place = swift / "annotations.sqlite"
+
     def begin(number: int) -> None:
         with open_store(shared_atlas, place) as store:
             store.start_campaign(keys_per_layer=2)
@@ -91,14 +89,14 @@ def test_servers_that_begin_at_once_make_one_campaign(shared_atlas: Atlas, place
 
     all_at_once(*(partial(begin, number) for number in range(6)))
     with open_store(shared_atlas, place) as store, store.database.reading() as connection:
-        tables = (version, campaigns, items, annotators)
-        counts = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
+        tables = ("annotations_version", "campaigns", "items", "annotators")
+        counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
     assert counts == [1, 1, 4 + 5 + 4, 6]
 
 
 def test_servers_that_open_one_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
     def open_file(place: Path) -> None:
-        Database(address(place, tmp_path), atlas="0" * 64).close()
+        Database(place, atlas="0" * 64).close()
 
     for number in range(8):
         all_at_once(*[partial(open_file, tmp_path / f"{number}.sqlite")] * 6)

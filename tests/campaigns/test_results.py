@@ -9,12 +9,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from sqlalchemy import select
 
 from campaigns.conftest import someone
 from mnemoscope.annotate.judgements import read_judgements
 from mnemoscope.annotate.judgements.reading import majority_calls, read_verdicts
-from mnemoscope.annotate.judgements.tables import items
 from mnemoscope.annotations import Annotator, Store, open_store, results
 from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import wilson
@@ -26,8 +24,8 @@ from support.judged_atlas import judged_atlas
 
 def code_of(store: Store, kind: str, layer: int, memory: int) -> str:
     with store.database.reading() as connection:
-        asked = select(items.c.code).where(items.c.kind == kind, items.c.layer == layer, items.c.memory == memory)
-        return str(connection.execute(asked).scalar_one())
+        asked = "SELECT code FROM items WHERE kind = ? AND layer = ? AND memory = ?"
+        return str(connection.execute(asked, (kind, layer, memory)).fetchone()[0])
 
 
 def say(store: Store, who: Annotator, code: str, *patterns: tuple[str, range], finish: bool = True) -> None:
@@ -91,8 +89,8 @@ def test_false_alarms_on_controls(judged: Store) -> None:
     controls = results(judged).controls
     assert value(controls, "controls_with_pattern") == pytest.approx(1 / 3)
     with judged.database.reading() as connection:
-        content = select(items.c.content).where(items.c.kind == "control").order_by(items.c.memory)
-        sizes = [text.count("[") - 1 for text in connection.execute(content).scalars()]
+        content = "SELECT content FROM items WHERE kind = 'control' ORDER BY memory"
+        sizes = [text.count("[") - 1 for (text,) in connection.execute(content)]
     assert value(controls, "controls_covered") == pytest.approx(3 / (2 * sizes[0] + sizes[1]))
 
 

@@ -45,7 +45,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_all_verbs_are_commands() -> None:
     assert get_command(app).name == "mnemoscope"
     look = "analyze report serve show search trace attribute diff compare audit verify"
-    assert " ".join(VERBS) == f"demo inspect mine train bench {look} merge extend lens worker status"
+    assert " ".join(VERBS) == f"demo inspect mine train {look} merge extend lens worker status"
 
 
 def test_the_first_help_shows_three_groups_of_whole_lines() -> None:

@@ -7,18 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
-from mining.conftest import byte_tokenizer
 from mnemoscope import training
-from mnemoscope.bench import documentation as benchmark
 from mnemoscope.cli import main
 from mnemoscope.cli.app import app
 from mnemoscope.mining import cost_estimate
-from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.training import text as training_text
-from models.conftest import build
 from support.handbuilt_atlas import build_atlas
 
 pytestmark = pytest.mark.full
@@ -43,26 +38,12 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "Recipe", partial(training.Recipe, **sizes))
 
 
-@pytest.fixture
-def small_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark on a tiny model and the licence; the built-in model on its text takes minutes."""
-
-    def tiny(name: str, dtype: str, device: torch.device) -> LanguageModel:
-        assert (name, device.type) == ("builtin:pydocs", "cpu")
-        return load_model(build("gpt2-relu").to(getattr(torch, dtype)), tokenizer=byte_tokenizer(), dtype=dtype)
-
-    (tmp_path / "long.txt").write_text((Path(__file__).parents[2] / "LICENSE").read_text())
-    monkeypatch.setattr(benchmark, "TEXT", str(tmp_path / "long.txt"))
-    monkeypatch.setattr(benchmark, "load_model", tiny)
-
-
 def test_every_verb_prints_one_json_document(
     text: Path,
     tmp_path: Path,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
     documentation: None,
-    small_benchmark: None,
 ) -> None:
     """A second document, or a line before or after, would not parse. `demo` and `serve` have their own tests."""
     monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.01)
@@ -91,7 +72,6 @@ def test_every_verb_prints_one_json_document(
         ["audit", MODEL, "--secrets", str(text), "--atlas", whole, "--alternatives", "19"],
         ["verify", merged],
         ["train", "--out", str(tmp_path / "model"), "--steps", "1", "--batch", "1"],
-        ["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"],
     ]
     assert {command[0] for command in commands} | {"demo", "serve"} == {info.name for info in app.registered_commands}
     for command in commands:
@@ -150,20 +130,6 @@ def test_inspect_refuses_in_one_line(words: list[str], line: str, capsys: Captur
     out, err = capsys.readouterr()
     assert out == ""
     assert line in err.splitlines()[-1]
-
-
-def test_bench_tells_ratios_and_refuses_a_text_that_is_too_short(small_benchmark: None, capsys: Capture) -> None:
-    assert main(["bench", "--model", "builtin", "--rounds", "1", "--warm", "500"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("builtin: ")
-    loops = ("bare forward", "stopped forward", "mining", "user loop", "research loop")
-    for name in (*loops, "mining is", "bfloat16 is", "values: ", "neighbours: "):
-        assert f"  {name}" in out
-    assert max(map(len, out.splitlines())) <= 90
-    assert main(["bench", "--model", "builtin", "--warm", "1000000"]) == 2
-    assert "too short to warm up with --warm 1000000 tokens" in capsys.readouterr().err
-    for words in (["--rounds", "0"], ["--warm", "0"]):
-        assert main(["bench", *words]) == 2
 
 
 def test_inspect_says_that_an_atlas_is_one(tmp_path: Path, capsys: Capture) -> None:

@@ -69,7 +69,7 @@ def test_a_command_that_does_not_parse_is_found(command: str) -> None:
 
 def test_the_pages_hold_commands() -> None:
     verbs = {str(case.values[0]).split()[1] for case in cases()}
-    assert verbs >= {"demo", "inspect", "mine", "show", "merge", "verify", "train", "bench"}
+    assert verbs >= {"demo", "inspect", "mine", "show", "merge", "verify", "train"}
 
 
 @pytest.mark.full

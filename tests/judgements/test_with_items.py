@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from sqlalchemy import create_engine, text
 
 from mnemoscope.annotate.judgements import read_judgements, read_verdicts, tables
 from mnemoscope.annotate.judgements.reading import final_verdicts, majority_calls
@@ -24,20 +23,19 @@ def atlas(folder: Path, said: Sequence[str]) -> Path:
     """A folder with a manifest and a database about it, with two authors, four items and what is said."""
     (folder / MANIFEST).write_text("a manifest", encoding="utf-8")
     owner = hashlib.sha256(b"a manifest").hexdigest()
-    engine = create_engine(f"sqlite:///{folder / 'annotations.sqlite'}")
-    with engine.begin() as connection:
+    with closing(sqlite3.connect(folder / "annotations.sqlite")) as connection:
         tables.create(connection)
-        connection.execute(text(f"INSERT INTO annotations_version VALUES (1, '{owner}')"))
+        connection.execute(f"INSERT INTO annotations_version VALUES (1, '{owner}')")
         for number, kind in enumerate(KINDS, 1):
             values = f"({number}, 'code{number}', '{kind}', 1, {10 * number}, '')"
-            connection.execute(text(f"INSERT INTO items VALUES {values}"))
+            connection.execute(f"INSERT INTO items VALUES {values}")
         for name in ("Ada", "Ben"):
             columns = "name, folded, role, token_hash, made_at"
             values = f"'{name}', '{name}', 'annotator', '{name}', 'now'"
-            connection.execute(text(f"INSERT INTO annotators ({columns}) VALUES ({values})"))
+            connection.execute(f"INSERT INTO annotators ({columns}) VALUES ({values})")
         for statement in said:
-            connection.execute(text(statement))
-    engine.dispose()
+            connection.execute(statement)
+        connection.commit()
     return folder
 
 

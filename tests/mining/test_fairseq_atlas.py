@@ -15,14 +15,10 @@ from mining.agreement import assert_agrees
 from mining.conftest import odd_text, tables_of
 from mining.reference import Reference, Sentence, documents_of, sentences_of
 from mnemoscope.atlas import open_atlas, verify
-from mnemoscope.bench.documentation import value_rate
-from mnemoscope.bench.loops import compare_loops
 from mnemoscope.cli import main
-from mnemoscope.corpus import open_source, prepare
 from mnemoscope.foundation.budget import Budget
 from mnemoscope.mining import cost_estimate, mine
 from mnemoscope.mining.passes.vectors import projector, values
-from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import load_model
 from models.checkpoints import CONTEXT, END, KINDS, LAYERS, ROWS, UNKNOWN, WORDS, Kind, Slow, args_of, weights_of, write
 
@@ -125,7 +121,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_estimate, "TIMED_SECONDS", 0.02)
 
 
-def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefly: None) -> None:
+def test_the_estimate_takes_such_a_model(tmp_path: Path, briefly: None) -> None:
     model = load_model(checkpoint(tmp_path / "model", KINDS["tied"])[0])
     path = tmp_path / "text.txt"
     path.write_text(odd_text(200))
@@ -133,15 +129,6 @@ def test_the_benchmark_and_the_estimate_take_such_a_model(tmp_path: Path, briefl
     assert cost.exact
     assert min(cost.seconds.values()) > 0
     assert cost_estimate.describe(model)["head"] == "adaptive softmax"
-    rates = value_rate(model, layers=1)
-    assert rates.keys() == {"value pass", "matrix product", "ratio"}
-    assert all(0 < rate < np.inf for rate in rates.values())
-    copy = prepare(
-        open_source(str(path), split="line"), model, directory=tmp_path / "copy", longest=model.longest, split="line",
-        vocabulary=model.sizes.vocabulary,
-    )  # fmt: skip
-    loops = compare_loops(model, BatchLoader(copy, model, batch_tokens=128, seed=0), rounds=1, warm=100, keep=5)
-    assert min(loops.per_second.values()) > 0
 
 
 @pytest.mark.full

@@ -294,7 +294,7 @@ def test_looking_at_a_memory_to_judge_it_stores_nothing(atlas: Path) -> None:
 
     def items() -> int:
         with open_store(open_atlas(atlas)) as store, store.database.reading() as connection:
-            return int(connection.exec_driver_sql("SELECT count(*) FROM items").scalar_one())
+            return int(connection.execute("SELECT count(*) FROM items").fetchone()[0])
 
     for _ in range(2):
         shown = boss.json("/L0.M1/annotate")

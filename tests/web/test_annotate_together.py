@@ -1,4 +1,4 @@
-"""Many annotators at one server at once, and databases that are elsewhere, of another version, or gone."""
+"""Many annotators at one server at once, and databases that are elsewhere, of another version, or locked."""
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,6 @@ from mnemoscope.annotate.campaigns.import_export import rows
 from mnemoscope.annotations import open_store
 from mnemoscope.atlas import open_atlas
 from mnemoscope.errors import AnnotationError
-from support.postgresql import postgresql
 from web.judging import GOOD, JSON, Reader, Visitor, codes, host, invited, served
 from web.served import running
 
@@ -30,20 +29,11 @@ def judge(url: str, token: str) -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_twenty_people_who_save_at_once_lose_nothing(atlas: Path, kind: str) -> None:
-    if kind == "postgresql":
-        with postgresql() as server:
-            together(atlas, server.database())
-    else:
-        together(atlas, None)
-
-
-def together(atlas: Path, database: str | None) -> None:
-    with open_store(open_atlas(atlas), database) as store:
+def test_twenty_people_who_save_at_once_lose_nothing(atlas: Path) -> None:
+    with open_store(open_atlas(atlas)) as store:
         store.start_campaign(keys_per_layer=3)
         tokens = [store.invite(f"person {number}").token for number in range(PEOPLE)]
-        with running(atlas, annotations=database) as url, ThreadPoolExecutor(PEOPLE) as crowd:
+        with running(atlas) as url, ThreadPoolExecutor(PEOPLE) as crowd:
             sent = [key for keys in crowd.map(lambda token: judge(url, token), tokens) for key in keys]
         found = rows(store)
     assert len(set(sent)) == PEOPLE * SAVES
@@ -77,20 +67,17 @@ def test_a_database_of_another_version_refuses_its_pages_alone(atlas: Path) -> N
         served(atlas, annotations=str(atlas / "annotations.sqlite"))
 
 
-@pytest.mark.full
-def test_a_database_that_is_gone_is_503_until_it_is_back(atlas: Path) -> None:
-    with postgresql() as server:
-        app = served(atlas, annotations=server.database())
-        boss = host(app)
-    with closing(app.state.site):
-        answer = boss.web.get("/annotate")
+def test_a_database_that_stays_locked_is_503_until_it_is_free(atlas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnemoscope.annotate.campaigns.database.WAIT_SECONDS", 0.05)
+    boss = host(served(atlas))
+    form = {"name": "Ada", "csrf": boss.csrf}
+    with closing(sqlite3.connect(atlas / "annotations.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answer = boss.web.post("/annotate/invite", data=form, headers=JSON)
         assert answer.status_code == 503
-        assert "nothing was read" in answer.text
-        assert "password" not in answer.text
-        answer = boss.web.post("/annotate/invite", data={"name": "Ada", "csrf": boss.csrf}, headers=JSON)
-        assert answer.status_code == 503
-        assert "nothing was stored" in answer.json()["message"]
-        assert boss.web.get("/L0.M0").status_code == 200
+        assert "nothing was stored (database is locked)" in answer.json()["message"]
+        assert boss.web.get("/annotate").status_code == 200, "what is stored is read all the same"
+    assert boss.web.post("/annotate/invite", data=form, headers=JSON).status_code == 201
 
 
 def test_a_server_that_ends_gives_its_connections_back(atlas: Path) -> None:

@@ -204,9 +204,7 @@ def test_a_path_does_not_command_the_terminal(atlas: Path, caplog: pytest.LogCap
 
 
 def test_settings_do_not_say_their_secrets(atlas: Path) -> None:
-    said = repr(Settings(atlas, token=TOKEN, annotations="postgresql://team:hunter2@db.example/judge"))
-    assert TOKEN not in said
-    assert "hunter2" not in said
+    assert TOKEN not in repr(Settings(atlas, token=TOKEN))
 
 
 def test_large_bodies_and_addresses_are_not_read(atlas: Path) -> None:

@@ -12,10 +12,10 @@ from mnemoscope.cli.look import analyze, attribute, audit, compare, diff, report
 from mnemoscope.cli.runner import run
 from mnemoscope.cli.scale import extend, lens, worker
 from mnemoscope.cli.scale.fleet import name_ray
-from mnemoscope.cli.start import bench, demo, inspect, mine, train
+from mnemoscope.cli.start import demo, inspect, mine, train
 
 GROUPS = {
-    "Start": (demo.demo, inspect.inspect, mine.mine, train.train, bench.bench),
+    "Start": (demo.demo, inspect.inspect, mine.mine, train.train),
     "Look": (
         analyze.analyze, report.report, serve.serve, show.show, search.search, trace.trace, attribute.attribute,
         diff.diff, compare.compare, audit.audit, show.verify,

@@ -74,20 +74,17 @@ class SiteJudgements:
 
     def existing_store(self) -> "Store | None":
         """The store, or None if this atlas has no judgements: reading a page creates no file."""
-        address, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
-        if self._open_store_of(self._edition().atlas.manifest_hash) is None and address is None and not path.exists():
+        file, path = self._settings.annotations, Path(self._settings.atlas, ANNOTATIONS)
+        if self._open_store_of(self._edition().atlas.manifest_hash) is None and file is None and not path.exists():
             return None
         return self.store()
 
     def version_marks(self) -> tuple[int, ...]:
         """The numbers of rows in the append-only tables, which change with every judgement."""
-        from sqlalchemy import func, select
-
         from mnemoscope.annotate.judgements.tables import GROWING
 
         with self.store().database.reading() as connection:
-            statements = [select(func.count()).select_from(table) for table in GROWING]
-            return tuple(int(connection.execute(one).scalar_one()) for one in statements)
+            return tuple(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in GROWING)
 
     def read_published(self) -> pl.DataFrame | None:
         """Every judgement that may be shown, for searches; None without any, or if the database is out of reach."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mnemoscope.annotate.campaigns.kinds import check_kind
 from mnemoscope.errors import OptionError, ServeError
 from mnemoscope.foundation.options.mining_options import AUTO
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
@@ -26,10 +25,10 @@ class Settings:
     """The atlas and optionally the model, and a second one (`other`, or the model with `other_adapter`) to compare it
     with; the address; the access token, without which no request is answered.
 
-    `annotations` is a database URL; None means the file `annotations.sqlite` in the atlas. `device` is the model's,
+    `annotations` is the file of judgements, by default `annotations.sqlite` in the atlas. `device` is the model's,
     `opening` its options. `root_path` is the path under which a proxy serves it, without a trailing slash; `public_url`
     the readers' address behind a proxy: its path is the `root_path`. `trust_proxy` accepts the path from the proxy's
-    X-Forwarded-Prefix. Raises OptionError, and AnnotationError for another kind of database.
+    X-Forwarded-Prefix. Raises OptionError.
     """
 
     atlas: Path
@@ -38,7 +37,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = PORT
     token: str | None = field(default=None, repr=False)
-    annotations: str | None = field(default=None, repr=False)
+    annotations: str | None = None
     device: str = AUTO
     opening: ModelOptions = AS_USUAL
     root_path: str = ""
@@ -48,7 +47,8 @@ class Settings:
     other_adapter: str | None = None
 
     def __post_init__(self) -> None:
-        check_kind(self.annotations or "")
+        if "://" in (self.annotations or ""):  # not shown: it may hold a password
+            raise OptionError("--annotations names an address; judgements are kept in a file, so give the path of one")
         parts = urlsplit(self.public_url or "")
         if self.public_url is not None:
             plain = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment

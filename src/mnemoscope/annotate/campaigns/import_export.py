@@ -7,16 +7,15 @@ import csv
 import io
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy import Connection, select
-
 from mnemoscope.annotate.campaigns.items import Row, find_item, sample, store_campaign, store_chosen
 from mnemoscope.annotate.campaigns.store import Store, add_annotator, find_row
 from mnemoscope.annotate.judgements.rules import CAMPAIGN_FIELDS, FIELDS, check_choice, check_row
-from mnemoscope.annotate.judgements.tables import GROWING, annotators, campaigns, items
+from mnemoscope.annotate.judgements.tables import GROWING, insert
 from mnemoscope.errors import AnnotationError, MemoryIdError
 from mnemoscope.foundation.files import write_bytes
 
@@ -50,11 +49,12 @@ def rows(store: Store) -> list[Row]:
     events = []
     with store.database.reading() as connection:
         common = {"atlas": store.database.atlas, "campaign": _read_campaign(connection)}
-        about = (items.c.layer, items.c.memory, items.c.code, items.c.kind.label("item_kind"))
         for event, table in _TABLES.items():
-            own = [column for column in table.c if column.name not in ("layer", "memory")]
-            statement = select(*own, *about).select_from(table.outerjoin(items, table.c.item == items.c.id))
-            for row in connection.execute(statement).mappings():
+            statement = f"""
+                SELECT items.layer, items.memory, items.code, items.kind AS item_kind, {table}.*
+                FROM {table} LEFT JOIN items ON items.id = {table}.item
+            """
+            for row in map(dict, connection.execute(statement)):
                 known = {name: row[name] for name in FIELDS if name in row}
                 if event == "judgement":
                     known["triggers"] = json.loads(row["triggers"])
@@ -94,11 +94,11 @@ def _bad_line(path: Path, line: int, reason: object) -> AnnotationError:
 
 
 class _Import:
-    def __init__(self, store: Store, connection: Connection) -> None:
+    def __init__(self, store: Store, connection: sqlite3.Connection) -> None:
         self._store = store
         self._connection = connection
         self._campaign = _read_campaign(connection)
-        self._authors = set(connection.execute(select(annotators.c.name)).scalars())
+        self._authors = {name for (name,) in connection.execute("SELECT name FROM annotators")}
 
     def add(self, row: Row) -> bool:
         self._check_campaign(row["campaign"])
@@ -137,15 +137,16 @@ class _Import:
     def _insert(self, row: Row, item: Row | None) -> bool:
         table = _TABLES[row["event"]]
         values = {"made_at": row["made_at"], "item": None if item is None else item["id"]}
-        values |= {column.name: row[column.name] for column in table.c if column.name in FIELDS}
-        values |= {
-            "judgement": {"control": int(row["item_kind"] == "control")},
-            "verdict": {"verdict": row["kind"]},
-            "finish": {"finished": int(row["kind"] == "finished")},
-        }[row["event"]]
+        if row["event"] == "judgement":
+            names = ("layer", "memory", "pattern", "kind", "description", "triggers", "undoes")
+            values |= {name: row[name] for name in names} | {"control": int(row["item_kind"] == "control")}
+        elif row["event"] == "verdict":
+            values["verdict"] = row["kind"]
+        else:
+            values["finished"] = int(row["kind"] == "finished")
         old = find_row(self._connection, table, author=row["author"], key=row["key"])
         if old is None:
-            self._connection.execute(table.insert().values(values))
+            insert(self._connection, table, {"author": row["author"], "key": row["key"], **values})
             return True
         differing = [name for name, value in values.items() if old[name] != value]
         if differing:
@@ -155,8 +156,8 @@ class _Import:
         return False
 
 
-def _read_campaign(connection: Connection) -> Row | None:
-    row = connection.execute(select(*(campaigns.c[name] for name in CAMPAIGN_FIELDS))).mappings().first()
+def _read_campaign(connection: sqlite3.Connection) -> Row | None:
+    row = connection.execute(f"SELECT {', '.join(CAMPAIGN_FIELDS)} FROM campaigns").fetchone()
     return None if row is None else dict(row)
 
 

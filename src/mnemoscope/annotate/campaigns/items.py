@@ -8,15 +8,15 @@ import hashlib
 import json
 import math
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-from sqlalchemy import Connection, select
 
-from mnemoscope.annotate.judgements.tables import campaigns, items
+from mnemoscope.annotate.judgements.tables import insert
 from mnemoscope.atlas import Atlas
 from mnemoscope.atlas.derived_manifest import recorded_hashes
 from mnemoscope.atlas.read import BEST_TRIGGERS
@@ -84,29 +84,30 @@ def sample(
     return {"seed": seed, "keys_per_layer": keys_per_layer, "controls": count, "cases": cases}, drawn
 
 
-def store_campaign(connection: Connection, sampled: Sequence[Item], facts: Mapping[str, Any]) -> None:
-    if connection.execute(select(campaigns.c.id)).first() is None:
-        connection.execute(campaigns.insert().values(id=1, **facts))
-        connection.execute(items.insert(), [item.as_row(str(facts["uid"])) for item in sampled])
+def store_campaign(connection: sqlite3.Connection, sampled: Sequence[Item], facts: Mapping[str, Any]) -> None:
+    if connection.execute("SELECT id FROM campaigns").fetchone() is None:
+        insert(connection, "campaigns", {"id": 1, **facts})
+        for item in sampled:
+            insert(connection, "items", item.as_row(str(facts["uid"])))
 
 
-def store_chosen(connection: Connection, layer: int, memory: int, code: str | None = None) -> str:
+def store_chosen(connection: sqlite3.Connection, layer: int, memory: int, code: str | None = None) -> str:
     """Stores a memory that an annotator chose; returns its code, a random one by default."""
     row = Item("chosen", layer, memory, None).as_row(secrets.token_hex(16))
-    connection.execute(items.insert().values(row | {"code": code or row["code"]}))
+    insert(connection, "items", row | {"code": code or row["code"]})
     return code or str(row["code"])
 
 
-def read_item(connection: Connection, code: str) -> Row:
-    row = connection.execute(select(items).where(items.c.code == str(code))).mappings().first()
+def read_item(connection: sqlite3.Connection, code: str) -> Row:
+    row = connection.execute("SELECT * FROM items WHERE code = ?", (str(code),)).fetchone()
     if row is None:
         raise AnnotationError(f"there is no item {str(code)[:40]!r} to judge; go back to the list")
     return dict(row)
 
 
-def find_item(connection: Connection, kind: str, layer: int, memory: int) -> Row | None:
-    here = (items.c.kind == kind, items.c.layer == layer, items.c.memory == memory)
-    row = connection.execute(select(items).where(*here)).mappings().first()
+def find_item(connection: sqlite3.Connection, kind: str, layer: int, memory: int) -> Row | None:
+    statement = "SELECT * FROM items WHERE kind = ? AND layer = ? AND memory = ?"
+    row = connection.execute(statement, (kind, layer, memory)).fetchone()
     return None if row is None else dict(row)
 
 

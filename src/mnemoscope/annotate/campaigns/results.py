@@ -4,6 +4,7 @@ Counts only finished items of the campaign. For intervals, a key with all its pr
 """
 
 import json
+import sqlite3
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sqlalchemy import Connection, text
 
 from mnemoscope.annotate.campaigns.store import Store
 from mnemoscope.annotate.campaigns.views import read_judgements
@@ -52,8 +52,8 @@ class Results:
 def compute_results(store: Store) -> Results:
     """Tables are empty, or values null, without judgements. Raises AnnotationError, AtlasDamaged."""
     with store.database.reading() as connection:
-        judged = read_judgements(connection, store.database.name).filter(pl.col("sampled"))
-        cases = final_verdicts([tuple(row) for row in connection.execute(text(ALL_VERDICTS))])
+        judged = read_judgements(connection, store.database.path).filter(pl.col("sampled"))
+        cases = final_verdicts([tuple(row) for row in connection.execute(ALL_VERDICTS)])
         shown = _control_prefixes(connection)
     keys, controls = (judged.filter(control=flag) for flag in (False, True))
     prefixes = _key_prefixes(store.atlas, keys)
@@ -83,10 +83,11 @@ def _key_prefixes(atlas: Atlas, judged: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _control_prefixes(connection: Connection) -> pl.DataFrame:
-    statement = text("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
-    sizes = [(row.layer, row.memory, len(json.loads(row.content))) for row in connection.execute(statement)]
-    rows = [(layer, memory, rank, rank) for layer, memory, size in sizes for rank in range(size)]
+def _control_prefixes(connection: sqlite3.Connection) -> pl.DataFrame:
+    controls = connection.execute("SELECT layer, memory, content FROM items WHERE kind = 'control' ORDER BY memory")
+    rows = [
+        (layer, memory, rank, rank) for layer, memory, content in controls for rank in range(len(json.loads(content)))
+    ]
     return pl.DataFrame(rows, schema=_PREFIXES, orient="row")
 
 

@@ -7,6 +7,7 @@ single judgement in judgements/rules.py. Several stores, in threads or processes
 import hashlib
 import json
 import secrets
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,11 @@ from pathlib import Path
 from typing import Any, final
 
 import polars as pl
-from sqlalchemy import Connection, RowMapping, Table, func, select, update
 
 from mnemoscope.annotate.campaigns import items, views
-from mnemoscope.annotate.campaigns.database import Database, address
+from mnemoscope.annotate.campaigns.database import Database, annotations_file
 from mnemoscope.annotate.campaigns.views import Annotator, Campaign, CaseView, Invitation, KeyView, State
 from mnemoscope.annotate.judgements import rules, tables
-from mnemoscope.annotate.judgements.tables import annotators, finishes, judgements, verdicts
 from mnemoscope.atlas import Atlas
 from mnemoscope.errors import AnnotationError
 from mnemoscope.foundation.cache import Cache
@@ -29,7 +28,7 @@ from mnemoscope.foundation.memory_names import MemoryId
 
 CACHE_SIZE = 1000
 ALL_WORK: items.Row = {"id": None}
-PEOPLE = select(annotators.c.name, annotators.c.role)
+PEOPLE = "SELECT name, role FROM annotators"
 
 
 @dataclass(frozen=True)
@@ -41,25 +40,29 @@ class SavedJudgement:
     """Whether it had been stored before."""
 
 
-def add_annotator(connection: Connection, name: str, *, role: str = "annotator", token_hash: str | None = None) -> None:
+def add_annotator(
+    connection: sqlite3.Connection, name: str, *, role: str = "annotator", token_hash: str | None = None
+) -> None:
     """Raises AnnotationError if the name is taken, ignoring case."""
     folded = name.casefold()
-    if taken := connection.execute(select(annotators.c.name).where(annotators.c.folded == folded)).scalar():
-        raise AnnotationError(f"there is an annotator {taken!r} already; choose another name, or renew that invitation")
+    if taken := connection.execute(f"{PEOPLE} WHERE folded = ?", (folded,)).fetchone():
+        raise AnnotationError(
+            f"there is an annotator {taken['name']!r} already; choose another name, or renew that invitation"
+        )
     row = {"name": name, "folded": folded, "role": role, "token_hash": token_hash, "made_at": rules.current_time()}
-    connection.execute(annotators.insert().values(row))
+    tables.insert(connection, "annotators", row)
 
 
-def find_row(connection: Connection, table: Table, *, author: str, key: str) -> RowMapping | None:
-    statement = select(table).where(table.c.author == author, table.c.key == key)
-    return connection.execute(statement).mappings().first()
+def find_row(connection: sqlite3.Connection, table: str, *, author: str, key: str) -> items.Row | None:
+    row = connection.execute(f"SELECT * FROM {table} WHERE author = ? AND key = ?", (author, key)).fetchone()
+    return None if row is None else dict(row)
 
 
 @dataclass(frozen=True)
 class Turn:
     """One judgement of an item, or of ALL_WORK. Every method may raise AnnotationError."""
 
-    connection: Connection
+    connection: sqlite3.Connection
     item: items.Row
     annotator: Annotator
     key: str
@@ -69,7 +72,7 @@ class Turn:
 
     def save(self, pattern: int | None, state: State) -> SavedJudgement:
         """`pattern` None is a new one; state NONE retracts it."""
-        if stored := self.begin(judgements, **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
+        if stored := self.begin("judgements", **state._asdict(), **({} if pattern is None else {"pattern": pattern})):
             return stored
         known = self.patterns()
         if state == views.NONE and pattern not in known:
@@ -80,7 +83,7 @@ class Turn:
                 raise AnnotationError(f"there are {rules.MOST_PATTERNS} patterns already; take one back first")
         return self.add_state(pattern, state)
 
-    def begin(self, table: Table, **values: Any) -> SavedJudgement | None:
+    def begin(self, table: str, **values: Any) -> SavedJudgement | None:
         """The judgement stored under the key, or None. Raises AnnotationError if that is another one, if the new one
         would not be blind, and for a pattern of a finished item.
         """
@@ -98,7 +101,7 @@ class Turn:
             raise AnnotationError("a host sees all judgements and so cannot judge; invite yourself by another name")
         if views.has_submitted(self.connection, self.annotator):
             raise AnnotationError(f"{name} has handed in and may have seen others' judgements; nothing was changed")
-        if table is judgements and views.is_finished(self.connection, item["id"], name):
+        if table == "judgements" and views.is_finished(self.connection, item["id"], name):
             raise AnnotationError("this item is finished; take it up again before changing it")
         return None
 
@@ -107,24 +110,23 @@ class Turn:
         about = {"layer": self.item["layer"], "memory": self.item["memory"], "pattern": pattern}
         control = int(self.item["kind"] == "control")
         key = f"{self.key}{suffix}"
-        return self.add(judgements, **about, **state._asdict(), control=control, key=key, undoes=undoes)
+        return self.add("judgements", **about, **state._asdict(), control=control, key=key, undoes=undoes)
 
-    def add(self, table: Table, **values: Any) -> SavedJudgement:
+    def add(self, table: str, **values: Any) -> SavedJudgement:
         row = {
             "author": self.annotator.name, "made_at": self._time(table), "key": self.key,
             "item": self.item["id"], **values,
         }  # fmt: skip
-        self.connection.execute(table.insert().values(row))
+        tables.insert(self.connection, table, row)
         return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
 
-    def _time(self, table: Table) -> str:
+    def _time(self, table: str) -> str:
         """The current time, or if a clock was set back, just after the author's latest row on the item: the last row
         counts.
         """
-        statement = select(func.max(table.c.made_at)).where(
-            table.c.item == self.item["id"], table.c.author == self.annotator.name
-        )
-        latest, now = self.connection.execute(statement).scalar(), rules.current_time()
+        statement = f"SELECT max(made_at) FROM {table} WHERE item = ? AND author = ?"
+        (latest,) = self.connection.execute(statement, (self.item["id"], self.annotator.name)).fetchone()
+        now = rules.current_time()
         if latest is None or latest < now:
             return now
         last = datetime.fromisoformat(latest)
@@ -132,11 +134,11 @@ class Turn:
 
 
 def open_store(atlas: Atlas, at: str | Path | None = None) -> "Store":
-    """Opens or creates the annotations of the atlas: its own annotations.sqlite, another file, or
-    `postgresql://USER@HOST/NAME`. Raises AnnotationError if the database cannot be reached, is damaged, or is of
-    another version or another atlas.
+    """Opens or creates the annotations of the atlas: its own annotations.sqlite, or the file `at`. Raises
+    AnnotationError if the file cannot be used, is damaged, or is of another version or another atlas, and OptionError
+    for an address such as `sqlite:///...`.
     """
-    return Store(atlas, Database(address(at, atlas.path), atlas=atlas.manifest_hash))
+    return Store(atlas, Database(annotations_file(at, atlas.path), atlas=atlas.manifest_hash))
 
 
 @final
@@ -168,23 +170,22 @@ class Store(AbstractContextManager["Store"]):
             keys_in_all=keys_in_all,
         )  # fmt: skip
         facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
-        with self.database.writing(alone=True) as connection:
+        with self.database.writing() as connection:
             items.store_campaign(connection, sampled, facts)
         drawn = self.campaign()
         assert drawn is not None
         if any(getattr(drawn, name) != value for name, value in sizes.items()):
             raise AnnotationError(
-                f"{self.database.name} holds a campaign already (seed {drawn.seed}, {drawn.keys_per_layer} keys per"
+                f"{self.database.path} holds a campaign already (seed {drawn.seed}, {drawn.keys_per_layer} keys per"
                 f" layer, {drawn.controls} controls, {drawn.cases} cases); give another database for another campaign"
             )
         return drawn
 
     def campaign(self) -> Campaign | None:
-        own = tables.campaigns.c
-        keys = select(func.count()).where(tables.items.c.kind == "key").scalar_subquery()
+        keys = "SELECT count(*) FROM items WHERE kind = 'key'"
         with self.database.reading() as connection:
-            statement = select(own.seed, own.keys_per_layer, own.controls, own.cases, own.made_at, keys)
-            row = connection.execute(statement).first()
+            statement = f"SELECT seed, keys_per_layer, controls, cases, made_at, ({keys}) FROM campaigns"
+            row = connection.execute(statement).fetchone()
         return None if row is None else Campaign(*row)
 
     def invite(self, name: str, *, role: str = "annotator") -> Invitation:
@@ -206,23 +207,23 @@ class Store(AbstractContextManager["Store"]):
         self._replace_token(name, None)
 
     def _replace_token(self, name: str, token_hash: str | None) -> Annotator:
-        here = annotators.c.folded == str(name).strip().casefold()
+        folded = str(name).strip().casefold()
         with self.database.writing() as connection:
-            row = connection.execute(PEOPLE.where(here)).first()
+            row = connection.execute(f"{PEOPLE} WHERE folded = ?", (folded,)).fetchone()
             if row is None:
                 raise AnnotationError(f"there is no annotator {name!r}; invite them first")
-            connection.execute(update(annotators).where(here).values(token_hash=token_hash))
+            connection.execute("UPDATE annotators SET token_hash = ? WHERE folded = ?", (token_hash, folded))
         return Annotator(*row)
 
     def annotator(self, token: str) -> Annotator | None:
         with self.database.reading() as connection:
-            row = connection.execute(PEOPLE.where(annotators.c.token_hash == _hash_token(token))).first()
+            row = connection.execute(f"{PEOPLE} WHERE token_hash = ?", (_hash_token(token),)).fetchone()
         return None if row is None else Annotator(*row)
 
     def annotators(self) -> tuple[Annotator, ...]:
         """All annotators, invited or imported, the oldest first."""
         with self.database.reading() as connection:
-            return tuple(Annotator(*row) for row in connection.execute(PEOPLE.order_by(annotators.c.id)))
+            return tuple(Annotator(*row) for row in connection.execute(f"{PEOPLE} ORDER BY id"))
 
     def places(self, annotator: Annotator) -> tuple[views.Place, ...]:
         """The campaign's items in this annotator's own order: keys (controls among them), then compositions."""
@@ -259,7 +260,7 @@ class Store(AbstractContextManager["Store"]):
     def choose(self, memory: MemoryId) -> str:
         """The code under which a memory outside the campaign is judged. Raises MemoryIdError."""
         layer, number = memory.layer, self.atlas.number(memory)
-        with self.database.writing(alone=True) as connection:
+        with self.database.writing() as connection:
             stored = items.find_item(connection, "chosen", layer, number)
             return items.store_chosen(connection, layer, number) if stored is None else str(stored["code"])
 
@@ -286,7 +287,7 @@ class Store(AbstractContextManager["Store"]):
     def undo(self, code: str, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """Undoes the annotator's latest step on this item that is not undone yet."""
         with self._turn(self._item(code), annotator, key) as turn:
-            if stored := turn.begin(judgements):
+            if stored := turn.begin("judgements"):
                 return stored
             _, steps = views.read_history(turn.connection, turn.item["id"], annotator.name)
             if not steps:
@@ -299,7 +300,7 @@ class Store(AbstractContextManager["Store"]):
     ) -> SavedJudgement:
         """Marks the item as finished; `none`: without a pattern; `done=False`: resumes it."""
         with self._turn(self._item(code), annotator, key) as turn:
-            if stored := turn.begin(finishes, finished=int(done)):
+            if stored := turn.begin("finishes", finished=int(done)):
                 return stored
             if done:
                 known = turn.patterns()
@@ -311,13 +312,13 @@ class Store(AbstractContextManager["Store"]):
                     raise AnnotationError("no pattern is marked; mark one, or say that there is none")
                 if none:
                     turn.add_state(0, views.NONE, suffix=".none")
-            return turn.add(finishes, finished=int(done))
+            return turn.add("finishes", finished=int(done))
 
     def judge(self, code: str, annotator: Annotator, *, verdict: str, key: str | None = None) -> SavedJudgement:
         """The verdict on a composition: `related` or `distant`; `none` retracts it."""
         rules.check_choice(verdict, rules.VERDICTS, what="verdict")
         with self._turn(self._item(code, case=True), annotator, key) as turn:
-            return turn.begin(verdicts, verdict=verdict) or turn.add(verdicts, verdict=verdict)
+            return turn.begin("verdicts", verdict=verdict) or turn.add("verdicts", verdict=verdict)
 
     def hand_in(self, annotator: Annotator, *, key: str | None = None) -> SavedJudgement:
         """From then on the annotator sees others' judgements and can change nothing."""
@@ -325,9 +326,11 @@ class Store(AbstractContextManager["Store"]):
             left = sum(not place.finished for place in views.list_places(turn.connection, annotator))
             if left:
                 raise AnnotationError(f"{left} items are not finished yet; finish them before handing in")
-            mine = (finishes.c.author == annotator.name, finishes.c.item.is_(None))
-            row = turn.connection.execute(select(finishes).where(*mine)).first()
-            return turn.add(finishes, finished=1) if row is None else SavedJudgement(row.key, row.made_at, again=True)
+            statement = "SELECT key, made_at FROM finishes WHERE author = ? AND item IS NULL"
+            row = turn.connection.execute(statement, (annotator.name,)).fetchone()
+            if row is None:
+                return turn.add("finishes", finished=1)
+            return SavedJudgement(row["key"], row["made_at"], again=True)
 
     def others(self, code: str, annotator: Annotator) -> tuple[views.OthersJudgement, ...]:
         """The judgements of others who have finished the item; only for a host, or after handing in."""
@@ -335,7 +338,7 @@ class Store(AbstractContextManager["Store"]):
             item = items.read_item(connection, code)
             if annotator.role != "host" and not views.has_submitted(connection, annotator):
                 raise AnnotationError("others' judgements can be seen once you have handed in your own")
-            names = [name for name, _ in connection.execute(PEOPLE.order_by(annotators.c.id)) if name != annotator.name]
+            names = [name for name, _ in connection.execute(f"{PEOPLE} ORDER BY id") if name != annotator.name]
             others = [views.read_others(connection, item, name, self.shown_ranks(item)) for name in names]
         return tuple(one for one in others if one is not None)
 
@@ -343,7 +346,7 @@ class Store(AbstractContextManager["Store"]):
         """The final judgements that may be shown, of all memories or one; columns as of `read_judgements`."""
         with self.database.reading() as connection:
             place = None if memory is None else (memory.layer, self.atlas.number(memory))
-            rows = views.read_judgements(connection, self.database.name, place)
+            rows = views.read_judgements(connection, self.database.path, place)
             return rows if views.is_over(connection) else rows.filter(~pl.col("sampled"))
 
     def shown_ranks(self, item: items.Row) -> tuple[int, ...]:
@@ -355,13 +358,11 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _turn(self, item: items.Row, annotator: Annotator, key: str | None) -> Iterator[Turn]:
-        """Locks the annotator, so that their other transactions wait until this one ends."""
-        known = rules.judgement_key(key)
-        statement = select(annotators.c.id).where(annotators.c.name == annotator.name).with_for_update()
+        checked = rules.judgement_key(key)
         with self.database.writing() as connection:
-            if connection.execute(statement).scalar() is None:
+            if connection.execute(f"{PEOPLE} WHERE name = ?", (annotator.name,)).fetchone() is None:
                 raise AnnotationError(f"there is no annotator {annotator.name!r}; invite them first")
-            yield Turn(connection, item, annotator, known)
+            yield Turn(connection, item, annotator, checked)
 
     def _item(self, code: str, *, case: bool = False) -> items.Row:
         """Uses a transaction of its own: items never change, and reading the atlas must not block others."""

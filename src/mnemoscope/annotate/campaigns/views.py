@@ -5,19 +5,18 @@ A campaign's judgements are unpublished until all invited annotators have handed
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
-from sqlalchemy import Column, Connection, func, select, text
 
 from mnemoscope.annotate.campaigns.items import Row, ShownPrefix, ShownPrefixes
 from mnemoscope.annotate.judgements.reading import BY_ID, WITH_ITEMS, final_judgements
-from mnemoscope.annotate.judgements.tables import annotators, campaigns, finishes, items, judgements, verdicts
 from mnemoscope.foundation.memory_names import MemoryId
 
-_OF_MEMORY = "items.kind IN ('key', 'chosen') AND items.layer = :layer AND items.memory = :memory"
+_OF_MEMORY = "items.kind IN ('key', 'chosen') AND items.layer = ? AND items.memory = ?"
 
 
 @dataclass(frozen=True)
@@ -137,48 +136,50 @@ def as_patterns(states: dict[int, State], ranks: Sequence[int]) -> tuple[Authore
     )
 
 
-def read_history(connection: Connection, item: int, author: str) -> tuple[dict[int, State], list[Step]]:
+def read_history(connection: sqlite3.Connection, item: int, author: str) -> tuple[dict[int, State], list[Step]]:
     """An author's present patterns of one key, and the steps that can be undone."""
-    statement = select(judgements).where(judgements.c.item == item, judgements.c.author == author)
+    statement = "SELECT key, pattern, undoes, kind, description, triggers FROM judgements"
+    rows = connection.execute(f"{statement} WHERE item = ? AND author = ? ORDER BY made_at, id", (item, author))
     current: dict[int, State] = {}
     steps: list[Step] = []
-    for row in connection.execute(statement.order_by(judgements.c.made_at, judgements.c.id)):
-        before, state = current.get(row.pattern, NONE), State(row.kind, row.description, row.triggers)
-        if row.undoes is not None:
-            steps = [step for step in steps if step[0] != row.undoes]
+    for key, pattern, undoes, *values in rows:
+        before, state = current.get(pattern, NONE), State(*values)
+        if undoes is not None:
+            steps = [step for step in steps if step[0] != undoes]
         elif state != before:
-            steps.append((row.key, row.pattern, before))
-        current[row.pattern] = state
+            steps.append((key, pattern, before))
+        current[pattern] = state
     return {number: state for number, state in sorted(current.items()) if state.kind != "none"}, steps
 
 
-def is_finished(connection: Connection, item: int, author: str) -> bool:
-    return bool(_read_latest(connection, finishes.c.finished, author, item).get(item))
+def is_finished(connection: sqlite3.Connection, item: int, author: str) -> bool:
+    return bool(_read_latest(connection, "finishes", "finished", author, item).get(item))
 
 
-def read_verdict(connection: Connection, item: int, author: str) -> str | None:
-    verdict = _read_latest(connection, verdicts.c.verdict, author, item).get(item)
+def read_verdict(connection: sqlite3.Connection, item: int, author: str) -> str | None:
+    verdict = _read_latest(connection, "verdicts", "verdict", author, item).get(item)
     return None if verdict == "none" else verdict
 
 
-def _read_latest(connection: Connection, column: Column[Any], author: str, item: int | None = None) -> dict[int, Any]:
+def _read_latest(
+    connection: sqlite3.Connection, table: str, column: str, author: str, item: int | None = None
+) -> dict[int, Any]:
     """The author's latest value by item, or of `item` only, in an append-only table."""
-    table = column.table.c
-    statement = select(table.item, column).where(table.author == author).order_by(table.made_at, table.id)
-    rows = connection.execute(statement if item is None else statement.where(table.item == item))
-    return dict(tuple(row) for row in rows)
+    only, values = ("", (author,)) if item is None else ("AND item = ?", (author, item))
+    statement = f"SELECT item, {column} FROM {table} WHERE author = ? {only} ORDER BY made_at, id"
+    return dict(tuple(row) for row in connection.execute(statement, values))
 
 
-def has_submitted(connection: Connection, annotator: Annotator) -> bool:
-    statement = select(finishes.c.id).where(finishes.c.author == annotator.name, finishes.c.item.is_(None))
-    return connection.execute(statement).first() is not None
+def has_submitted(connection: sqlite3.Connection, annotator: Annotator) -> bool:
+    statement = "SELECT id FROM finishes WHERE author = ? AND item IS NULL"
+    return connection.execute(statement, (annotator.name,)).fetchone() is not None
 
 
-def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ...]:
-    uid = connection.execute(select(campaigns.c.uid)).scalar()
-    rows = connection.execute(select(items.c.id, items.c.code, items.c.kind).where(items.c.kind != "chosen"))
-    latest = _read_latest(connection, finishes.c.finished, annotator.name)
-    latest |= _read_latest(connection, verdicts.c.verdict, annotator.name)
+def list_places(connection: sqlite3.Connection, annotator: Annotator) -> tuple[Place, ...]:
+    (uid,) = connection.execute("SELECT uid FROM campaigns").fetchone() or (None,)
+    rows = connection.execute("SELECT id, code, kind FROM items WHERE kind <> 'chosen'")
+    latest = _read_latest(connection, "finishes", "finished", annotator.name)
+    latest |= _read_latest(connection, "verdicts", "verdict", annotator.name)
     done = {item for item, value in latest.items() if value not in (0, "none")}
     places = [Place(code, "case" if kind == "case" else "key", id in done) for id, code, kind in rows]
 
@@ -189,7 +190,7 @@ def list_places(connection: Connection, annotator: Annotator) -> tuple[Place, ..
 
 
 def key_view(
-    connection: Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, chosen: MemoryId | None
+    connection: sqlite3.Connection, item: Row, annotator: Annotator, prefixes: ShownPrefixes, chosen: MemoryId | None
 ) -> KeyView:
     shown, ranks = prefixes
     states, steps = read_history(connection, item["id"], annotator.name)
@@ -200,7 +201,7 @@ def key_view(
     )
 
 
-def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[int]) -> OthersJudgement | None:
+def read_others(connection: sqlite3.Connection, item: Row, author: str, ranks: Sequence[int]) -> OthersJudgement | None:
     if item["kind"] == "case":
         verdict = read_verdict(connection, item["id"], author)
         return None if verdict is None else OthersJudgement(author, (), verdict)
@@ -209,17 +210,18 @@ def read_others(connection: Connection, item: Row, author: str, ranks: Sequence[
     return OthersJudgement(author, as_patterns(states, ranks)) if seen else None
 
 
-def read_judgements(connection: Connection, name: str, memory: tuple[int, int] | None = None) -> pl.DataFrame:
+def read_judgements(
+    connection: sqlite3.Connection, name: object, memory: tuple[int, int] | None = None
+) -> pl.DataFrame:
     """The final judgements, of all memories or one (layer, number). `name` is the database's, for AtlasDamaged."""
     statement = WITH_ITEMS if memory is None else f"{WITH_ITEMS} WHERE {_OF_MEMORY}"
-    place = dict(zip(("layer", "memory"), memory or (), strict=False))
-    return final_judgements(connection.execute(text(f"{statement} {BY_ID}"), place), name)
+    return final_judgements(connection.execute(f"{statement} {BY_ID}", memory or ()), name)
 
 
-def is_over(connection: Connection) -> bool:
+def is_over(connection: sqlite3.Connection) -> bool:
     """Whether all annotators with a valid invitation have handed in."""
-    handed_in = select(finishes.c.author).where(finishes.c.item.is_(None))
-    waiting = select(func.count()).select_from(annotators).where(
-        annotators.c.role == "annotator", annotators.c.token_hash.is_not(None), annotators.c.name.not_in(handed_in)
-    )  # fmt: skip
-    return not connection.execute(waiting).scalar()
+    waiting = """
+        SELECT id FROM annotators WHERE role = 'annotator' AND token_hash IS NOT NULL
+        AND name NOT IN (SELECT author FROM finishes WHERE item IS NULL)
+    """
+    return connection.execute(waiting).fetchone() is None

@@ -47,7 +47,7 @@ WITH_ITEMS = f"""
 SELECT judgements.id, {_NAMES}, items.kind <> 'chosen', items.kind = 'chosen' OR ({_FINISHED}) = 1
 FROM judgements JOIN items ON items.id = judgements.item
 """
-"""The rows of `final_judgements` from a database with items, in SQLite and PostgreSQL."""
+"""The rows of `final_judgements` from a database with items."""
 BY_ID = "ORDER BY judgements.id"
 ALL_VERDICTS = """
 SELECT items.memory, verdicts.author, verdicts.verdict
@@ -65,12 +65,12 @@ def read_judgements(atlas: Path) -> pl.DataFrame | None:
     """
     path = Path(atlas) / ANNOTATIONS
     rows = query(
-        path, lambda one: one.execute(f"{WITH_ITEMS if 'item' in _columns(one, 'judgements') else _PLAIN} {BY_ID}")
+        path, lambda one: one.execute(f"{WITH_ITEMS if 'item' in columns_of(one, 'judgements') else _PLAIN} {BY_ID}")
     )
     return None if rows is None else final_judgements(rows, path)
 
 
-def _columns(database: sqlite3.Connection, table: str) -> set[str]:
+def columns_of(database: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
@@ -88,7 +88,7 @@ def read_verdicts(atlas: Path) -> pl.DataFrame | None:
     """Columns: case, author, verdict. None without annotations.sqlite. Raises what `read_judgements` raises."""
     path = Path(atlas) / ANNOTATIONS
     rows = query(
-        path, lambda one: one.execute(ALL_VERDICTS) if _columns(one, "verdicts") and _columns(one, "items") else ()
+        path, lambda one: one.execute(ALL_VERDICTS) if columns_of(one, "verdicts") and columns_of(one, "items") else ()
     )
     if rows is None:
         return None
@@ -145,7 +145,7 @@ def query(path: Path, ask: Callable[[sqlite3.Connection], Iterable[tuple[Any, ..
 
 
 def _check_atlas(database: sqlite3.Connection, path: Path) -> None:
-    if "atlas" not in _columns(database, "annotations_version"):
+    if "atlas" not in columns_of(database, "annotations_version"):
         return
     ((owner,),) = database.execute("SELECT atlas FROM annotations_version")
     here = file_hash(path.parent / MANIFEST)

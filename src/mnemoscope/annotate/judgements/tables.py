@@ -1,143 +1,110 @@
-"""The tables of a database of annotations, on SQLite and PostgreSQL.
+"""The tables of a database of annotations: the schema of a new SQLite file, and how a row is added.
 
 `judgements`, `verdicts` and `finishes` are append-only: triggers in the database refuse updates and deletions by any
 client. reading.py also reads files with fewer tables, written by hand (docs/patterns.md).
 """
 
-from functools import partial
+import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Column, Connection, ForeignKey, Index, Integer, MetaData, String, Table, Text
-from sqlalchemy.schema import UniqueConstraint
-
-from mnemoscope.annotate.judgements.rules import ITEM_KINDS, JUDGED_KINDS, VERDICTS
-
 ROLES = ("annotator", "host")
+GROWING = ("judgements", "verdicts", "finishes")
+_TABLES = """
+-- One row. `atlas` is the sha256 of the manifest of the atlas that all judgements are about.
+CREATE TABLE annotations_version (version INTEGER NOT NULL, atlas TEXT NOT NULL);
 
-metadata = MetaData()
-_not_null = partial(Column[Any], nullable=False)
+-- At most one row. `uid` is secret: the codes of the items are derived from it.
+CREATE TABLE campaigns (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  uid TEXT NOT NULL,
+  seed INTEGER NOT NULL,
+  keys_per_layer INTEGER NOT NULL,
+  controls INTEGER NOT NULL,
+  cases INTEGER NOT NULL,
+  made_at TEXT NOT NULL
+);
 
+-- `folded` is the case-folded name, `token_hash` the sha256 of the invitation's token, null after its withdrawal.
+CREATE TABLE annotators (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  folded TEXT NOT NULL UNIQUE,
+  role TEXT NOT NULL CHECK (role IN ('annotator', 'host')),
+  token_hash TEXT UNIQUE,
+  made_at TEXT NOT NULL
+);
 
-def _one_of(name: str, values: tuple[str, ...]) -> Column[Any]:
-    allowed = CheckConstraint(f"{name} IN ({', '.join(repr(value) for value in values)})")
-    return _not_null(name, String(20), allowed)
+-- `memory` is a control's own number or a case's prefix; `content` is JSON (a control's prefixes, a case's texts).
+CREATE TABLE items (
+  id INTEGER PRIMARY KEY,
+  code TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL CHECK (kind IN ('key', 'control', 'chosen', 'case')),
+  layer INTEGER NOT NULL,
+  memory INTEGER NOT NULL,
+  content TEXT NOT NULL,
+  UNIQUE (kind, layer, memory)
+);
 
+-- The latest row of an author on a pattern counts.
+CREATE TABLE judgements (
+  id INTEGER PRIMARY KEY,
+  author TEXT NOT NULL REFERENCES annotators (name),
+  made_at TEXT NOT NULL,
+  layer INTEGER NOT NULL,
+  memory INTEGER NOT NULL,
+  control INTEGER NOT NULL CHECK (control IN (0, 1)),
+  pattern INTEGER NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('shallow', 'semantic', 'both', 'none')),
+  description TEXT NOT NULL,
+  triggers TEXT NOT NULL,
+  item INTEGER NOT NULL REFERENCES items (id),
+  undoes TEXT,
+  key TEXT NOT NULL,
+  UNIQUE (author, key)
+);
+CREATE INDEX judgements_of_item ON judgements (item, author);
 
-def _flag(name: str) -> Column[Any]:
-    return _not_null(name, Integer, CheckConstraint(f"{name} IN (0, 1)"))
+CREATE TABLE verdicts (
+  id INTEGER PRIMARY KEY,
+  author TEXT NOT NULL REFERENCES annotators (name),
+  made_at TEXT NOT NULL,
+  item INTEGER NOT NULL REFERENCES items (id),
+  verdict TEXT NOT NULL CHECK (verdict IN ('related', 'distant', 'none')),
+  key TEXT NOT NULL,
+  UNIQUE (author, key)
+);
+CREATE INDEX verdicts_on_item ON verdicts (item, author);
 
-
-def _events(name: str, index: str, *own: Column[Any]) -> Table:
-    return Table(
-        name,
-        metadata,
-        Column("id", Integer, primary_key=True),
-        _not_null("author", String(80), ForeignKey("annotators.name")),
-        _not_null("made_at", String(40)),
-        *own,
-        _not_null("key", String(80)),
-        UniqueConstraint("author", "key"),
-        Index(index, "item", "author"),
-    )
-
-
-version = Table("annotations_version", metadata, _not_null("version", Integer), _not_null("atlas", String(64)))
-"""One row; `atlas` is the sha256 of the manifest of the atlas that all judgements are about."""
-
-campaigns = Table(
-    "campaigns",
-    metadata,
-    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
-    _not_null("uid", String(64)),
-    *(_not_null(name, Integer) for name in ("seed", "keys_per_layer", "controls", "cases")),
-    _not_null("made_at", String(40)),
-)
-"""At most one row. `uid` is secret: the items' codes are derived from it."""
-
-annotators = Table(
-    "annotators",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _not_null("name", String(80), unique=True),
-    _not_null("folded", String(240), unique=True),
-    _one_of("role", ROLES),
-    Column("token_hash", String(64), unique=True),
-    _not_null("made_at", String(40)),
-)
-"""`folded` is the case-folded name, `token_hash` the sha256 of the invitation's token, null after its withdrawal."""
-
-items = Table(
-    "items",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _not_null("code", String(40), unique=True),
-    _one_of("kind", ITEM_KINDS),
-    _not_null("layer", Integer),
-    _not_null("memory", Integer),
-    _not_null("content", Text),
-    UniqueConstraint("kind", "layer", "memory"),
-)
-"""`memory` is a control's own number or a case's prefix; `content` is JSON (a control's prefixes, a case's texts)."""
-
-judgements = _events(
-    "judgements",
-    "judgements_of_item",
-    _not_null("layer", Integer),
-    _not_null("memory", Integer),
-    _flag("control"),
-    _not_null("pattern", Integer),
-    _one_of("kind", JUDGED_KINDS),
-    _not_null("description", Text),
-    _not_null("triggers", Text),
-    _not_null("item", Integer, ForeignKey("items.id")),
-    Column("undoes", String(80)),
-)
-"""The latest row of an author on a pattern counts."""
-
-verdicts = _events(
-    "verdicts",
-    "verdicts_on_item",
-    _not_null("item", Integer, ForeignKey("items.id")),
-    _one_of("verdict", VERDICTS),
-)
-
-finishes = _events("finishes", "finishes_of_item", Column("item", Integer, ForeignKey("items.id")), _flag("finished"))
-"""One row each time an author finishes or resumes an item; without an item, all work was handed in."""
-
-GROWING = (judgements, verdicts, finishes)
+-- One row each time an author finishes or resumes an item; without an item, all work was handed in.
+CREATE TABLE finishes (
+  id INTEGER PRIMARY KEY,
+  author TEXT NOT NULL REFERENCES annotators (name),
+  made_at TEXT NOT NULL,
+  item INTEGER REFERENCES items (id),
+  finished INTEGER NOT NULL CHECK (finished IN (0, 1)),
+  key TEXT NOT NULL,
+  UNIQUE (author, key)
+);
+CREATE INDEX finishes_of_item ON finishes (item, author);
+"""
+# INSERT OR REPLACE deletes the conflicting row without a trigger on DELETE, so the third trigger refuses it.
+_ONLY_GROWS = """
+CREATE TRIGGER {0}_no_update BEFORE UPDATE ON {0} BEGIN {1} END;
+CREATE TRIGGER {0}_no_delete BEFORE DELETE ON {0} BEGIN {1} END;
+CREATE TRIGGER {0}_no_replace BEFORE INSERT ON {0}
+WHEN EXISTS (SELECT 1 FROM {0} WHERE id = NEW.id OR (author = NEW.author AND key = NEW.key)) BEGIN {1} END;
+"""
+_REFUSE = "SELECT RAISE(ABORT, '{0} only grows: nothing in it is changed or deleted');"
+SCHEMA = _TABLES + "".join(_ONLY_GROWS.format(name, _REFUSE.format(name)) for name in GROWING)
 
 
-def create(connection: Connection) -> None:
-    """Creates all tables and triggers. Raises if one exists."""
-    metadata.create_all(connection, checkfirst=False)
-    statements = _sqlite() if connection.dialect.name == "sqlite" else _postgresql()
-    for statement in statements:
-        connection.exec_driver_sql(statement)
+def create(connection: sqlite3.Connection) -> None:
+    """Creates all tables and triggers inside the open transaction, which `executescript` would commit first."""
+    for statement in SCHEMA.split(";\n"):
+        connection.execute(statement)
 
 
-def _sqlite() -> list[str]:
-    statements = []
-    for table in GROWING:
-        refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} only grows: nothing in it is changed or deleted'); END"
-        for what in ("UPDATE", "DELETE"):
-            statements.append(f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name} {refuse}")
-        # INSERT OR REPLACE deletes the conflicting row without a trigger on DELETE.
-        statements.append(
-            f"CREATE TRIGGER {table.name}_no_replace BEFORE INSERT ON {table.name} WHEN EXISTS (SELECT 1 FROM"
-            f" {table.name} WHERE id = NEW.id OR (author = NEW.author AND key = NEW.key)) {refuse}"
-        )
-    return statements
-
-
-def _postgresql() -> list[str]:
-    statements = [
-        "CREATE FUNCTION annotations_only_grow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " RAISE EXCEPTION '%% only grows: nothing in it is changed or deleted', TG_TABLE_NAME; END $$"
-    ]
-    for table in GROWING:
-        for name, what in (("row", "UPDATE OR DELETE"), ("all", "TRUNCATE")):
-            statements.append(
-                f"CREATE TRIGGER {table.name}_only_grows_{name} BEFORE {what} ON {table.name}"
-                " FOR EACH STATEMENT EXECUTE FUNCTION annotations_only_grow()"
-            )
-    return statements
+def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    places = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from threading import Thread
 from typing import Annotated
 
@@ -42,7 +41,7 @@ def serve(
     port: Annotated[int, typer.Option(metavar="N", help="0: any free port.")] = 8765,
     annotations: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The database of judgements.", show_default="ATLAS/annotations.sqlite"),
+        typer.Option(metavar="FILE", help="The file of judgements.", show_default="ATLAS/annotations.sqlite"),
     ] = None,
     root_path: Annotated[
         str, typer.Option(metavar="PATH", help="The path under which a proxy shows the pages.", show_default=False)
@@ -89,7 +88,7 @@ def serve(
             _open_browser(settings.url)
         if json:
             place = {"url": settings.url, "host": settings.host, "port": settings.port, "token": settings.token}
-            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": _place(annotations)})
+            emit({**place, "atlas": str(settings.atlas), "model": settings.model, "annotations": annotations})
             return
         print(f"open {settings.url} in a browser; Ctrl-C ends it", flush=True)
 
@@ -106,11 +105,3 @@ def _open_browser(url: str) -> None:
     import webbrowser
 
     Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-
-def _place(annotations: str | None) -> str | None:
-    if annotations is None:
-        return None
-    from mnemoscope.annotate.campaigns.database import address, format_address
-
-    return format_address(address(annotations, Path()))

@@ -1,1 +1,1 @@
-"""Verbs to start with: mine, demo, train, inspect, bench."""
+"""Verbs to start with: mine, demo, train, inspect."""

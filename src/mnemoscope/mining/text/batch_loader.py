@@ -63,24 +63,13 @@ class BatchLoader:
             sampled=number < self._always or number % SAMPLED_EVERY == 0,
         )
 
-    def in_text_order(self) -> Iterator[list[int]]:
-        """The mined sentences' tokens in corpus order, endlessly."""
-        while True:
-            for tokens in _mined_tokens(self._copy):
-                yield from (t.tolist() for t in tokens)
-
-
-def _mined_tokens(copy: TokenizedCorpus) -> Iterator[list[NDArray[np.int32]]]:
-    """The mined sentences' tokens in corpus order, in chunks."""
-    for start in range(0, len(copy.mined), _CHUNK):
-        yield [copy.tokens(i) for i in copy.mined[start : start + _CHUNK].tolist()]
-
 
 def token_table(copy: TokenizedCorpus, vocabulary: int) -> dict[str, Any]:
     """The columns of `tokens`: counts of each token, also as next and as first token, over mined sentences."""
     count = np.zeros(vocabulary, np.int64)
     first = np.zeros(vocabulary, np.int64)
-    for tokens in _mined_tokens(copy):
+    for start in range(0, len(copy.mined), _CHUNK):
+        tokens = [copy.tokens(sentence) for sentence in copy.mined[start : start + _CHUNK].tolist()]
         count += np.bincount(np.concatenate(tokens), minlength=vocabulary)
         first += np.bincount([t[0] for t in tokens], minlength=vocabulary)
     token = np.arange(vocabulary, dtype=np.int32)

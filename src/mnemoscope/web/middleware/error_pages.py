@@ -1,5 +1,6 @@
 """Errors as answers with a status and one sentence, as a page or as JSON."""
 
+import sqlite3
 from http import HTTPStatus
 from typing import Any
 
@@ -28,7 +29,7 @@ ANNOTATOR_ONLY = "mnemoscope.guest"
 
 
 def status_of(problem: errors.MnemoscopeError) -> int:
-    if isinstance(problem, errors.AnnotationError) and type(problem.__cause__).__module__.startswith("sqlalchemy."):
+    if isinstance(problem, errors.AnnotationError) and isinstance(problem.__cause__, sqlite3.Error):
         # The database failed, perhaps temporarily.
         return 503
     return next(status for kind, status in STATUS if isinstance(problem, kind))

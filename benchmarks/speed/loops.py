@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import OptionError
 from mnemoscope.foundation.options.mining_options import TRIGGERS
-from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.plan.mining_plan import SAMPLED_TOKENS
 from mnemoscope.mining.text.batch_reader import BatchReader
 from mnemoscope.mining.text.batches import Batch
@@ -43,9 +42,6 @@ class TextBatches(Protocol):
 
     def tokens(self, numbers: Iterable[int]) -> int:
         """The number of the sentences' own tokens in these batches."""
-
-    def in_text_order(self) -> Iterator[list[int]]:
-        """The sentences' tokens in text order, repeated without end."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +68,21 @@ class Rates:
 def compare_loops(
     model: LanguageModel,
     batches: TextBatches,
+    sentences: Iterator[list[int]],
     *,
     rounds: int,
     warm: int = WARM,
     keep: int = TRIGGERS,
-    progress: Progress = ignore_progress,
 ) -> Rates:
     """Tokens per second of mining (triggers and activity), the bare forward, the forward stopped where mining stops,
-    the user's loop and the research loop, over `rounds` groups of four batches. Raises OptionError if the text is too
-    short.
+    the user's loop and the research loop, over `rounds` groups of four batches. `sentences` are the tokens in text
+    order, without end. Raises OptionError if the text is too short.
     """
     if batches.tokens(range(batches.count)) <= warm:
         raise OptionError(_TOO_SHORT.format(warm=warm))
     reader = BatchReader(model, MiningState(StateShape.of(model, keep=keep), devices=model.devices))
     research = ResearchLoop(model, keep)
-    user = UserLoop(model, batches.in_text_order())
+    user = UserLoop(model, sentences)
 
     def mine(batch: Batch) -> int:
         reader.read(batch)
@@ -100,7 +96,6 @@ def compare_loops(
     while seen < warm:
         seen += mine(batches(number))
         number += 1
-        progress("warming up", seen, warm, "tokens")
     loops: dict[str, Callable[[Batch], int]] = {
         "bare forward": forward,
         "stopped forward": lambda batch: forward(batch, model.sizes.layers - 1),
@@ -113,13 +108,12 @@ def compare_loops(
     starts = range(number, batches.count, _GROUP)[:rounds]
     if not starts:
         raise OptionError(_TOO_SHORT.format(warm=warm))
-    for done, start in enumerate(starts, 1):
+    for start in starts:
         group = [batches(k) for k in range(start, min(start + _GROUP, batches.count))]
         for name, loop in loops.items():
             with Stopwatch(model.device) as watch:
                 tokens[name].append(sum(loop(batch) for batch in group))
             seconds[name].append(watch.seconds)
-        progress("comparing", done, rounds, "rounds")
     reader.check()
     per_token = {name: np.divide(seconds[name], tokens[name]) for name in loops}
     return Rates(

@@ -1,7 +1,7 @@
 """Measures a model, or GPT-2's shape, on the standard library's documentation, and the value pass."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,11 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.bench.loops import Stopwatch, compare_loops, mine_batches, overlap
-from mnemoscope.bench.shapes import random_model
-from mnemoscope.corpus import open_source, prepare
+from mnemoscope.corpus import TokenizedCorpus, open_source, prepare
 from mnemoscope.foundation.options.mining_options import MiningOptions
-from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.mining.passes.vectors.neighbours import NeighbourPass
 from mnemoscope.mining.passes.vectors.projector import Projector
 from mnemoscope.mining.passes.vectors.values import Targets, ValuePass
@@ -23,6 +20,9 @@ from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.modules.projections import LinearHead
 
+from .loops import Stopwatch, compare_loops, mine_batches, overlap
+from .shapes import random_model
+
 TEXT = "builtin:pydocs:stdlib"
 _COMPARED = 4
 """Batches mined in bfloat16, which a processor without its instructions takes minutes for."""
@@ -30,9 +30,7 @@ _ROUNDS = 5
 """Timed rounds of the bare product and of the pass."""
 
 
-def measure_text(
-    name: str, *, device: torch.device, dtype: str, rounds: int, warm: int, progress: Progress = ignore_progress
-) -> dict[str, Any]:
+def measure_text(name: str, *, device: torch.device, dtype: str, rounds: int, warm: int) -> dict[str, Any]:
     """All figures of one model, as in named_model; in float32 also the gain and the changes of bfloat16."""
     model = named_model(name, dtype, device)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
@@ -42,7 +40,7 @@ def measure_text(
         )  # fmt: skip
         batch_tokens = default_batch_tokens(model)
         loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
-        rates = compare_loops(model, loader, rounds=rounds, warm=warm, progress=progress)
+        rates = compare_loops(model, loader, in_text_order(copy), rounds=rounds, warm=warm)
         batches = [loader(k) for k in range(min(loader.count, 4 * rounds))]
     figures = {
         "model": name,
@@ -53,12 +51,17 @@ def measure_text(
         **rates.document(),
     }
     if dtype == "float32":
-        progress("bfloat16", 0, None, "")
         single, speed = mine_batches(model, batches[:_COMPARED])
         half, low_speed = mine_batches(named_model(name, "bfloat16", device), batches[:_COMPARED])
         figures |= {"bfloat16_speedup": low_speed / speed, "bfloat16_overlap": overlap(single, half)}
-    progress("values", 0, None, "")
     return figures | {"values": value_rate(model), "neighbours": neighbour_rate(model)}
+
+
+def in_text_order(copy: TokenizedCorpus) -> Iterator[list[int]]:
+    """The mined sentences' tokens in corpus order, endlessly."""
+    while True:
+        for sentence in copy.mined.tolist():
+            yield copy.tokens(sentence).tolist()
 
 
 def named_model(name: str, dtype: str, device: torch.device) -> LanguageModel:

@@ -1,17 +1,17 @@
 """The benchmark's loops do the work that they are timed for; no speed is asserted."""
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.speed import documentation, loops
+from benchmarks.speed.documentation import in_text_order, measure_text, neighbour_rate, value_rate
+from benchmarks.speed.loops import USER_BATCH, ResearchLoop, UserLoop, compare_loops, mine_batches, overlap
 
 from mining.conftest import odd_text, tiny_model
-from mnemoscope.bench import documentation, loops
-from mnemoscope.bench.documentation import neighbour_rate, value_rate
-from mnemoscope.bench.loops import USER_BATCH, ResearchLoop, UserLoop, compare_loops, mine_batches, overlap
-from mnemoscope.corpus import open_source, prepare
-from mnemoscope.errors import OptionError
+from mnemoscope.corpus import TokenizedCorpus, open_source, prepare
 from mnemoscope.mining.text.batch_loader import BatchLoader
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel
@@ -25,12 +25,16 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 
 @pytest.fixture
-def loader(model: LanguageModel, tmp_path: Path) -> BatchLoader:
+def copy(model: LanguageModel, tmp_path: Path) -> TokenizedCorpus:
     (tmp_path / "text.txt").write_text(odd_text(200))
-    copy = prepare(
+    return prepare(
         open_source(str(tmp_path / "text.txt"), split="line"), model, directory=tmp_path / "copy",
         longest=model.longest, split="line", vocabulary=model.sizes.vocabulary,
     )  # fmt: skip
+
+
+@pytest.fixture
+def loader(copy: TokenizedCorpus, model: LanguageModel) -> BatchLoader:
     return BatchLoader(copy, model, batch_tokens=256, seed=0)
 
 
@@ -55,9 +59,11 @@ def test_the_research_loop_finds_what_mining_finds(model: LanguageModel, loader:
         assert torch.equal(position[full][clear, 0], mined["position"][full][clear, 0].long())
 
 
-def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: LanguageModel, loader: BatchLoader) -> None:
-    first = [tokens for tokens, _ in zip(loader.in_text_order(), range(3 * USER_BATCH), strict=False)]
-    user = UserLoop(model, loader.in_text_order())
+def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(
+    model: LanguageModel, copy: TokenizedCorpus, loader: BatchLoader
+) -> None:
+    first = list(islice(in_text_order(copy), 3 * USER_BATCH))
+    user = UserLoop(model, in_text_order(copy))
     batch = loader(0)
     read = user.read(batch)
     groups = [sum(map(len, first[start : start + USER_BATCH])) for start in range(0, len(first), USER_BATCH)]
@@ -65,22 +71,25 @@ def test_the_user_loop_reads_sentences_in_text_order_and_counts_them(model: Lang
     assert read == next(total for total in sums if total >= batch.tokens)
 
 
-def test_all_loops_are_compared(model: LanguageModel, loader: BatchLoader) -> None:
-    told: list[str] = []
-    rates = compare_loops(
-        model, loader, rounds=2, warm=300, keep=KEEP, progress=lambda stage, done, total, note: told.append(stage)
-    )
+def test_all_loops_are_compared(model: LanguageModel, copy: TokenizedCorpus, loader: BatchLoader) -> None:
+    rates = compare_loops(model, loader, in_text_order(copy), rounds=2, warm=300, keep=KEEP)
     loops = {"bare forward", "stopped forward", "mining", "user loop", "research loop"}
     assert set(rates.per_second) == set(rates.ratio) == loops
     assert rates.ratio["bare forward"] == 1.0
     assert min(rates.per_second.values()) > 0
     assert 0 < rates.tokens <= loader.tokens(range(loader.count)) - 300
-    assert told.count("comparing") == 2
 
 
-def test_a_text_that_is_too_short_is_refused_at_once(model: LanguageModel, loader: BatchLoader) -> None:
-    with pytest.raises(OptionError, match="too short to warm up with warm=1000000 tokens and then measure"):
-        compare_loops(model, loader, rounds=1, warm=1_000_000)
+@pytest.mark.full
+def test_a_model_is_measured_on_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text(odd_text(2000))
+    monkeypatch.setattr(documentation, "TEXT", str(tmp_path / "text.txt"))
+    monkeypatch.setattr(documentation, "named_model", lambda name, dtype, device: tiny_model())
+    found = measure_text("tiny", device=torch.device("cpu"), dtype="float32", rounds=1, warm=300)
+    assert min(found["tokens_per_second"].values()) > 0
+    assert (found["dtype"], found["bfloat16_overlap"]) == ("float32", 1.0), "the same model twice"
+    assert found["values"]["ratio"] > 0
+    assert found["neighbours"]["ratio"] > 0
 
 
 @pytest.mark.parametrize(("rate", "name"), [(value_rate, "value pass"), (neighbour_rate, "neighbours")])

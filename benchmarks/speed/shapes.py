@@ -21,13 +21,13 @@ from transformers import (
     MixtralForCausalLM,
 )
 
-from mnemoscope.bench.loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
-from mnemoscope.foundation.progress import Progress, ignore_progress
 from mnemoscope.kernels.devices import device_name
 from mnemoscope.mining.plan.mining_plan import SAMPLED_EVERY, SAMPLED_TOKENS, batch_order, default_batch_tokens
 from mnemoscope.mining.text.batches import Batch, pack, pad, send
 from mnemoscope.models import LanguageModel, load_model
 from mnemoscope.models.opening.huggingface import builtin_folder
+
+from .loops import Rates, Stopwatch, compare_loops, mine_batches, overlap
 
 SHAPES = ("gpt2-small", "8b", "experts")
 """GPT-2 small, Llama 3 of 8 billion parameters, and a small mixture of eight experts like Mixtral."""
@@ -120,14 +120,12 @@ def measure_shape(
     warm: int,
     batch_tokens: int | None = None,
     sizes: Mapping[str, int] = _UNCHANGED,
-    progress: Progress = ignore_progress,
 ) -> dict[str, Any]:
     """All figures of a random model of a shape on a device; `sizes` replace entries of its configuration."""
-    progress("making a model", 0, None, shape)
     model = random_model(shape, dtype=dtype, device=device, sizes=sizes)
     area = batch_tokens or default_batch_tokens(model)
     text = RandomText(model, tokens=warm + 5 * rounds * area, batch_tokens=area)
-    rates = compare_loops(model, text, rounds=rounds, warm=warm, progress=progress)
+    rates = compare_loops(model, text, text.in_text_order(), rounds=rounds, warm=warm)
     ceiling = product_rate(device, model.dtype)
     same = None if device.type == "cpu" else same_as_on_the_host(shape, device)
     return {
