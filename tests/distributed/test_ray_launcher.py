@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from mnemoscope.cluster.launchers import ray_cluster
 from mnemoscope.cluster.launchers.ray_cluster import check_answer, connect_to_ray
 from mnemoscope.cluster.launchers.ray_launcher import RayLauncher
 from mnemoscope.errors import OptionError
@@ -146,7 +145,6 @@ def test_what_ray_says_of_a_cluster_that_it_does_not_join_is_passed_on(
 ) -> None:
     check_answer(ray_here)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(ray_cluster, "_KNOCK_SECONDS", 10)
     token = os.environ["RAY_AUTH_TOKEN"]
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for address, line in (
@@ -156,7 +154,7 @@ def test_what_ray_says_of_a_cluster_that_it_does_not_join_is_passed_on(
         ("here", "Invalid address format: here"),
     ):
         with pytest.raises(OptionError) as told:
-            check_answer(address)
+            check_answer(address, seconds=10)
         assert str(told.value).startswith(f"ray={address!r}: ")
         assert line in str(told.value)
         assert str(told.value).endswith("; see `ray status` there, and what docs/scale.md says of Ray")

@@ -125,19 +125,19 @@ def _signals_as_before() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def check_answer(address: str) -> None:
+def check_answer(address: str, *, seconds: float = _KNOCK_SECONDS) -> None:
     """Raises OptionError unless a cluster answers."""
     command, code = [sys.executable, "-P", "-c", _KNOCK, address], None
     with tempfile.TemporaryFile() as said:
         with suppress(subprocess.TimeoutExpired):
             code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, timeout=_KNOCK_SECONDS,
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, timeout=seconds,
                 check=False,
             ).returncode  # fmt: skip
         text = os.pread(said.fileno(), 1 << 20, 0).decode(errors="replace")
     if code != 0:
         line = re.sub(r"^\[.*?\] \S+: ", "", text.strip().partition("\n")[0])  # without the place in Ray's source
-        reason = line or f"no answer within {_KNOCK_SECONDS} s"
+        reason = line or f"no answer within {seconds:g} s"
         raise OptionError(f"--ray {address!r}: {reason}; see `ray status` there, and what docs/scale.md says of Ray")
 
 
