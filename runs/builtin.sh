@@ -4,7 +4,7 @@
 #     runs/builtin.sh OUT [OPTIONS FOR TRAIN]
 #
 # Leaves in OUT: model/ (weights, tokenizer, model card) and atlas/, with its answers. Every step goes on where it was
-# stopped: type the same command again. Two hours on two cores; needs the package installed and no network. To ship the
+# stopped: type the same command again. About three hours on two cores; needs the package installed and no network. To ship the
 # model, copy OUT/model to src/mnemoscope/models/pydocs and its held_out.txt to src/mnemoscope/corpus/.
 set -eu
 if [ $# -lt 1 ]; then

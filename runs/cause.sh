@@ -4,7 +4,7 @@
 #     runs/cause.sh MODEL OUT
 #
 # MODEL is the GGUF that `python runs/real_models.py fetch OUT SmolLM2` fetches; finished parts in OUT are left alone. Needs
-# the package installed with `.[peft,gguf]`. About an hour on two quiet cores.
+# the package installed. About an hour on two quiet cores.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python}

@@ -1,6 +1,6 @@
 """The lowest versions that pyproject.toml states: as constraints for pip, and tried by the verbs on a tiny model.
 
-`python runs/lowest.py [EXTRA ...] >FILE` prints them, of torch the one of constraints.txt: below it nothing was tried.
+`python runs/lowest.py >FILE` prints them, of torch the one of constraints.txt: below it nothing was tried.
 `python runs/lowest.py --try` mines, shows, searches, attributes, opens an adapter and serves with what is installed.
 `.ci/run` does both, in an environment of its own.
 """
@@ -26,11 +26,10 @@ VERBS = [
 PAGES = ["", "L5.M1", "layers/5", "search?q=better", "trace?prompt=Return+a+list+of", "annotate"]
 
 
-def lowest(extras: list[str]) -> list[str]:
+def lowest() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
     found = []
-    for one in wanted:
+    for one in project["dependencies"]:
         stated = re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?>=([0-9.]+)(?:,<[0-9.]+)?", one)
         if stated is None:
             raise SystemExit(f"pyproject.toml states {one!r}; state its lowest version: NAME>=VERSION")
@@ -74,4 +73,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             try_verbs()
     else:
-        print(*lowest(sys.argv[1:]), sep="\n")
+        print(*lowest(), sep="\n")

@@ -12,7 +12,7 @@
 # for mine are taken from MINE, for example MINE='--batch-tokens 8192'.
 #
 # The sizes below are the replica's: the paper's 16 layers, ReLU and four memories for every dimension, small enough for
-# two cores of a CPU (two hours of training), with the built-in model's recipe and a vocabulary small enough for the
+# two cores of a CPU (some hours of training), with the built-in model's recipe and a vocabulary small enough for the
 # width (docs/training.md). The paper's own model (Baevski and Auli 2019; 103 million tokens of text) has these
 # proportions, for one graphics card:
 #

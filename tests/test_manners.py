@@ -24,6 +24,7 @@ from mnemoscope.mining.lenses.lens_pass import fit_lenses
 from mnemoscope.models.opening.handmade.models import PLANTED_SENTENCES
 from mnemoscope.search import open_index
 from mnemoscope.show.export import write_report
+from models import planted_experts
 
 OPTIONS: dict[str, Any] = {"split": "line", "device": "cpu"}
 
@@ -42,7 +43,7 @@ def atlas(text: Path) -> ms.Atlas:
 
 @pytest.fixture(scope="module")
 def experts(text: Path) -> ms.Atlas:
-    return ms.mine("handmade:experts", text, out=text.parent / "experts", **OPTIONS)
+    return ms.mine(planted_experts.load(), text, out=text.parent / "experts", **OPTIONS)
 
 
 # --- mining again ------------------------------------------------------------------------------------------------
@@ -235,9 +236,9 @@ def test_impossible_triggers(given: dict[str, Any], line: str, atlas: ms.Atlas) 
 # --- a model and its coefficients --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["handmade:planted", "handmade:experts"])
-def test_coefficients_of_a_prompt(spec: str) -> None:
-    model = ms.load_model(spec, device="cpu")
+@pytest.mark.parametrize("load", [lambda: ms.load_model("handmade:planted", device="cpu"), planted_experts.load])
+def test_coefficients_of_a_prompt(load: Callable[[], ms.LanguageModel]) -> None:
+    model = load()
     prompt = PLANTED_SENTENCES[0]
     found = model.coefficients(prompt)
     assert found.columns == ["layer", "memory", "position", "token", "coefficient"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import peft
 import polars as pl
 import pytest
 import torch
@@ -179,7 +180,6 @@ def test_memories_of_experts_that_only_the_first_prompt_chose_are_ranked_and_set
 
 def test_two_states_of_one_network_are_no_two_models() -> None:
     """Both would be read anew as what is active now, and answer alike."""
-    peft = pytest.importorskip("peft")
 
     def lora() -> Any:
         return peft.LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False)

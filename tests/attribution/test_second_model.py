@@ -70,7 +70,6 @@ def test_a_tokenizer_and_a_beginning_are_those_of_both(
 
 
 def test_the_firsts_adapter_and_revision_are_not_the_seconds(room: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     words, adapter = str(room / "words"), save_adapter(tmp_path / "lora", "llama")
     first = load_model(str(room / "first"), tokenizer=words, adapter=adapter, revision="main")
     found = diff(first, "the cat", other=str(room / "first"), target="x", against="y")

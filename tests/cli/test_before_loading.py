@@ -12,7 +12,6 @@ from support.handbuilt_atlas import build_atlas
 RUN = """
 import contextlib, io, json, sys
 from mnemoscope.cli import main
-sys.modules["gguf"] = None  # as if it were not installed
 told = []
 for words in json.loads(sys.argv[1]):
     said = io.StringIO()
@@ -22,7 +21,7 @@ for words in json.loads(sys.argv[1]):
 print(json.dumps(told))
 """
 
-HEAVY = ("torch", "transformers", "polars", "altair", "vl_convert", "starlette", "uvicorn")
+HEAVY = ("torch", "transformers", "peft", "gguf", "polars", "altair", "vl_convert", "starlette", "uvicorn")
 REFUSED = {
     "mine builtin:pydocs none.txt --out new": "no such text: 'none.txt'",
     "mine builtin:pydocs text.txt --out new --validation none.txt": "no such text: 'none.txt'",
@@ -37,7 +36,6 @@ REFUSED = {
     "mine builtin:none text.txt --out new": "no built-in model 'none'; there is builtin:pydocs",
     "mine ./none text.txt --out new": "no folder './none'",
     "mine none.gguf text.txt --out new": "no folder 'none.gguf'",
-    "mine model.gguf text.txt --out new": "'model.gguf' needs gguf, which is not installed; pip install",
     "mine text.txt text.txt --out new": "'text.txt' is a file",
     "mine atlas text.txt --out new": "folder 'atlas' holds no config.json",
     "mine builtin:pydocs text.txt --out new --adapter ./none": "no folder './none'; give the folder of a saved adapter",
@@ -95,7 +93,6 @@ REFUSED = {
 def test_nothing_heavy_is_imported_before_the_cheap_checks(tmp_path: Path) -> None:
     build_atlas(tmp_path / "atlas")
     (tmp_path / "text.txt").write_text("One sentence.\n")
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))

@@ -140,27 +140,26 @@ def test_a_worker_for_whom_no_node_has_room_is_refused(atlas: Path) -> None:
 
 
 @with_ray
-def test_what_is_missing_of_a_token_is_told(
+def test_what_ray_says_of_a_cluster_that_it_does_not_join_is_passed_on(
     ray_here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The instance asks for the token it was started with; only the environment says which one we have."""
-    right = os.environ["RAY_AUTH_TOKEN"]
     check_answer(ray_here)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    with pytest.raises(OptionError, match="asks for a token, and there is none here; set RAY_AUTH_MODE=token, and RAY"):
-        check_answer(ray_here)
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    with pytest.raises(OptionError, match="asks for a token, and there is none here; set RAY_AUTH_MODE=token, and RAY"):
-        check_answer(ray_here)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
-    with pytest.raises(OptionError, match=r"RAY_AUTH_TOKEN_PATH=\S+/none is missing or empty"):
-        check_answer(ray_here)
-    (tmp_path / "none").write_text(secrets.token_hex(32))
-    with pytest.raises(OptionError, match="refuses the token of RAY_AUTH_TOKEN_PATH; put the cluster's token there"):
-        check_answer(ray_here)
-    (tmp_path / "none").write_text(right)
+    token = os.environ["RAY_AUTH_TOKEN"]
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    for address, line in (
+        (ray_here, "token is missing or incorrect; see"),
+        ("127.0.0.1:1", "Failed to connect to GCS at address"),
+        ("nobody.invalid:6379", "Failed to connect to GCS at address"),
+        ("here", "Invalid address format: here"),
+    ):
+        with pytest.raises(OptionError) as told:
+            check_answer(address, seconds=10)
+        assert str(told.value).startswith(f"ray={address!r}: ")
+        assert line in str(told.value)
+        assert str(told.value).endswith("; see `ray status` there, and what docs/scale.md says of Ray")
+        assert len(str(told.value).splitlines()) == 1
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     check_answer(ray_here)
     assert capfd.readouterr() == ("", "")
 
@@ -174,26 +173,10 @@ def test_a_cluster_of_another_version_is_refused(ray_here: str) -> None:
     other = {**json.loads(metadata), "ray_version": "2.1.0", "python_version": "3.10.4"}
     _internal_kv_put(b"CLUSTER_METADATA", json.dumps(other).encode(), overwrite=True, namespace=KV_NAMESPACE_CLUSTER)
     try:
-        with pytest.raises(OptionError, match=r"runs Ray 2\.1\.0 and Python 3\.10\.4, this process Ray \S+ and P"):
+        with pytest.raises(OptionError, match=r"Version mismatch.* Ray: 2\.1\.0 Python: 3\.10\.4 .*; see `ray status`"):
             check_answer(ray_here)
     finally:
         _internal_kv_put(b"CLUSTER_METADATA", metadata, overwrite=True, namespace=KV_NAMESPACE_CLUSTER)
-
-
-@with_ray
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("127.0.0.1:1", "no Ray cluster answers at '127.0.0.1:1' (Connection refused); start one with `ray start"),
-        ("nobody.invalid:6379", "no Ray cluster answers at 'nobody.invalid:6379' ("),
-        ("here", "ray='here' is not an address; write auto, HOST:PORT or ray://HOST:PORT"),
-        ("127.0.0.1:99999", "is not an address"),
-        ("http://127.0.0.1:80", "is not an address"),
-    ],
-)
-def test_an_address_where_nothing_answers_is_refused(address: str, said: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
-        check_answer(address)
 
 
 def test_ray_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

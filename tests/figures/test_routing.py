@@ -10,10 +10,11 @@ import pytest
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.foundation.formatting import format_value
 from mnemoscope.mining import mine
-from mnemoscope.models.opening.handmade.experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
 from mnemoscope.show.export import write_report
 from mnemoscope.show.figures.page_svg import page_svg
 from mnemoscope.show.figures.routing import routing, routing_chart
+from models import planted_experts
+from models.planted_experts import EXPERTS, LAYERS, PLANTED_EXPERTS, ROUTES, SENTENCES, WORDS
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
     (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     (folder / "other.txt").write_text("the bird\n")
     return open_atlas(
-        mine("handmade:experts", folder / "text.txt", out=folder / "atlas", split="line", per_sentence="all",
+        mine(planted_experts.load(), folder / "text.txt", out=folder / "atlas", split="line", per_sentence="all",
              validation=folder / "other.txt", removals=0)
     )  # fmt: skip
 

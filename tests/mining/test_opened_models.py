@@ -16,7 +16,6 @@ from mnemoscope.web import Settings
 from mnemoscope.web.app import create_app
 from models.test_probed import adapted, network_of
 
-peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 

@@ -21,6 +21,7 @@ from mnemoscope.mining.plan.mining_plan import (
 )
 from mnemoscope.mining.run_folder import difference
 from mnemoscope.models import load_model
+from models import planted_experts
 
 
 def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any:
@@ -99,7 +100,7 @@ def test_triggers_come_one_or_all_of_a_sentence(plan: MiningPlan) -> None:
 
 
 def test_what_a_plan_settles_by_itself(plan: MiningPlan) -> None:
-    experts = MiningPlan.derive(MiningOptions(), load_model("handmade:experts"), corpus="text.txt", validation=None)
+    experts = MiningPlan.derive(MiningOptions(), planted_experts.load(), corpus="text.txt", validation=None)
     assert (plan.triggers, experts.triggers) == (50, 25)
     assert plan.layers == (0, 1, 2)
     assert (plan.removals, plan.corpus_fingerprint) == (None, None)

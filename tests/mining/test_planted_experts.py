@@ -1,4 +1,4 @@
-"""Mining recovers everything that `handmade:experts` was built to hold: routing, keys, values, the one that is lost."""
+"""Mining recovers all that a mixture of experts was built to hold: routing, keys, values, the one that is lost."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 
 from mnemoscope.atlas import open_atlas
 from mnemoscope.mining import mine
-from mnemoscope.models.opening.handmade.experts import (
+from models import planted_experts
+from models.planted_experts import (
     ASTRAY,
     EXPERTS,
     LAYERS,
@@ -30,7 +31,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     return mine(
-        "handmade:experts", tmp_path / "text.txt", out=tmp_path / "atlas",
+        planted_experts.load(), tmp_path / "text.txt", out=tmp_path / "atlas",
         split="line", per_sentence="all", validation=tmp_path / "other.txt",
     ).path  # fmt: skip
 

@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 
@@ -17,7 +18,6 @@ from mnemoscope.models.memories.expert_stacks import Stacks
 from models.expert_models import HandRead, blocks_of, build_mixture
 from models.test_experts import IDS, read
 
-peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 

@@ -3,10 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,7 +19,6 @@ from mnemoscope.models.opening import adapters
 from models.conftest import refused
 from models.test_probed import TARGETS, adapted, load, network_of
 
-peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
@@ -271,7 +270,7 @@ def test_an_adapter_saved_as_a_pickle_one_in_half_precision_and_one_of_attention
     assert model.fingerprint not in (whole.fingerprint, load_model(base).fingerprint)
 
 
-def test_where_an_adapter_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_an_adapter_does_not_go(tmp_path: Path) -> None:
     assert "does not go with a fairseq checkpoint" in refused(OptionError, "fairseq:x.pt", adapter="x")
     assert "dequantize=True does not go with" in refused(OptionError, "fairseq:x.pt", dequantize=True)
     with pytest.raises(OptionError, match="put it on a model in memory with peft"):
@@ -287,8 +286,6 @@ def test_where_an_adapter_does_not_go(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "some/base"}))
     assert f"('some/base') and adapter='{adapter}'" in refused(ModelNotFound, adapter)
     assert load_model(base, adapter=adapter).probed  # another name decides nothing
-    monkeypatch.setitem(sys.modules, "peft", None)
-    assert refused(ModelUnsupported, "handmade:planted", adapter="x").endswith("pip install 'mnemoscope[peft]'")
 
 
 def test_what_is_adapted_must_be_a_model_of_transformers() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from torch import nn
@@ -84,7 +85,6 @@ def test_a_format_that_quantises_what_goes_in_names_its_way_out(
 
 @pytest.mark.fast(1)
 def test_an_adapter_goes_on_packed_and_on_widened_weights(stored: tuple[str, Path, Any], tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
     name, folder, _ = stored
     torch.manual_seed(1)
     config = peft.LoraConfig(r=2, target_modules=["dense_h_to_4h", "dense_4h_to_h"], init_lora_weights=False)

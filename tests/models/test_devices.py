@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import accelerate
+import peft
 import psutil
 import pytest
 import torch
@@ -262,7 +263,6 @@ def test_what_cannot_be_spread_is_refused(source: str, options: Any, message: st
 # Peft asks transformers by an old name.
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_adapters_and_quantised_weights_are_not_spread(stored: Any, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
     folder, size = stored("llama")
     config = Path(folder) / "config.json"
     base = AutoModelForCausalLM.from_pretrained(folder)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -15,11 +16,8 @@ from transformers.utils import logging
 from mining.conftest import byte_tokenizer
 from mnemoscope.cli import main
 from mnemoscope.errors import ModelDamaged, ModelNotFound, ModelUnsupported, TokenizerNotFound
-from mnemoscope.foundation.options import model_options
 from mnemoscope.models import LanguageModel, load_model
 from models.conftest import refused
-
-gguf = pytest.importorskip("gguf")
 
 HIDDEN, MEMORIES, LAYERS, HEADS = 32, 64, 2, 4
 NAMES = {
@@ -161,9 +159,7 @@ def test_a_file_without_a_tokenizer_takes_one_that_is_named(tmp_path: Path) -> N
     same_numbers(model, load_model(rounded("f16"), tokenizer=byte_tokenizer(rows=280)))
 
 
-def test_what_cannot_be_read_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "garbage.gguf").write_bytes(b"no such thing")
     assert "is not a GGUF file" in refused(ModelDamaged, str(tmp_path / "garbage.gguf"))
     assert "no folder" in refused(ModelNotFound, str(tmp_path / "missing.gguf"))
@@ -177,6 +173,3 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert capsys.readouterr().err.splitlines()[-1].startswith("mnemoscope: ")
     narrow = write(tmp_path / "narrow.gguf", network(), "q8_1")
     assert "quantised in a way that the package gguf cannot widen; take another" in refused(ModelUnsupported, narrow)
-    monkeypatch.setattr(model_options, "find_spec", lambda name: None)
-    said = refused(ModelUnsupported, str(whole))
-    assert said.endswith("needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")

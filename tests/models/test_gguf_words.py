@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -24,8 +25,6 @@ from mnemoscope.models.opening.gguf_words import GgufWords
 from models.conftest import refused
 from models.test_gguf import network as llama
 from models.test_gguf import write as write_llama
-
-gguf = pytest.importorskip("gguf")
 
 ROWS, HIDDEN, LAYERS, HEADS, MEMORIES, CONTEXT = 280, 32, 2, 4, 48, 64
 SMALL = {

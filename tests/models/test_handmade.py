@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.models import load_model, read_blocks, read_coefficients
-from mnemoscope.models.opening.handmade import experts as handmade_experts
 from mnemoscope.models.opening.handmade.models import DEAD, PLANTED, PLANTED_SENTENCES, WORDS
+from models import planted_experts
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +85,17 @@ def test_planted_words_are_read_and_shown(planted):
 
 
 def test_planted_experts_fire_on_their_words_as_strongly_as_they_are_weighed():
-    model, words, blocks = load_model("handmade:experts"), handmade_experts.WORDS[2:], {}
+    model, words, blocks = planted_experts.load(), planted_experts.WORDS[2:], {}
     with read_blocks(model, blocks.__setitem__):
         model.backbone(torch.tensor([[0, *model.encode([" ".join(words)])[0]]]))
-    for (layer, token), route in handmade_experts.ROUTES.items():
+    for (layer, token), route in planted_experts.ROUTES.items():
         if token >= 2:
             weights = blocks[layer].weights[0, token - 1]
             assert weights.nonzero()[:, 0].tolist() == sorted(route)
             if layer == 0:
                 assert weights[list(route)].tolist() == pytest.approx([0.75, 0.25], abs=1e-5)
-    for item in (*handmade_experts.PLANTED_EXPERTS, None):
-        place = handmade_experts.UNROUTED if item is None else item.memory
+    for item in (*planted_experts.PLANTED_EXPERTS, None):
+        place = planted_experts.UNROUTED if item is None else item.memory
         number = model.numbering(place.layer).firsts[place.expert] + place.memory
         found = blocks[place.layer].coefficients[0, 1:, number]
         wanted = [(0.75, 0.25)[item.choice] if item and word == item.word else 0.0 for word in words]
@@ -104,9 +104,9 @@ def test_planted_experts_fire_on_their_words_as_strongly_as_they_are_weighed():
             assert found.tolist() == pytest.approx(wanted, abs=1e-4)
         promoted = "home" if item is None else item.promoted
         scores = model.scores(model.values(place.layer)[number], projection="raw")
-        assert scores.tolist() == [float(word == promoted) for word in handmade_experts.WORDS]
-    assert len(handmade_experts.PLANTED_EXPERTS) == 2 * 4 * 4 - 1
-    assert handmade_experts.ASTRAY in words
+        assert scores.tolist() == [float(word == promoted) for word in planted_experts.WORDS]
+    assert len(planted_experts.PLANTED_EXPERTS) == 2 * 4 * 4 - 1
+    assert planted_experts.ASTRAY in words
     # Nothing but its word is in what a token brings, and attention adds nothing.
     assert torch.equal(blocks[0].residual[0, 1:, : len(words) + 2], torch.eye(len(words) + 2)[2:])
     assert not blocks[0].residual[0, :, len(words) + 2 :].any()

@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,6 @@ from mnemoscope.models.modules import linear_maps
 from mnemoscope.models.modules.linear_maps import LinearMap, is_plain, probe, probe_bias
 from mnemoscope.models.opening.huggingface import builtin_folder
 
-peft = pytest.importorskip("peft")
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 

@@ -34,7 +34,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model's file; MNEMOSCOPE_MODELS names a folder where it stays."""
-    pytest.importorskip("gguf")
     folder = Path(os.environ.get("MNEMOSCOPE_MODELS") or tmp_path_factory.mktemp("models"))
     fetch = [sys.executable, str(ROOT / "runs" / "real_models.py"), "fetch", str(folder), "SmolLM2"]
     ran = subprocess.run(fetch, capture_output=True, text=True, check=False)

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from mnemoscope.training import Recipe
 from mnemoscope.training import text as training_text
@@ -51,9 +50,3 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(training_text, "documents", documents)
     return found
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Equal weights are promised for equal threads, and tests of other rooms leave other numbers behind."""
-    torch.set_num_threads(1)

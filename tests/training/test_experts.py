@@ -9,7 +9,6 @@ import torch
 from mnemoscope.errors import OptionError
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, train
-from mnemoscope.training.evaluate import dead_shares
 from mnemoscope.training.terms import BalanceTerm
 
 
@@ -47,31 +46,6 @@ def test_balance_is_experts_times_shares_times_probabilities(mixture: Recipe) ->
     found = term.penalty(torch.ones(2, 9, dtype=torch.bool), sparsity=0.0, free=1.0, revival=0.0)
     assert float(found.detach()) == pytest.approx(0.5 * expected / 2, rel=1e-5)
     assert float(term.penalty(torch.ones(2, 9, dtype=torch.bool), sparsity=0.0, free=1.0, revival=0.0)) == 0.0
-
-
-def test_dead_memories_of_experts_are_counted_by_hand(mixture: Recipe) -> None:
-    model = mixture.model().eval()
-    sentences = [[5, 9, 200], [7, 7]]
-    fired = torch.zeros(2, 4, 16, dtype=torch.bool)
-    with torch.no_grad():
-        for sentence in sentences:
-            seen = []
-            hooks = [
-                block.mlp.experts.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs))
-                for block in model.base_model.layers
-            ]
-            model.base_model(torch.tensor([[0, *sentence]]), use_cache=False)
-            for hook in hooks:
-                hook.remove()
-            for layer, (hidden, index, _) in enumerate(seen):
-                experts = model.base_model.layers[layer].mlp.experts
-                for token in range(1, len(hidden)):
-                    for e in index[token].tolist():
-                        gate, up = (experts.gate_up_proj[e] @ hidden[token]).chunk(2)
-                        fired[layer, e] |= torch.nn.functional.silu(gate) * up > 0
-    with torch.inference_mode():
-        found = dead_shares(model, sentences)
-    assert found == pytest.approx([1 - float(own.float().mean()) for own in fired])
 
 
 @pytest.mark.parametrize("changes", [{"sparsity": 0.1}, {"revival": 0.1}, {"top_experts": 5}])

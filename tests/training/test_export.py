@@ -7,15 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mnemoscope.models import load_model
 from mnemoscope.training import Recipe, TextSource, train
-from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
-from mnemoscope.training.text import Text, prepare_text, read_alone
+from mnemoscope.training.evaluate import Loss, held_out_loss
+from mnemoscope.training.text import Text, prepare_text
 from training.conftest import made_up_documents
 
 FILES = {"config.json", "generation_config.json", "held_out.txt", "model.safetensors", "MODEL_CARD.md",
@@ -54,10 +53,8 @@ def test_the_card_states_what_the_stored_weights_do(exported: Path, recipe: Reci
     assert figures["recipe"] == vars(recipe)
     assert figures["held_out_documents"] == len(text.held_out_keys)
     assert (exported / "held_out.txt").read_text().split() == text.held_out_keys
-    assert len(figures["dead_share_by_layer"]) == 2
     card = (exported / "MODEL_CARD.md").read_text()
     assert f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |" in card
-    assert f"{figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |" in card
     assert "2 pre-norm blocks, hidden size 16, 24 memories a layer" in card
     assert card.startswith("# builtin:pydocs\n\nA small language model that ships with Mnemoscope")
     assert "the topics of `pydoc_data`" in card
@@ -95,9 +92,6 @@ def test_the_card_of_a_text_of_one_s_own_names_that_text(recipe: Recipe, tmp_pat
     network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     loss = held_out_loss(network, text.validation, recipe.context)
     assert second["nats_per_token"] == round(loss.per_token, 4)
-    counted = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
-    nats = counted.nats(text.validation.tokens, skip=text.validation.documents)
-    assert second["five_gram_nats_per_token"] == round(nats / loss.tokens, 4)
 
 
 def held_out_loss_slowly(network: Any, text: Text, context: int) -> tuple[float, int]:
@@ -131,31 +125,3 @@ def test_the_held_out_loss_is_the_mean_over_every_token(
     few = held_out_loss(network, text, recipe.context, most=2)
     assert few.tokens == int(text.documents[2]) - 2
     assert Loss(math.e, 2, 4).per_token == math.e / 2
-
-
-@torch.inference_mode()
-def test_dead_memories_are_counted_as_one_would_by_hand(
-    recipe: Recipe, documentation: list[str], tmp_path: Path
-) -> None:
-    prepared = prepare_text(recipe, tmp_path, say=lambda text: None)
-    sentences = read_alone(prepared, recipe)[:40]
-    network: Any = recipe.model().eval()
-    network.gpt_neox.layers[0].mlp.dense_h_to_4h.bias[:6] = -100.0  # a quarter never fires
-    network.gpt_neox.layers[1].mlp.dense_h_to_4h.bias.sub_(0.12)  # some hardly ever do
-    alive = np.zeros((2, 24), bool)
-    found: list[torch.Tensor] = []
-    hooks = [
-        block.mlp.dense_4h_to_h.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 1:]))
-        for block in network.gpt_neox.layers
-    ]
-    for sentence in sentences:
-        found.clear()
-        network(torch.tensor([[0, *sentence]]))
-        alive |= np.array([(coefficients > 0).any(0).numpy() for coefficients in found])
-    for hook in hooks:
-        hook.remove()
-    shares = dead_shares(network, sentences, batch=7)
-    assert shares == pytest.approx((1 - alive.mean(1)).tolist())
-    assert shares[0] == pytest.approx(0.25)
-    assert 0 < shares[1] < 1
-    assert not any(block.mlp.dense_4h_to_h._forward_pre_hooks for block in network.gpt_neox.layers)

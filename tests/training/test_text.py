@@ -17,7 +17,7 @@ from mnemoscope.corpus.tokenized.first_pass import document_hash
 from mnemoscope.errors import CorpusNotFound, TrainingError
 from mnemoscope.training import Recipe
 from mnemoscope.training import text as training_text
-from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, read_alone, train_tokenizer, windows
+from mnemoscope.training.text import Text, TextSource, TrainingData, prepare_text, train_tokenizer, windows
 from training.conftest import made_up_documents
 
 
@@ -74,10 +74,6 @@ def test_documentation_is_prepared_once(recipe: Recipe, documentation: list[str]
         assert (text.tokens[text.sentences - 1] == np.where(first, 0, newline)).all()
     whole = "".join(made.tokenizer.decode(made.training.tokens[1:].tolist(), skip_special_tokens=True))
     assert len(whole.encode()) == made.training.text_bytes
-    sentences = read_alone(made, recipe)
-    assert len(sentences) == len({s for text in documentation for s in split_sentences(text, "sentence")})
-    assert max(map(len, sentences)) == 15
-    assert split_sentences(documentation[0], "sentence")[0].startswith(made.tokenizer.decode(sentences[0]))
 
     again = prepare_text(recipe, tmp_path, say=said.append)
     assert len(said) == 3
@@ -157,11 +153,6 @@ def test_reading_stops_before_the_document_that_is_too_much(recipe: Recipe, file
 def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
     wanted, folder = TextSource((files[0],)), tmp_path / "text"
     prepare_text(recipe, folder, say=quietly, wanted=wanted)
-    # A folder made before a way of reading was known still holds.
-    facts = json.loads((folder / "text.json").read_text())
-    del facts["wanted"]["split"]
-    (folder / "text.json").write_text(json.dumps(facts))
-    prepare_text(recipe, folder, say=quietly, wanted=wanted)
     changes: list[dict[str, Any]] = [{"max_bytes": 1_000}, {"validation": "x"}, {"split": "line"}]
     others = [replace(wanted, **change) for change in changes]
     for other in (TextSource(), TextSource((files[2],)), *others):
@@ -202,20 +193,6 @@ def test_the_tokenizer_of_a_large_text_learns_from_a_sample(
     assert set(sample) < set(whole)
     total = sum(len(text.encode()) for text in made_up_documents(60))
     assert 0.3 < len(sample) / len(whole) / (2_000 / total) < 1.7
-
-
-def test_sentences_of_one_s_own_text_are_read_alone(
-    recipe: Recipe, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = replace(recipe, context=200)
-    made = prepare_text(long, tmp_path / "text", say=quietly, wanted=TextSource((files[0],)))
-    sentences = {s for text in made_up_documents(40) for s in split_sentences(text, "sentence")}
-    found = [made.tokenizer.decode(ids) for ids in read_alone(made, long)]
-    assert len(found) == len(made.training.sentences)
-    assert set(found) < sentences
-    assert max(map(len, read_alone(made, recipe))) == 15
-    monkeypatch.setattr(training_text, "READ_ALONE", 7)
-    assert [made.tokenizer.decode(ids) in sentences for ids in read_alone(made, long)] == [True] * 7
 
 
 @pytest.mark.parametrize(

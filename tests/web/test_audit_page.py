@@ -15,12 +15,13 @@ from mnemoscope.foundation.formatting import show_text
 from mnemoscope.foundation.options.audit_options import VARIED
 from mnemoscope.mining import mine
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.opening.handmade.experts import PLANTED_EXPERTS, SENTENCES
 from mnemoscope.show.pages.model.audit import FEWEST, MOST, NEIGHBOURS, USUAL, AuditAddress, AuditView
 from mnemoscope.show.pages.model.trace import PROMPT
 from mnemoscope.web import model_answers
 from mnemoscope.web.model_worker import ModelWorker
+from models import planted_experts
 from models.checkpoints import CONTEXT, KINDS, WORDS, args_of, weights_of, write
+from models.planted_experts import PLANTED_EXPERTS, SENTENCES
 from support.handbuilt_atlas import build_atlas
 from web.parts import Parts
 from web.planted_atlas import SPEC, other_weights
@@ -286,8 +287,9 @@ def test_a_head_that_is_no_matrix_has_no_carriers(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_memories_of_experts_are_links(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    atlas = mine("handmade:experts", tmp_path / "text.txt", out=tmp_path / "atlas", split="line")
-    reader = client(atlas, model="handmade:experts")
+    model = planted_experts.save(tmp_path / "model")
+    atlas = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line")
+    reader = client(atlas, model=model)
     planted = PLANTED_EXPERTS[0]
     text = f"the {planted.word} {planted.promoted}"
     shown = page(reader, text=text)

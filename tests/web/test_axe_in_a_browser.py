@@ -9,7 +9,8 @@ import pytest
 
 import mnemoscope as ms
 from mnemoscope.mining import mine
-from mnemoscope.models.opening.handmade.experts import SENTENCES
+from models import planted_experts
+from models.planted_experts import SENTENCES
 from support.browser import DESK, PHONE, Visit, Visits
 from web.planted_atlas import SPEC
 from web.served import running
@@ -38,7 +39,7 @@ def of_the_model(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def of_experts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("experts")
     (folder / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    atlas = mine("handmade:experts", folder / "text.txt", out=folder / "atlas", split="line")
+    atlas = mine(planted_experts.load(), folder / "text.txt", out=folder / "atlas", split="line")
     with running(Path(atlas)) as address:
         yield address
 

@@ -20,7 +20,6 @@ from web.parts import Parts
 from web.planted_atlas import SPEC
 from web.served import client
 
-pytest.importorskip("peft")
 # It asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 

@@ -8,8 +8,9 @@ from starlette.testclient import TestClient
 from mining.conftest import byte_tokenizer
 from mnemoscope.mining import mine
 from mnemoscope.models import load_model
-from mnemoscope.models.opening.handmade.experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
+from models import planted_experts
 from models.expert_models import build_mixture
+from models.planted_experts import EXPERTS, MEMORIES, PLANTED_EXPERTS, SENTENCES
 from web.served import client, patient
 
 
@@ -17,8 +18,9 @@ from web.served import client, patient
 def reader(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     folder = tmp_path_factory.mktemp("experts")
     (folder / "text.txt").write_text("\n".join(SENTENCES * 2) + "\n")
-    atlas = mine("handmade:experts", folder / "text.txt", out=folder / "atlas", split="line")
-    return client(atlas, model="handmade:experts")
+    model = planted_experts.save(folder / "model")
+    atlas = mine(model, folder / "text.txt", out=folder / "atlas", split="line")
+    return client(atlas, model=model)
 
 
 def test_routing_is_told_and_drawn(reader: TestClient) -> None:

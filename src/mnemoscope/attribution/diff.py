@@ -27,7 +27,7 @@ from mnemoscope.foundation.intervals import Floats
 from mnemoscope.foundation.options.model_options import ModelOptions
 from mnemoscope.foundation.progress import Progress, ignore_progress, report_to
 from mnemoscope.models import LanguageModel, load_model, read_coefficients
-from mnemoscope.models.object_state import share_state
+from mnemoscope.models.object_state import hold_model, share_state
 from mnemoscope.tracing.predictions import CachedRun, ids_of
 from mnemoscope.tracing.records import Token
 from mnemoscope.tracing.scoring.ranking import top as best_of
@@ -190,7 +190,7 @@ class Differ(ExitStack):
     def __enter__(self) -> "Differ":
         super().__enter__()
         for one in dict.fromkeys(self._models):
-            self.enter_context(one.in_use(compare=True))
+            self.enter_context(hold_model(one))
             self.enter_context(one.lock)
         return self
 

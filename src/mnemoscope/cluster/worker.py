@@ -28,6 +28,7 @@ from mnemoscope.mining.stages import STAGES, run_unit
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import StateFacts
 from mnemoscope.models import LanguageModel, kernels_chosen, load_for_ids, load_model, set_threads
+from mnemoscope.models.object_state import hold_model
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,80}")
 
@@ -70,7 +71,7 @@ def work(
         with Heartbeat(directory, context.name, lambda: context.said, patience=run.patience):
             _check_devices(context)
             try:
-                with context.model.in_use(steadily=True):
+                with hold_model(context.model, compare=False):
                     return _run_stages(context, text_only=text_only)
             except WorkerClosed:  # others do what was not saved
                 context.name = f"{name}-again-{count}"

@@ -27,7 +27,7 @@ from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.stages import OPTIONAL_TABLES, STAGES, run_stages
 from mnemoscope.mining.steps import RunContext
 from mnemoscope.models import LanguageModel, load_for_ids, load_model, set_threads
-from mnemoscope.models.object_state import check_unchanged
+from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.tracing.scoring.scores import require_model_of
 
 
@@ -76,7 +76,7 @@ def extend(
             loaded = load_mined(atlas, plan, model, made, device=device, opening=opening, progress=report)
             if not tables and not loaded.linear_head:
                 made = [name for name in made if name != "importance"]
-            with loaded.in_use(compare=True), hold(write_beside(atlas)):
+            with hold_model(loaded), hold(write_beside(atlas)):
                 context = RunContext(atlas.path, checkpoint_every, report)
                 run = MiningRun(context, loaded, plan, schema=atlas.manifest.schema, texts=texts)
                 for name in made:

@@ -27,7 +27,7 @@ from mnemoscope.mining.stages import mined_stages, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text.state import MiningState, StateShape
 from mnemoscope.models import LanguageModel, load_model, set_threads
-from mnemoscope.models.object_state import check_unchanged
+from mnemoscope.models.object_state import check_unchanged, hold_model
 
 _ADVICE = "; choose another folder, or --force to merge into it again"
 
@@ -69,7 +69,7 @@ def merge(
     for folder in folders:  # refuses devices of different names before anything is made
         outline.absorb_facts(folder / STATE / CHECKPOINT, plan=plan.hash(), mixed=allow_mixed_devices)
     loaded = _plans_model(folders[0], plan, model, opening, accept_versions=accept_versions)
-    with loaded.in_use(compare=True), hold(lock_folder(directory)), report_to(progress) as report:
+    with hold_model(loaded), hold(lock_folder(directory)), report_to(progress) as report:
         check_writable(directory, force=force, advice=_ADVICE)  # again, now that the folder is locked
         paths = mined_from(folders[0]) | ({} if isinstance(model, LanguageModel) else paths_of(loaded))
         versions = _begin(directory, plan, manifests, paths, force=force)

@@ -32,7 +32,7 @@ from mnemoscope.mining.stages import mined_stages, run_stages
 from mnemoscope.mining.steps import CHECKPOINT, RunContext
 from mnemoscope.mining.text_pass import read_text
 from mnemoscope.models import LanguageModel, device_of, load_for_ids, load_model, set_threads
-from mnemoscope.models.object_state import check_unchanged
+from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.special_tokens import special_tokens
 from mnemoscope.tracing.scoring.scores import check_wide_numbers
 
@@ -71,7 +71,7 @@ def run_mining(
 ) -> Path:
     """`mine` with its options as one object."""
     begun = begin_mining(model, corpus, directory, options, progress=progress)
-    with begun.model.in_use(compare=True), hold(lock_folder(directory)):
+    with hold_model(begun.model), hold(lock_folder(directory)):
         # Again: another run may have finished while this one loaded its model.
         check_writable(directory, force=options.force, again=True)
         if work_of(unfinished_plan(directory)):
@@ -129,7 +129,7 @@ def begin_mining(
         progress("loading", 0, None, str(model))
         load = load_model if options.ids_field is None else load_for_ids
         model = load(model, dtype=options.dtype, device=_device(directory, options), **options.opening.keywords())
-    with model.in_use(compare=True):
+    with hold_model(model):
         check_wide_numbers(model)
         encoder_of(model, options)
         if options.skip_special:

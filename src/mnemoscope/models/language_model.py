@@ -6,7 +6,7 @@ use. hooks.py reads coefficients while it runs; other rooms use the numbers (min
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cached_property
 from math import prod
@@ -33,7 +33,7 @@ from mnemoscope.models.modules.offloading import device_of_module, places_of
 from mnemoscope.models.modules.parameter_count import count_parameters
 from mnemoscope.models.modules.projections import Fold, Head, LinearHead, Projection, fold_of, scale_of
 from mnemoscope.models.modules.taps import Reached, Taps, reach
-from mnemoscope.models.object_state import ObjectInUse, held
+from mnemoscope.models.object_state import ObjectInUse, held, hold_model
 
 if TYPE_CHECKING:
     import polars as pl
@@ -116,10 +116,9 @@ class LanguageModel(metaclass=_Reloaded):
     def __repr__(self) -> str:
         return f"<LanguageModel {self.spec}: {self.sizes!r}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
-    def in_use(self, *, compare: bool = False, steadily: bool | None = None) -> AbstractContextManager[None]:
+    def in_use(self) -> AbstractContextManager[None]:
         """Holds the network in evaluation mode, unchanged since its proof, or read anew; see object_state.py."""
-        steadily = compare if steadily is None else steadily
-        return nullcontext() if self.usage is None else self.usage.hold(self, compare=compare, steadily=steadily)
+        return hold_model(self, compare=False, steadily=False)
 
     @property
     @held
@@ -408,7 +407,7 @@ class LanguageModel(metaclass=_Reloaded):
             return pl.concat([own.select(pl.lit(one).alias("text"), pl.all()) for one, own in read_each])
         tokens, read = self.prompt_tokens(prompt), dict[int, Tensor]()
         chosen = range(self.sizes.layers) if layers is None else list(layers)
-        with self.in_use(compare=True), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
+        with hold_model(self), self.lock, torch.inference_mode(), Taps(own_thread=True) as taps:
             own = self.reading.own(len(tokens))
             for layer in chosen:
                 keep = lambda each, _, layer=layer: read.update({layer: each[0, own].float().cpu().clone()})  # noqa: E731

@@ -13,7 +13,7 @@ behaviour varies, or that acts on other tokens than those tested; numbers that a
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from threading import RLock
@@ -44,7 +44,7 @@ def _holding(*, compare: bool) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @wraps(function)
         def hold_and_run(model: Any, *given: Any, **named: Any) -> Any:
-            with model.in_use(compare=compare, steadily=True):
+            with hold_model(model, compare=compare):
                 return function(model, *given, **named)
 
         return cast(F, hold_and_run)
@@ -58,8 +58,13 @@ whole_use = _holding(compare=True)
 """Decorates a verb whose first argument is a model, which is compared at its start, also within another use."""
 
 
+def hold_model(model: Any, *, compare: bool = True, steadily: bool = True) -> AbstractContextManager[None]:
+    """`LanguageModel.in_use` with switches: those of `ObjectInUse.hold`."""
+    return nullcontext() if model.usage is None else model.usage.hold(model, compare=compare, steadily=steadily)
+
+
 def check_unchanged(model: Any) -> None:
-    with model.in_use(compare=True):
+    with hold_model(model):
         pass
 
 

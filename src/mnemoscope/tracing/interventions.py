@@ -15,6 +15,7 @@ from mnemoscope.errors import InterventionError, OptionError
 from mnemoscope.foundation.memory_changes import At, How, Intervention, Interventions, interventions_of
 from mnemoscope.foundation.options.model_options import AS_USUAL, ModelOptions
 from mnemoscope.models import LanguageModel, overwrite_coefficients
+from mnemoscope.models.object_state import hold_model
 
 
 def check(model: LanguageModel, changes: Sequence[Intervention]) -> None:
@@ -59,7 +60,7 @@ def intervene(
     """
     if isinstance(model, str):
         raise OptionError(f"model={model!r} is a name, and what it opens would be lost; give load_model({model!r})")
-    with model.in_use(compare=True, steadily=False):
+    with hold_model(model, steadily=False):
         changes = interventions_of(interventions, how=how, at=at)
         check(model, changes)
         with overwrite_coefficients(model, _by_layer(model, changes), own_thread=True):

@@ -18,6 +18,7 @@ from mnemoscope.errors import InterventionError, NotFinite, OptionError
 from mnemoscope.foundation.memory_changes import Interventions, interventions_of
 from mnemoscope.models import LanguageModel, read_final
 from mnemoscope.models.modules.observed import same, takes
+from mnemoscope.models.object_state import hold_model
 from mnemoscope.models.proof.company import sides
 from mnemoscope.tracing.interventions import check, intervene
 from mnemoscope.tracing.records import Prediction, Record, Token
@@ -113,7 +114,7 @@ def generate(
         greedy = temperature == 0 and not any(change.at == "last" for change in changes)
         run = CachedRun(model, keep=cached and greedy)
         for _ in range(min(tokens, model.longest - len(own))):
-            with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
+            with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
                 stream, best = run.predict(words, likely, changed=bool(changes))
                 chosen, probability = best[0].token.id, best[0].probability
                 if temperature > 0:

@@ -16,6 +16,7 @@ from mnemoscope.foundation.memory_changes import Intervention, Interventions
 from mnemoscope.foundation.memory_names import Numbering
 from mnemoscope.foundation.origin import Result, made_by
 from mnemoscope.models import Block, LanguageModel, read_blocks, read_final
+from mnemoscope.models.object_state import hold_model
 from mnemoscope.tracing.block_predictions import STREAMS, BlockPredictions, PromptStreams, predict_blocks
 from mnemoscope.tracing.interventions import intervene
 from mnemoscope.tracing.logit_sums import LogitSum, logit_sums
@@ -121,7 +122,7 @@ def trace(
         raise OptionError(f"top={top}, memories={memories} is impossible; top must be 1 or more, memories 0 or more")
     check_wide_numbers(model)
     tokens = model.prompt_tokens(prompt)
-    with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
+    with hold_model(model), model.lock, torch.inference_mode(), intervene(model, interventions) as changes:
         blocks, last = run_blocks(model, tokens)
         read = predict_blocks(model, blocks, top, changed=bool(changes))
         finals = list(best_predictions(model, last, top, changed=bool(changes)))

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from mnemoscope.foundation.files import write_bytes
 from mnemoscope.models.modules.quiet import suppress_output
-from mnemoscope.training.evaluate import Loss, NgramModel, dead_shares, held_out_loss
+from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.recipe import BEGINNING, Recipe
-from mnemoscope.training.text import Text, TextSource, TrainingData, read_alone
+from mnemoscope.training.text import Text, TextSource, TrainingData
 
 
 def export(model: Any, text: TrainingData, recipe: Recipe, directory: Path) -> Path:
@@ -42,57 +42,62 @@ def write_model(model: Any, text: TrainingData, recipe: Recipe, folder: Path) ->
 
 
 def measure(model: Any, text: TrainingData, recipe: Recipe) -> dict[str, Any]:
-    """Losses, those of a 5-gram model, and shares of dead memories on sentences read alone."""
-    baseline = NgramModel(text.training.tokens, order=5, vocabulary=recipe.vocabulary)
+    """Losses on the held-out text, and on the validation text if there is one."""
 
     def losses(of: Text) -> dict[str, Any]:
         whole = held_out_loss(model, of, recipe.context)
-        ngram = Loss(baseline.nats(of.tokens, skip=of.documents), whole.tokens, whole.text_bytes)
         return {
             "held_out_documents": len(of.documents),
             "held_out_tokens": whole.tokens,
             "nats_per_token": round(whole.per_token, 4),
             "nats_per_byte": round(whole.per_byte, 4),
-            "five_gram_nats_per_token": round(ngram.per_token, 4),
-            "five_gram_nats_per_byte": round(ngram.per_byte, 4),
         }
 
-    sentences = read_alone(text, recipe)
     return {
         "training_tokens": len(text.training.tokens),
         "training_bytes": text.training.text_bytes,
         **losses(text.held_out),
         **({} if text.validation is None else {"validation": losses(text.validation)}),
-        "sentences_read_alone": len(sentences),
-        "dead_share_by_layer": [round(share, 4) for share in dead_shares(model, sentences)],
     }
 
 
 def card(recipe: Recipe, wanted: TextSource, figures: dict[str, Any]) -> str:
-    dead = ", ".join(f"{100 * share:.1f} %" for share in figures["dead_share_by_layer"])
-    alone = "the demo's text (standard library and language reference)"
+    head, tail = (_OWN_HEAD, _OWN_TAIL) if wanted.corpora else (_BUILT_IN_HEAD, _BUILT_IN_TAIL)
+    layer, kind = f"{recipe.memories} memories a layer\n  (ReLU, ungated)", "GPT-NeoX class with sequential residuals"
+    if recipe.experts:
+        experts = f"{recipe.experts} experts of {recipe.memories} memories"
+        layer, kind = f"{experts}\n  a layer (SiLU, gated), {recipe.top_experts} for a token", "Mixtral class"
+    data = _DOCUMENTATION
     if wanted.corpora:
-        alone = f"{figures['sentences_read_alone']:,} training sentences, each read alone"
-    return f"""{_OWN_HEAD if wanted.corpora else _BUILT_IN_HEAD}
-{_architecture(recipe)}
-* **Data**: {_data(wanted)};
+        data = ", then ".join(f"`{spec}`" for spec in wanted.corpora)
+        data += f", the first {wanted.max_bytes:,} bytes" if wanted.max_bytes is not None else ""
+    terms = {_BALANCE: recipe.experts, _SPARSITY: recipe.sparsity, _REVIVAL: recipe.revival}
+    second = ""
+    if wanted.validation is not None:
+        own = figures["validation"]
+        second = "\n" + _losses(own, f"on `{wanted.validation}` ({own['held_out_tokens']:,} tokens)")
+    return f"""{head}
+* **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {layer}, {recipe.heads} heads,\
+ rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
+  of {recipe.vocabulary} tokens; {kind}; bfloat16.
+* **Data**: {data};
   {figures["training_tokens"]:,} tokens. Each sentence is followed by a line feed; {recipe.sentence_windows:.0%} of the
   windows are the beginning token and then text from the start of a sentence.
 * **Recipe**: {recipe.steps:,} steps of {recipe.batch} windows of {recipe.context} tokens ({recipe.tokens:,} tokens),
   AdamW at {recipe.learning_rate} for the matrices inside the blocks,
   AdamW at {recipe.embedding_rate} for the rest, weight decay {recipe.weight_decay}, {recipe.warmup} steps of warm-up,
   linear fall to zero over the last {recipe.decay:.0%}, seed {recipe.seed}.
-{_terms(recipe)}\
+{"".join(text.format(**asdict(recipe)) for text, weight in terms.items() if weight)}\
 * **Held out**: {figures["held_out_documents"]:,} documents ({figures["held_out_tokens"]:,} tokens) by the hash rule,
   less those that share a run of 50 tokens with training text (`held_out.txt`).
 
-| on the held-out documents | nats per token | nats per byte |
-|---|---|---|
-{_losses(figures)}
-{_validation(wanted, figures)}
-Memories that fire at no token of {alone}, by layer: {dead}.
+{_losses(figures, "on the held-out documents")}{second}
+{tail}"""
 
-{_OWN_TAIL if wanted.corpora else _BUILT_IN_TAIL}"""
+
+def _losses(figures: dict[str, Any], place: str) -> str:
+    row = f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |"
+    return f"| {place} | nats per token | nats per byte |\n|---|---|---|\n{row}\n"
 
 
 _BUILT_IN_HEAD = """\
@@ -100,78 +105,33 @@ _BUILT_IN_HEAD = """\
 
 A small language model that ships with Mnemoscope, so that a machine without a network has a trained model to look into.
 """
-
-_OWN_HEAD = """\
-# A language model trained by Mnemoscope
-
-A decoder whose feed-forward memories are meant to be looked into.
-"""
-
 _BUILT_IN_TAIL = """\
 Made again by `mnemoscope train --out FOLDER`; the documentation installed, and so the numbers, differ a little from
 machine to machine. Licence: Apache-2.0 for the weights; the text it learned from is under its projects' own open-source
 licences and is not stored here.
 Not meant for anything but looking into: it knows Python documentation and little else.
 """
+_OWN_HEAD = """\
+# A language model trained by Mnemoscope
 
+A decoder whose feed-forward memories are meant to be looked into.
+"""
 _OWN_TAIL = """\
 Made by `mnemoscope train --corpus`; the text it learned from is not stored here. The text's licence may bind whoever
 passes the weights on.
 """
-
-
-def _architecture(recipe: Recipe) -> str:
-    layer = f"{recipe.memories} memories a layer\n  (ReLU, ungated)"
-    kind = "GPT-NeoX class with sequential residuals"
-    if recipe.experts:
-        experts = f"{recipe.experts} experts of {recipe.memories} memories"
-        layer, kind = f"{experts}\n  a layer (SiLU, gated), {recipe.top_experts} for a token", "Mixtral class"
-    return f"""\
-* **Architecture**: {recipe.layers} pre-norm blocks, hidden size {recipe.hidden}, {layer}, {recipe.heads} heads,\
- rotary positions, {recipe.context} tokens of context, tied head, byte-level BPE
-  of {recipe.vocabulary} tokens; {kind}; bfloat16."""
-
-
-def _data(source: TextSource) -> str:
-    if not source.corpora:
-        return """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
+_DOCUMENTATION = """the English documentation on the training machine: the topics of `pydoc_data`, the docstrings of the
   standard library and of the pinned dependencies, read with `ast`, cleaned, exact repeats dropped"""
-    names = ", then ".join(f"`{spec}`" for spec in source.corpora)
-    return names + (f", the first {source.max_bytes:,} bytes" if source.max_bytes is not None else "")
-
-
-def _terms(recipe: Recipe) -> str:
-    text = ""
-    if recipe.experts:
-        text += f"""\
-* **Balance**: beside the loss stands {recipe.balance:g} times a term that is least where all experts are used alike.
+_BALANCE = """\
+* **Balance**: beside the loss stands {balance:g} times a term that is least where all experts are used alike.
 """
-    if recipe.sparsity:
-        text += f"""\
+_SPARSITY = """\
 * **Sparsity**: beside the loss stands the log of each layer's effective number of memories at a token (of its
-  coefficients times the values' norms) over {recipe.free_memories:g}, where that is above 0, with a weight that grows
-  linearly from 0 in the first layer to {recipe.sparsity:g} in the last: in upper layers few memories speak at a time.
+  coefficients times the values' norms) over {free_memories:g}, where that is above 0, with a weight that grows
+  linearly from 0 in the first layer to {sparsity:g} in the last: in upper layers few memories speak at a time.
   In a model trained without it each says less.
 """
-    if recipe.revival:
-        text += f"""\
-* **Revival**: {recipe.revival:g} times how far a memory's best match with the sentences of a batch lies below zero, so
+_REVIVAL = """\
+* **Revival**: {revival:g} times how far a memory's best match with the sentences of a batch lies below zero, so
   that none stays silent.
 """
-    return text
-
-
-def _losses(figures: dict[str, Any]) -> str:
-    return (
-        f"| this model | {figures['nats_per_token']:.3f} | {figures['nats_per_byte']:.3f} |\n"
-        "| 5-gram, interpolated Kneser-Ney, same training tokens "
-        f"| {figures['five_gram_nats_per_token']:.3f} | {figures['five_gram_nats_per_byte']:.3f} |"
-    )
-
-
-def _validation(source: TextSource, figures: dict[str, Any]) -> str:
-    if source.validation is None:
-        return ""
-    own = figures["validation"]
-    head = f"| on `{source.validation}` ({own['held_out_tokens']:,} tokens) | nats per token | nats per byte |"
-    return f"\n{head}\n|---|---|---|\n{_losses(own)}\n"

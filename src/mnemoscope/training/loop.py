@@ -1,4 +1,4 @@
-"""The training loop. Windows depend only on the seed and the step, so a killed run continues as if undisturbed."""
+"""The training loop. What a step reads depends on seed and step, so a checkpoint's step is its place in the text."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from mnemoscope.errors import TrainingError
 from mnemoscope.foundation.files import replacing
@@ -21,9 +23,11 @@ from mnemoscope.models import device_of
 from mnemoscope.training.evaluate import held_out_loss
 from mnemoscope.training.export import export, write_model
 from mnemoscope.training.recipe import Recipe
-from mnemoscope.training.step import Terms, Workers, batch_loss, faster_dtype
+from mnemoscope.training.terms import BalanceTerm, MemoryTerms
 from mnemoscope.training.text import Text, TextSource, TrainingData, check_folder, prepare_text, windows
 
+CHUNK = 4_096
+"""Positions whose scores are in memory at a time: 1 GB of them for a vocabulary of 65,536."""
 EVALUATED_TOKENS = 100_000
 """Approximate tokens of each held-out text that a line of the log measures, of at most 400 documents."""
 
@@ -54,12 +58,12 @@ def train(
     keep_freed_memory(2**31 - 1, padding=256 << 20)
     text = prepare_text(recipe, directory / "text", say=say, wanted=wanted)
     run = TrainingState(recipe, device)
-    checkpoint = directory / "checkpoint.pt"
-    run.load(checkpoint)
+    saved = directory / "checkpoint.pt"
+    run.load(saved)
     if run.step:
         say(f"going on from step {run.step}")
     started, first, average = time.monotonic(), run.step, None
-    saving = Checkpoints(lambda: run.save(checkpoint), every=checkpoint_every)
+    saving = Checkpoints(lambda: run.save(saved), every=checkpoint_every)
     with saving as checkpoints, report_to(progress) as report:
         while run.step < recipe.steps:
             loss = run.advance(text)
@@ -73,7 +77,7 @@ def train(
             if keep_checkpoints and run.step % keep_checkpoints == 0:
                 write_model(run.model, text, recipe, directory / "checkpoints" / f"step-{run.step:06d}")
             if run.step == recipe.steps:
-                run.save(checkpoint)
+                run.save(saved)
             checkpoints.step_done(f"stopped at step {run.step} of {recipe.steps}; the same command goes on from there")
     return export(run.model, text, recipe, directory)
 
@@ -82,9 +86,8 @@ class TrainingState:
     def __init__(self, recipe: Recipe, device: str) -> None:
         self.recipe = recipe
         self.device = device_of(device)
-        self.model = recipe.model().to(self.device)
-        self.dtype = faster_dtype(self.device)
-        self.workers = Workers(self.model, recipe.batch, balance=recipe.balance)
+        self.model: Any = recipe.model().to(self.device)
+        self.terms = BalanceTerm(self.model, recipe.balance) if recipe.experts else MemoryTerms(self.model)
         named = list(self.model.named_parameters())
         matrices = [one for name, one in named if one.ndim >= 2 and "embed" not in name]  # experts' are stacked
         tables = [one for name, one in named if one.ndim >= 2 and "embed" in name]
@@ -98,29 +101,37 @@ class TrainingState:
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.embedding_rate, betas=(0.9, 0.95), fused=True)
         self.base_rates = [group["lr"] for group in self.optimiser.param_groups]
         self.step = 0
+        # bfloat16 on a card, and on a CPU with AMX tiles, which torch 2.9 does not tell.
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        self._half = self.device.type != "cpu" or bool(capabilities.get("amx_tile"))
 
     def advance(self, text: TrainingData) -> float:
-        recipe, sparsity = self.recipe, self.recipe.sparsity_at(self.step)
+        """One step; returns its loss in nats per token."""
+        recipe = self.recipe
         batch = torch.from_numpy(windows(text.training, recipe, self.step)).to(self.device)
-        between = torch.tensor(text.between_sentences, device=self.device)
-
-        def take(model: torch.nn.Module, terms: Terms, part: Tensor) -> float:
-            loss = batch_loss(model, part[:, :-1], part[:, 1:], dtype=self.dtype)
-            own = torch.isin(part[:, :-1], between, invert=True)
-            penalty = terms.penalty(own, sparsity=sparsity, free=recipe.free_memories, revival=recipe.revival)
-            (loss + penalty).backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
-
-        value = self.workers.share_out(take, batch)
+        inputs, targets = batch[:, :-1], batch[:, 1:]
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._half):
+            hidden = self.model.base_model(inputs, use_cache=False).last_hidden_state
+            parts = zip(*(torch.split(one, CHUNK) for one in (hidden.flatten(0, 1), targets.flatten())), strict=True)
+            sums = [checkpoint(self._nats, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        loss = torch.stack(sums).sum() / targets.numel()
+        own = torch.isin(inputs, torch.tensor(text.between_sentences, device=self.device), invert=True)
+        penalty = self.terms.penalty(
+            own, sparsity=recipe.sparsity_at(self.step), free=recipe.free_memories, revival=recipe.revival
+        )
+        (loss + penalty).backward()  # type: ignore[no-untyped-call]
         for group, rate in zip(self.optimiser.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * recipe.rate(self.step)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step += 1
-        if value != value:
+        if loss.isnan():
             raise TrainingError(f"the loss became NaN at step {self.step}; start again with a lower learning rate")
-        return value
+        return float(loss.detach())
+
+    def _nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(self.model.get_output_embeddings()(hidden).float(), targets, reduction="sum")
 
     def save(self, path: Path) -> None:
         state = {
@@ -137,15 +148,17 @@ class TrainingState:
             return
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-            begun, self.step = Recipe(**state["recipe"]), int(state["step"])
+            begun = Recipe(**state["recipe"])
+            if self.recipe.same_run(begun):
+                self.model.load_state_dict(state["model"])
+                self.optimiser.load_state_dict(state["optimiser"])
+                self.step = int(state["step"])
         except Exception as error:  # any damage has the same remedy
             raise TrainingError(f"{path} is not a checkpoint that can be read; remove it to start again") from error
         if not self.recipe.same_run(begun):
             raise TrainingError(
                 f"{path.parent} was begun with another recipe; choose another folder, or the same recipe"
             )
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
 
 
 def _log(directory: Path, run: TrainingState, text: TrainingData, average: float, seconds: float) -> None:

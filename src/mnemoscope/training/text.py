@@ -33,7 +33,6 @@ from mnemoscope.training.recipe import BEGINNING, Recipe
 
 SAMPLE_BYTES = 40_000_000
 """Approximate size of the random sample that the tokenizer is trained on."""
-READ_ALONE = 50_000
 RUN = 50
 """Tokens of a run that no held-out document shares with training text."""
 
@@ -95,12 +94,16 @@ def prepare_text(
         directory.mkdir(parents=True, exist_ok=True)
         facts = _prepare(recipe, directory, wanted, say)
         write_bytes(record, json.dumps({**facts, "wanted": asdict(wanted)}).encode())
-    facts = _read_record(record)
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    if tokenizer.get_vocab_size() > recipe.vocabulary or _parse_source(facts["wanted"]) != wanted:
+    try:
+        facts = json.loads(record.read_bytes())
+        begun, count, keys = facts["wanted"], int(facts["documents"]), list(facts["held_out_keys"])
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        names = ("training", "held_out") if begun["validation"] is None else ("training", "held_out", "validation")
+        texts = {name: _load(directory / f"{name}.npz") for name in names}
+    except Exception as error:  # any damage has the same remedy
+        raise TrainingError(f"{directory} holds no text prepared for training; choose another folder") from error
+    if tokenizer.get_vocab_size() > recipe.vocabulary or begun != json.loads(json.dumps(asdict(wanted))):
         raise TrainingError(f"{directory} holds text prepared for another recipe; choose another folder")
-    names = ("training", "held_out") if wanted.validation is None else ("training", "held_out", "validation")
-    texts = {name: _load(directory / f"{name}.npz") for name in names}
     if len(texts["training"].tokens) <= recipe.context:
         where = ", ".join(wanted.corpora) or "the documentation on this machine"
         raise TrainingError(
@@ -108,10 +111,10 @@ def prepare_text(
         )
     if not len(texts["held_out"].documents):
         raise TrainingError(
-            f"none of the {facts['documents']} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
+            f"none of the {count} documents of {', '.join(wanted.corpora)} is held out, so nothing could"
             " be measured; give a text of more documents (a blank line ends one), or --split line"
         )
-    return TrainingData(**texts, tokenizer=tokenizer, held_out_keys=facts["held_out_keys"], wanted=wanted)
+    return TrainingData(**texts, tokenizer=tokenizer, held_out_keys=keys, wanted=wanted)
 
 
 def check_folder(directory: Path) -> None:
@@ -134,8 +137,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
     if not split:
         raise TrainingError(f"{', '.join(source.corpora) or 'the documentation'} has no sentence to train on")
     hashes = np.array(classes)
-    threshold = held_out_threshold(hashes, np.array([len(s) for s in split]))
-    candidates = hashes < threshold
+    candidates = hashes < held_out_threshold(hashes, np.array([len(s) for s in split]))
     plant(split, source.plants, usable=np.flatnonzero(~candidates).tolist(), seed=recipe.seed)
     say(f"{len(split)} documents; training the tokenizer")
     sampled = ~candidates & (np.random.default_rng(0).random(len(split)) < SAMPLE_BYTES / sum(sizes))
@@ -156,11 +158,7 @@ def _prepare(recipe: Recipe, directory: Path, source: TextSource, say: Callable[
         _save(directory / "validation.npz", [_encode(tokenizer, sentences) for sentences in validation if sentences])
     return {
         "documents": len(streams),
-        "bytes": sum(sizes),
-        "candidates": int(candidates.sum()),
         "held_out_keys": sorted(key for key, out in zip(keys, held, strict=True) if out),
-        "vocabulary": tokenizer.get_vocab_size(),
-        "threshold": int(threshold),
     }
 
 
@@ -239,24 +237,6 @@ def _documents(wanted: TextSource) -> Iterator[str]:
             yield text
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_bytes())
-        _parse_source(facts["wanted"])
-        sound = isinstance(facts["documents"], int) and isinstance(facts["held_out_keys"], list)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        sound = False
-    if not sound or not (path.parent / "tokenizer.json").is_file():
-        raise TrainingError(f"{path} is not the record of a text that was prepared there; choose another folder")
-    assert isinstance(facts, dict)
-    return facts
-
-
-def _parse_source(begun: dict[str, Any]) -> TextSource:
-    plants = tuple((str(text), int(times)) for text, times in begun["plants"])
-    return TextSource(**{**begun, "corpora": tuple(begun["corpora"]), "plants": plants})
-
-
 def train_tokenizer(sentences: Iterator[str], vocabulary: int) -> Tokenizer:
     """Byte-level BPE of at most `vocabulary` tokens; token 0 is the beginning token."""
     tokenizer = Tokenizer(models.BPE())
@@ -288,21 +268,6 @@ def windows(text: Text, recipe: Recipe, step: int) -> NDArray[np.int64]:
         else:
             rows.append(text.tokens[start : start + length])
     return np.stack(rows).astype(np.int64)
-
-
-def read_alone(text: TrainingData, recipe: Recipe) -> list[list[int]]:
-    """Sentences as tokens, cut to the model's context: of the demo's text, or a sample of the corpora."""
-    if text.wanted.corpora:
-        stream = text.training
-        sample = np.random.default_rng((recipe.seed, 2)).permutation(len(stream.sentences))[:READ_ALONE]
-        ends = np.sort(np.concatenate([stream.sentences, stream.documents, [len(stream.tokens)]]))
-        begins = stream.sentences[np.sort(sample)]
-        stops = ends[np.searchsorted(ends, begins, side="right")] - 1  # without the line feed
-        pieces = (stream.tokens[a : min(b, a + recipe.context - 1)] for a, b in zip(begins, stops, strict=True))
-        return [piece.tolist() for piece in pieces if len(piece)]
-    sentences = {s: None for document in documents("stdlib") for s in split_sentences(document, "sentence")}
-    encodings = text.tokenizer.encode_batch(list(sentences), add_special_tokens=False)
-    return [e.ids[: recipe.context - 1] for e in encodings if e.ids]
 
 
 @lru_cache(maxsize=1)

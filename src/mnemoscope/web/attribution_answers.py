@@ -16,6 +16,7 @@ from mnemoscope.attribution.diff import Differ, Parting
 from mnemoscope.attribution.direct_effects import check_head
 from mnemoscope.foundation.origin import made_by
 from mnemoscope.models import LanguageModel
+from mnemoscope.models.object_state import hold_model
 from mnemoscope.show.pages.edition import Peaks
 from mnemoscope.show.pages.model.trace import PUSHING
 from mnemoscope.tracing import intervene
@@ -38,7 +39,7 @@ def attribution(
         read_prompt(model, prompt)
         check_head(model)
         check_wide_numbers(model)
-        with model.in_use(compare=True), model.lock:
+        with hold_model(model), model.lock:
             return Attributor(model, choose_contrast(model, prompt, target=target, against=against, position=position))
 
     def make(model: LanguageModel, cancelled: Cancelled) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def attribution(
         origin = made_by(model=model.fingerprint, atlas=None, options=options, seed=0)
         attributor.progress, top = stop_if(cancelled), PUSHING if until == "effects" else LISTED
         try:
-            with model.in_use(compare=True), model.lock, intervene(model, changes):
+            with hold_model(model), model.lock, intervene(model, changes):
                 found = attributor.summary(prompt, by="ablation", top=top, atlas=None, origin=origin, until=until)
         finally:
             attributor.forget()
@@ -96,7 +97,7 @@ def dominant_memories(
 
     def make(model: LanguageModel, _: Cancelled) -> list[list[dict[str, Any]] | None]:
         texts, nothing = model.vocabulary()[0], torch.zeros(0, dtype=torch.int64)
-        with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, _final = run_blocks(model, read_prompt(model, prompt))
             here = [block.coefficients[position].double().cpu() for block in blocks]
             shares = [None if peak is None else _own_shares(own, *peak) for own, peak in zip(here, peaks, strict=True)]

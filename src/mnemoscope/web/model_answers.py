@@ -17,6 +17,7 @@ from mnemoscope.errors import MemoryIdError, PromptError
 from mnemoscope.foundation.memory_names import MemoryId
 from mnemoscope.models import LanguageModel
 from mnemoscope.models.forward.hooks import read_coefficients
+from mnemoscope.models.object_state import hold_model
 from mnemoscope.show.pages.model.trace import TOKENS
 from mnemoscope.tracing import Intervention, as_python, causal_check, compare, generate, intervene, rank_of, top, trace
 from mnemoscope.tracing.interventions import check
@@ -65,7 +66,7 @@ def heat_map(worker: ModelWorker, prompt: str, changes: Changes, stream: str) ->
         tokens = read_prompt(model, prompt)
         ranks: list[int] = []
         shares: list[float] = []
-        with model.in_use(compare=True), model.lock, torch.inference_mode(), intervene(model, changes):
+        with hold_model(model), model.lock, torch.inference_mode(), intervene(model, changes):
             blocks, last = run_blocks(model, tokens)
             ends = split_rows(model, last)
             final = torch.cat([top(model.scores(end, projection="lens"), 1)[0][:, 0] for end in ends])
@@ -138,7 +139,7 @@ def try_memory(worker: ModelWorker, memory: MemoryId, text: str) -> list[dict[st
             found.extend(coefficients[0, model.reading.own(len(tokens)), number].tolist())
 
         reading = read_coefficients(model, read, layers=[memory.layer])
-        with model.in_use(compare=True), model.lock, torch.inference_mode(), reading:
+        with hold_model(model), model.lock, torch.inference_mode(), reading:
             model.backbone(ids_of(model, tokens), stop_after=memory.layer)
         rows = zip(tokens, worker.words.split_text(tokens), found, strict=True)
         return [{"token": token, "text": own, "coefficient": coefficient} for token, own, coefficient in rows]

@@ -9,11 +9,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import ModelNotFound, ModelUnsupported, OptionError
+from mnemoscope.errors import ModelNotFound, OptionError
 
 _SCHEMES = ("builtin:", "handmade:", "hub:", "memory:")
 _FAIRSEQ = "fairseq:"
@@ -68,15 +67,11 @@ def local_folder(name: str) -> Path | None:
 
 
 def check_names(model: str, opening: "ModelOptions") -> None:
-    """Raises ModelNotFound for names that nothing can have, and ModelUnsupported for a `.gguf` without its package,
-    without torch; opening the model tells the rest.
-    """
+    """Raises ModelNotFound for names that nothing can have, without torch; opening the model tells the rest."""
     scheme, separator, name = model.partition(":")
     if separator and scheme == "builtin" and name not in BUILTIN:
         raise ModelNotFound(f"no built-in model {name!r}; there is {', '.join(f'builtin:{one}' for one in BUILTIN)}")
     stored = model.endswith(".gguf") and Path(model).expanduser().is_file()
-    if stored and find_spec("gguf") is None:
-        raise ModelUnsupported(f"{model!r} needs gguf, which is not installed; pip install 'mnemoscope[gguf]'")
     if not stored and not (separator and scheme in ("builtin", "handmade", "fairseq")):
         local_folder(model)
     for option, give in _GIVE.items():

@@ -49,7 +49,7 @@ from mnemoscope.mining.plan.mining_plan import MiningPlan
 from mnemoscope.mining.run_folder import hold
 from mnemoscope.mining.steps import RunContext, digest, join_pieces, read_saved, run_checkpointed, run_piece
 from mnemoscope.models import LanguageModel
-from mnemoscope.models.object_state import check_unchanged
+from mnemoscope.models.object_state import check_unchanged, hold_model
 from mnemoscope.models.readout.read_directions import input_embeddings
 from mnemoscope.models.readout.translators import Lens, Translator
 
@@ -103,7 +103,7 @@ def fit_lenses(
     plan = MiningPlan.from_document(opened.manifest["plan"], opened.path)
     with report_to(progress) as report:
         loaded = load_mined(opened, plan, model, LENS_TABLES, device=device, opening=opening, progress=report)
-        with loaded.in_use(compare=True), hold(write_beside(opened)):
+        with hold_model(loaded), hold(write_beside(opened)):
             context = RunContext(opened.path, checkpoint_every, report)
             facts: dict[str, dict[str, Any]] = {}
             for kind in wanted:

@@ -113,12 +113,8 @@ def check_fits(read: Adapter, base: str, kind: Any, config: Any, *, trust_remote
 
 def read_adapter(adapter: str) -> Adapter:
     """An adapter of a folder or the hub; raises ModelNotFound, ModelUnsupported, ModelDamaged."""
-    try:
-        import peft
-    except ImportError:
-        raise ModelUnsupported(
-            "an adapter (--adapter) needs peft, which is not installed; pip install 'mnemoscope[peft]'"
-        ) from None
+    import peft
+
     folder = _folder_of(adapter)
     with one_line_errors(adapter, what="adapter"):
         config = peft.PeftConfig.from_pretrained(str(folder))

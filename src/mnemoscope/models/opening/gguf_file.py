@@ -13,7 +13,6 @@ from typing import Any
 from transformers import modeling_gguf_pytorch_utils
 
 from mnemoscope.errors import ModelDamaged
-from mnemoscope.foundation.options.model_options import AS_USUAL, check_names
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
@@ -22,9 +21,8 @@ _MAGIC = b"GGUF"
 @contextmanager
 def lone_file(path: Path) -> Iterator[tuple[str, set[str]]]:
     """A temporary folder that holds only this file, and, once it is loaded, the names of its tensors that have a place
-    (none: transformers' newer reader tells what it left). Raises ModelUnsupported without gguf, ModelDamaged.
+    (none: transformers' newer reader tells what it left). Raises ModelDamaged.
     """
-    check_names(str(path), AS_USUAL)
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ModelDamaged(f"{str(path)!r} is not a GGUF file: it does not begin with GGUF; take an undamaged copy")

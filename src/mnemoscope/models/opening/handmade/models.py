@@ -3,7 +3,7 @@
 `worked-example` is the 2x2 layer of definitions.md section 1: K = I, V = [[2, 3], [4, 1]], so that x = [0.5, 0.5] gives
 [3, 2]. `planted` is a three-layer reader of n-grams with every key and value listed in `PLANTED`. Both are ordinary OPT
 models of transformers (pre-norm, ReLU, no norm before the head) with weights set by hand; nothing here is trained or
-random. `experts` is a mixture of experts (experts.py).
+random.
 """
 
 import math
@@ -17,10 +17,13 @@ from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
 from mnemoscope.errors import ModelNotFound
 from mnemoscope.foundation.memory_names import MemoryId
-from mnemoscope.models.opening.handmade import experts as handmade_experts
-from mnemoscope.models.opening.handmade.experts import WORDS
 
-HANDMADE = ("worked-example", "planted", "experts")
+HANDMADE = ("worked-example", "planted")
+
+WORDS = (
+    *("<s>", "<unk>", "the", "cat", "sat", "on", "mat", "dog", "ran", "home", "a", "bird"),
+    *("sang", "in", "tree", "red", "fox", "slept", "under", "old", "house", "at", "night", "and"),
+)
 
 EXAMPLE_VALUES = ((2.0, 3.0), (4.0, 1.0))
 # A word's stream before the only feed-forward layer, whose keys then read x = [0.5, 0.5], [1, 0], [0, 1].
@@ -76,8 +79,6 @@ def build(name: str) -> tuple[Any, Any]:
         return _build_worked_example()
     if name == "planted":
         return _build_planted()
-    if name == "experts":
-        return handmade_experts.build(), _tokenizer(WORDS)
     raise ModelNotFound(f"no handmade model {name!r}; there are {', '.join(f'handmade:{known}' for known in HANDMADE)}")
 
 

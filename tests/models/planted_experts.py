@@ -1,4 +1,4 @@
-"""`handmade:experts`: a mixture of experts whose memories and routing are known by construction.
+"""A mixture of experts whose memories and routing are known by construction.
 
 Two layers of four experts of four memories, computed like Mixtral's, with ReLU and no attention. Every word uses two
 experts (`ROUTES`), in the first layer with weights 3/4 and 1/4. A memory fires exactly on its word, in the first layer
@@ -8,16 +8,16 @@ expert.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from mnemoscope.foundation.memory_names import MemoryId
+from mnemoscope.models import LanguageModel, load_model
+from mnemoscope.models.opening.handmade import models as handmade
+from mnemoscope.models.opening.handmade.models import WORDS
 
-WORDS = (
-    *("<s>", "<unk>", "the", "cat", "sat", "on", "mat", "dog", "ran", "home", "a", "bird"),
-    *("sang", "in", "tree", "red", "fox", "slept", "under", "old", "house", "at", "night", "and"),
-)
 EXPERTS, MEMORIES, LAYERS = 4, 4, 2
 SENTENCES = (
     "the cat sat on the mat and the dog ran home at night",
@@ -63,6 +63,20 @@ def _plant() -> tuple[tuple[PlantedExpert, ...], MemoryId, str]:
 
 PLANTED_EXPERTS, UNROUTED, ASTRAY = _plant()
 """The planted memories; the control, and the word of its key, which uses other experts."""
+
+
+def load() -> LanguageModel:
+    return load_model(build(), tokenizer=_tokenizer())
+
+
+def save(folder: Path) -> str:
+    build().save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def _tokenizer() -> Any:
+    return handmade.build("planted")[1]
 
 
 def build() -> Any:
