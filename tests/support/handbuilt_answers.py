@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
 from mnemoscope.atlas.manifest import seal
@@ -51,7 +49,6 @@ def build_answers(
     predictions: Mapping[tuple[int, int], Mapping[str, float | None]] | None = None,
     roles: Mapping[int, Sequence[tuple[int | None, int | None]]] | None = None,
     attention: bool = True,
-    later: bool = True,
     width: Sequence[int] | None = None,
     lenses: Sequence[str] = (),
     memorised: Sequence[tuple[bool, int, Sequence[int]]] | None = None,
@@ -67,8 +64,7 @@ def build_answers(
     patterns: (layer, memory, kind, ranks); None leaves the table out, as for the other three
     removals: (layer, memory, rank, removed, coefficient, removed coefficient[, position, else 1])
     prefixes: (document, position, next token, final top); predictions: (prefix, layer) -> columns other than 0
-    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too;
-        `later`: also with those that came after the first
+    attention: whether there is a table of that name, where there are prefixes; `predictions` may give its columns too
     roles: per layer and memory the ranks of its own trigger's last token under its key, and of another memory's
     lenses: the rulers that values and residuals were read with, which all say the same
     memorised: of each document whether it is held out, tokens agreed of 32, sentences (`inside` tokens of each)
@@ -127,10 +123,6 @@ def build_answers(
         _write(directory, "predictions", _prediction_columns(predictions))
         if attention:
             _write(directory, "attention", _attention_columns(predictions))
-        if not later:
-            kind, path = TABLES["attention"], directory / TABLES["attention"].path()
-            names = [name for name, rules in kind.by_name.items() if rules.since > 1]
-            pq.write_table(pq.read_table(path).drop_columns(names), path)
     sizes = {"layers": depth, "memories": [memories] * depth, "vocabulary": VOCABULARY}
     model = {"spec": "handbuilt", "revision": None, "fingerprint": PROVENANCE.model, "sizes": sizes}
     plan = {"model": "gpt2", "corpus": "my text.txt", "seed": 7}
