@@ -10,6 +10,7 @@ from typing import Any
 
 from mnemoscope.atlas import Atlas, open_atlas
 from mnemoscope.atlas.derived_manifest import record_hashes
+from mnemoscope.atlas.features import AT_WORK, FEATURE_COLUMNS
 from mnemoscope.atlas.manifest import seal
 from mnemoscope.atlas.schema import TABLES
 from mnemoscope.atlas.store import write_sentences, write_table
@@ -193,7 +194,7 @@ def _value_columns(rows: Sequence[Value]) -> dict[str, Any]:
         "trigger_log_probability": log_p,
         "working_logit": [row[6] if len(row) > 6 else None for row in rows],
         "working_probability": [row[6] if len(row) > 6 else None for row in rows],
-        **{name: [None] * count for name, rules in TABLES["values"].by_name.items() if rules.since == 3},
+        **dict.fromkeys((AT_WORK[1], *FEATURE_COLUMNS[:3], FEATURE_COLUMNS[4]), [None] * count),
     }
 
 
