@@ -118,8 +118,8 @@ BY_HAND = {
     "attention_moves": (1 / 2, 0, 1 / 3), "attention_moves_control": (0, 1, 1 / 3),
     "ffn_moves": (1 / 2, 1 / 2, 1 / 2), "ffn_moves_control": (0, 0, 0),
     "ffn_moves_above_attention": (0, 1 / 2, 1 / 2 - 1 / 3),
-    # Positions 1 and 4 see 2 and 5 tokens.
-    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 2 + 3 / 5) / 2, 2 / 5, (1.5 / 2 + 1) / 3),
+    # Positions 1 and 4 see 2 and 5 tokens, and the one before the sentence.
+    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 3 + 3 / 6) / 2, 2 / 6, (1.5 / 3 + 5 / 6) / 3),
     "effective": (3, 2, 2.5), "effective_of_memories": (3 / 4, 2 / 4, 2.5 / 4),
 }  # fmt: skip
 TOTALS = {
