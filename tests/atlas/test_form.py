@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mnemoscope.atlas.form import form_faults, short, unwritable
-from mnemoscope.atlas.schema import SCHEMA_VERSION
 from support.handbuilt_atlas import manifest
 
 COUNT, ROWS = "a whole number from 0 on", "a whole number from 1 to 16,777,216"
@@ -82,7 +81,7 @@ NO_NUMBERINGS: list[Any] = [
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The manifest of the hand-built atlas with another entry; entries with no name of a record are set whole."""
-    whole: dict[str, Any] = json.loads(json.dumps(manifest(files={}, schema=SCHEMA_VERSION, package="0.1")))
+    whole: dict[str, Any] = json.loads(json.dumps(manifest()))
     _set(whole, path, value)
     return whole
 

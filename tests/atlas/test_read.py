@@ -217,11 +217,11 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     shown = atlas._repr_html_()
     assert "<code>atlas[&quot;L0.M0&quot;]</code>" in shown
     assert dict(cells(shown)) == {
-        "model": "handbuilt", "text": "a &lt; b, 4,321 tokens",
+        "model": "handbuilt, tiny, pre-norm, relu", "text": "a &lt; b, 4,321 tokens",
         "memories": "8 in layers 0-1 with memories 0-3", "folder": str(directory),
     }  # fmt: skip
     part = open_atlas(build_atlas(tmp_path / "p", part=(1, 2)))
-    assert dict(cells(part._repr_html_()))["text"] == "four sentences"
+    assert dict(cells(part._repr_html_()))["text"] == "four sentences, 19 tokens"
     assert "3.000" in part["L0.M0"]._repr_html_()
     assert "promotes" not in part["L0.M0"]._repr_html_()
 

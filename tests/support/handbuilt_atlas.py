@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.atlas.manifest import seal
-from mnemoscope.atlas.schema import RULES, TABLES, Provenance
+from mnemoscope.atlas.schema import RULES, SCHEMA_VERSION, TABLES, Provenance
 from mnemoscope.atlas.store import write_sentences, write_table
 from mnemoscope.foundation.files import write_json
 
@@ -194,6 +194,9 @@ MANIFEST: dict[str, Any] = {
     "layers": [0, 1],
     "projections": {"values": "gain", "votes": "gain", "streams": "lens"},
     "out_of_memory_batches": [],
+    "schema": SCHEMA_VERSION,
+    "package": "0.1",
+    "files": {},
     "questions": {
         "prefixes": 0, "prefixes_asked": 0, "removals_per_layer": 0,
         "removals_excluded": {"length_one": 0, "length_two": 0},
