@@ -29,7 +29,7 @@ from mnemoscope.foundation.files import (
     write_bytes,
     write_json,
 )
-from mnemoscope.foundation.options.model_options import NAMED, ModelOptions, display_name
+from mnemoscope.foundation.options.model_options import NAMED, ModelOptions
 from mnemoscope.foundation.origin import package_version
 
 MANIFEST = "manifest.json"
@@ -78,8 +78,7 @@ def mined_from(directory: Path) -> dict[str, str]:
 def as_mined(directory: Path, name: str, given: str) -> str:
     """The stored path if `given` is the display name of the atlas's `name`; else, or if it exists, `given`."""
     stored, path = plan_of(directory).get(name), os.path.expanduser(given.removeprefix("fairseq:"))
-    called = {stored, display_name(stored, of_text=name in TEXTS)} if isinstance(stored, str) else set()
-    return given if given not in called or os.path.exists(path) or glob(path) else mined_from(directory)[name]
+    return given if given != stored or os.path.exists(path) or glob(path) else mined_from(directory)[name]
 
 
 def open_as_mined(directory: Path, model: str | None, opening: ModelOptions) -> tuple[str, ModelOptions]:
