@@ -31,7 +31,7 @@ def lowest(extras: list[str]) -> list[str]:
     wanted = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
     found = []
     for one in wanted:
-        stated = re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?>=([0-9.]+)(?:,<[0-9.]+)?", one)
+        stated = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<[0-9.]+)?", one)
         if stated is None:
             raise SystemExit(f"pyproject.toml states {one!r}; state its lowest version: NAME>=VERSION")
         found.append("==".join(stated.groups()))
