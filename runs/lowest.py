@@ -30,7 +30,7 @@ def lowest() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = []
     for one in project["dependencies"]:
-        stated = re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?>=([0-9.]+)(?:,<[0-9.]+)?", one)
+        stated = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)(?:,<[0-9.]+)?", one)
         if stated is None:
             raise SystemExit(f"pyproject.toml states {one!r}; state its lowest version: NAME>=VERSION")
         found.append("==".join(stated.groups()))
