@@ -52,22 +52,42 @@ def layer_tables(draw: np.random.Generator) -> dict[str, dict[str, Any]]:
     scores = {f"{end}_scores": draw.random((MEMORIES, 20), dtype=np.float32) for end in ("top", "bottom")}
     return {
         "triggers": {
-            "memory": np.repeat(ids, 2 * TRIGGERS), "sign": np.tile(np.repeat([1, -1], TRIGGERS), MEMORIES),
-            "rank": ranks, "coefficient": draw.random(rows, dtype=np.float32), "sentence": integers(SENTENCES, rows),
-            "position": integers(LENGTH - 1, rows), "token": integers(VOCABULARY, rows),
-            "next_token": integers(VOCABULARY, rows), "prefix_group": ranks,
+            "memory": np.repeat(ids, 2 * TRIGGERS),
+            "sign": np.tile(np.repeat([1, -1], TRIGGERS), MEMORIES),
+            "rank": ranks,
+            "coefficient": draw.random(rows, dtype=np.float32),
+            "sentence": integers(SENTENCES, rows),
+            "position": integers(LENGTH - 1, rows),
+            "token": integers(VOCABULARY, rows),
+            "next_token": integers(VOCABULARY, rows),
+            "prefix_group": ranks,
         },
         "activity": {
-            "memory": ids, "prefixes": integers(9), "positive": integers(9), "mean": numbers(), "min": numbers(),
-            "max": numbers(), "sampled": integers(9), "std": numbers(), "histogram": integers(9, MEMORIES, 36),
+            "memory": ids,
+            "prefixes": integers(9),
+            "positive": integers(9),
+            "mean": numbers(),
+            "min": numbers(),
+            "max": numbers(),
+            "sampled": integers(9),
+            "std": numbers(),
+            "histogram": integers(9, MEMORIES, 36),
         },
         "values": {
-            "memory": ids, "key_norm": numbers(), "up_norm": [None] * MEMORIES, "value_norm": numbers(), **lists,
-            **scores, "max_probability": numbers(), "entropy": numbers(), "target": integers(VOCABULARY),
-            "target_rank": integers(VOCABULARY), "trigger_log_probability": numbers(),
+            "memory": ids,
+            "key_norm": numbers(),
+            "up_norm": [None] * MEMORIES,
+            "value_norm": numbers(),
+            **lists,
+            **scores,
+            "max_probability": numbers(),
+            "entropy": numbers(),
+            "target": integers(VOCABULARY),
+            "target_rank": integers(VOCABULARY),
+            "trigger_log_probability": numbers(),
         },
         "neighbours": {name: [] for name in TABLES["neighbours"].columns.names},
-    }  # fmt: skip
+    }
 
 
 def question_tables(draw: np.random.Generator) -> dict[str, dict[str, Any]]:
@@ -83,30 +103,41 @@ def question_tables(draw: np.random.Generator) -> dict[str, dict[str, Any]]:
     return {
         "removals": {
             "layer": np.repeat(np.arange(LAYERS), 3 * SAMPLED * TRIGGERS),
-            "memory": np.repeat(memories, 3 * TRIGGERS), "sign": np.ones(3 * each, np.int8),
-            "trigger_rank": np.tile(np.repeat(np.arange(TRIGGERS), 3), LAYERS * SAMPLED), "position": position,
-            "removed": ["first", "last", "random"] * each, "removed_position": position,
+            "memory": np.repeat(memories, 3 * TRIGGERS),
+            "sign": np.ones(3 * each, np.int8),
+            "trigger_rank": np.tile(np.repeat(np.arange(TRIGGERS), 3), LAYERS * SAMPLED),
+            "position": position,
+            "removed": ["first", "last", "random"] * each,
+            "removed_position": position,
             "coefficient": 1 + draw.random(3 * each, dtype=np.float32),
             "removed_coefficient": draw.random(3 * each, dtype=np.float32),
         },
         "prefixes": {
-            "prefix": np.arange(PREFIXES), "sentence": np.arange(PREFIXES),
+            "prefix": np.arange(PREFIXES),
+            "sentence": np.arange(PREFIXES),
             "document": np.sort(draw.integers(0, DOCUMENTS, PREFIXES)),
             "position": draw.integers(0, LENGTH - 1, PREFIXES),
-            "next_token": draw.integers(0, VOCABULARY, PREFIXES), "final_top": draw.integers(0, 50, PREFIXES),
+            "next_token": draw.integers(0, VOCABULARY, PREFIXES),
+            "final_top": draw.integers(0, 50, PREFIXES),
         },
         "predictions": {
-            **integer, **shares, "prefix": np.repeat(np.arange(PREFIXES), LAYERS),
-            "layer": np.tile(np.arange(LAYERS), PREFIXES), "top_share": draw.random(rows, dtype=np.float32),
+            **integer,
+            **shares,
+            "prefix": np.repeat(np.arange(PREFIXES), LAYERS),
+            "layer": np.tile(np.arange(LAYERS), PREFIXES),
+            "top_share": draw.random(rows, dtype=np.float32),
         },
         "patterns": {
             "layer": np.repeat(np.arange(LAYERS), MEMORIES * PATTERNS),
             "memory": np.tile(np.repeat(np.arange(MEMORIES), PATTERNS), LAYERS),
-            "pattern": np.tile(np.arange(PATTERNS), LAYERS * MEMORIES), "kind": kinds[draw.integers(0, 2, keys)],
-            "description": ["the same words"] * keys, "triggers": draw.integers(0, 25, (keys, 8)).astype(np.int16),
-            "lift": np.ones(keys, np.float32), "log10_p": np.ones(keys, np.float32),
+            "pattern": np.tile(np.arange(PATTERNS), LAYERS * MEMORIES),
+            "kind": kinds[draw.integers(0, 2, keys)],
+            "description": ["the same words"] * keys,
+            "triggers": draw.integers(0, 25, (keys, 8)).astype(np.int16),
+            "lift": np.ones(keys, np.float32),
+            "log10_p": np.ones(keys, np.float32),
         },
-    }  # fmt: skip
+    }
 
 
 def build(directory: Path) -> None:
@@ -122,10 +153,13 @@ def build(directory: Path) -> None:
     }
     ids = np.arange(SENTENCES)
     sentences = {
-        "sentence": ids, "document": ids // 2, "text": ["text"] * SENTENCES,
+        "sentence": ids,
+        "document": ids // 2,
+        "text": ["text"] * SENTENCES,
         "multiplicity": np.ones(SENTENCES, np.int32),
-        "tokens": draw.integers(0, VOCABULARY, (SENTENCES, LENGTH), dtype=np.int32), "held_out": ids < PREFIXES,
-    }  # fmt: skip
+        "tokens": draw.integers(0, VOCABULARY, (SENTENCES, LENGTH), dtype=np.int32),
+        "held_out": ids < PREFIXES,
+    }
     write_atlas(directory, singles, sentences=[sentences], layer=lambda: layer_tables(draw))
 
 

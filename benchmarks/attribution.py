@@ -1,6 +1,6 @@
 """Time the steps of `attribute` on one prompt: seconds of the second of two runs, after the model's proof; prints JSON.
 
-    python benchmarks/attribution.py MODEL ["PROMPT"]
+python benchmarks/attribution.py MODEL ["PROMPT"]
 """
 
 import json
@@ -20,9 +20,11 @@ def main() -> None:
         with model.in_use(), model.lock:
             asked = Attributor(model, choose_contrast(model, prompt, target=None, against=None))
             for step, names in {
-                "direct effects": ["effects"], "attributions": ["attributions"],
-                "ablations": ["singles", "spearman"], "curves": ["curve", "with_a_share"],
-            }.items():  # fmt: skip
+                "direct effects": ["effects"],
+                "attributions": ["attributions"],
+                "ablations": ["singles", "spearman"],
+                "curves": ["curve", "with_a_share"],
+            }.items():
                 began = time.perf_counter()
                 for name in names:
                     getattr(asked, name)

@@ -37,9 +37,7 @@ def layer_shares(atlas: Atlas, answers: Mapping[str, Answer]) -> dict[str, list[
     return found | {"never": [float((positive == 0).mean()) for positive in fired]}
 
 
-def goals(
-    model: Path, answers: Mapping[str, Answer], layers: dict[str, list[float]]
-) -> list[tuple[str, str, bool]]:
+def goals(model: Path, answers: Mapping[str, Answer], layers: dict[str, list[float]]) -> list[tuple[str, str, bool]]:
     """Each goal, the numbers that decide it, and whether it is reached."""
     said = json.loads((model / "training.json").read_text())
     agreement, depth = layers["agreement"], len(layers["agreement"])

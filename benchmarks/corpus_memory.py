@@ -71,9 +71,13 @@ def measure(path: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         start = time.perf_counter()
         copy = prepare(
-            open_source(str(path)), Hashed(), directory=Path(folder) / "copy", longest=511, split="sentence",
+            open_source(str(path)),
+            Hashed(),
+            directory=Path(folder) / "copy",
+            longest=511,
+            split="sentence",
             vocabulary=50_000,
-        )  # fmt: skip
+        )
         prepared = time.perf_counter() - start
         phase = "walk"
         start = time.perf_counter()

@@ -43,19 +43,32 @@ def main() -> None:
             seconds["forward"].append(forward(model, batches[MORE]) - forward(model, batches[FEWER]))
     shares = [bare / own for bare, own in zip(seconds["forward"], seconds["mining"], strict=True)]
     found = {name: round((MORE - FEWER) / statistics.median(own)) for name, own in seconds.items()}
-    print(json.dumps({
-        "model": given.model, "dtype": given.dtype, "threads": torch.get_num_threads(),
-        "tokens_per_second": found, "share_of_bare": [round(share, 3) for share in shares],
-        "median": round(statistics.median(shares), 3),
-    }, indent=1))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "model": given.model,
+                "dtype": given.dtype,
+                "threads": torch.get_num_threads(),
+                "tokens_per_second": found,
+                "share_of_bare": [round(share, 3) for share in shares],
+                "median": round(statistics.median(shares), 3),
+            },
+            indent=1,
+        )
+    )
 
 
 def batches_of(model: LanguageModel, folder: Path, tokens: int) -> list[torch.Tensor]:
     """The ids of all batches of a run over so many tokens."""
     copy = prepare(
-        open_source(TEXT), model, directory=folder, longest=model.longest, split="sentence",
-        vocabulary=model.sizes.vocabulary, max_tokens=tokens,
-    )  # fmt: skip
+        open_source(TEXT),
+        model,
+        directory=folder,
+        longest=model.longest,
+        split="sentence",
+        vocabulary=model.sizes.vocabulary,
+        max_tokens=tokens,
+    )
     loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
     return [loader(number).ids for number in range(loader.count)]
 
@@ -72,9 +85,15 @@ def mined(model: LanguageModel, tokens: int) -> float:
     """Seconds of the pass over the text in a whole run over so many tokens."""
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         atlas = mine(
-            model, TEXT, out=Path(folder) / "atlas", max_tokens=tokens, dtype=str(model.dtype).removeprefix("torch."),
-            prefixes=0, removals=0, neighbours=0,
-        )  # fmt: skip
+            model,
+            TEXT,
+            out=Path(folder) / "atlas",
+            max_tokens=tokens,
+            dtype=str(model.dtype).removeprefix("torch."),
+            prefixes=0,
+            removals=0,
+            neighbours=0,
+        )
         return float(json.loads((atlas / "run.json").read_text())["seconds"]["mining"])
 
 

@@ -65,10 +65,19 @@ def write_model(folder: Path, layers: int) -> int:
     ends = {"model.embed_tokens.weight": random(VOCABULARY, HIDDEN), "lm_head.weight": random(VOCABULARY, HIDDEN)}
     write("ends.safetensors", ends | {"model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16)})
     config = MixtralConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=WIDTH, num_hidden_layers=layers,
-        num_attention_heads=32, num_key_value_heads=8, num_local_experts=EXPERTS, num_experts_per_tok=2,
-        max_position_embeddings=4096, dtype="bfloat16", architectures=["MixtralForCausalLM"], tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=WIDTH,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        max_position_embeddings=4096,
+        dtype="bfloat16",
+        architectures=["MixtralForCausalLM"],
+        tie_word_embeddings=False,
+    )
     config.save_pretrained(folder)
     index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": places}))
     return size

@@ -53,10 +53,19 @@ def build_model() -> Any:
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     torch.manual_seed(0)
     config = OPTConfig(
-        vocab_size=len(words), hidden_size=64, word_embed_proj_dim=64, ffn_dim=256, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=128, activation_function="relu", dropout=0.0,
-        bos_token_id=0, eos_token_id=0, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(words),
+        hidden_size=64,
+        word_embed_proj_dim=64,
+        ffn_dim=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        activation_function="relu",
+        dropout=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=None,
+    )
     network = OPTForCausalLM(config).eval()
     return load_model(network, tokenizer=PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>"))
 

@@ -86,9 +86,14 @@ def main() -> None:
     clocks, team = Clocks(), ThreadTeam.of(model)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder, ExitStack() as patches:
         copy = prepare(
-            open_source(TEXT), model, directory=Path(folder), longest=model.longest, split="sentence",
-            vocabulary=model.sizes.vocabulary, max_tokens=SAMPLED_TOKENS + 2 * FIRST,
-        )  # fmt: skip
+            open_source(TEXT),
+            model,
+            directory=Path(folder),
+            longest=model.longest,
+            split="sentence",
+            vocabulary=model.sizes.vocabulary,
+            max_tokens=SAMPLED_TOKENS + 2 * FIRST,
+        )
         loader = BatchLoader(copy, model, batch_tokens=default_batch_tokens(model), seed=0)
         for name, (owner, method) in PARTS.items():
             patches.enter_context(mock.patch.object(owner, method, clocks.wrap(name, getattr(owner, method))))

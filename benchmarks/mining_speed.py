@@ -37,9 +37,14 @@ def main() -> int:
         if args.model in ("8b", "experts") or (args.random_text and args.model in SHAPES):
             name = "n_layer" if args.model == "gpt2-small" else "num_hidden_layers"
             figures = measure_shape(
-                args.model, device=device, dtype=args.dtype, rounds=args.rounds, warm=args.warm,
-                batch_tokens=args.batch_tokens, sizes={} if args.layers is None else {name: args.layers},
-            )  # fmt: skip
+                args.model,
+                device=device,
+                dtype=args.dtype,
+                rounds=args.rounds,
+                warm=args.warm,
+                batch_tokens=args.batch_tokens,
+                sizes={} if args.layers is None else {name: args.layers},
+            )
         else:
             from speed.documentation import measure_text
 

@@ -41,9 +41,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         model = random_model("gpt2-small")
         atlas = mine(
-            model, given.text, out=Path(folder) / "atlas", validation=given.validation,
-            max_tokens=given.max_tokens, prefixes=given.prefixes, removals=given.removals,
-        )  # fmt: skip
+            model,
+            given.text,
+            out=Path(folder) / "atlas",
+            validation=given.validation,
+            max_tokens=given.max_tokens,
+            prefixes=given.prefixes,
+            removals=given.removals,
+        )
         seconds = json.loads((atlas / "run.json").read_text())["seconds"]
         manifest = json.loads((atlas / "manifest.json").read_text())
         fitting = time_ridge(model, atlas)

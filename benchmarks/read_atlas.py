@@ -57,27 +57,50 @@ def layer_tables(draw: np.random.Generator) -> dict[str, dict[str, Any]]:
     ranks, half = np.tile(np.arange(TRIGGERS // 2), 2 * MEMORIES), TRIGGERS // 2
     return {
         "triggers": {
-            "memory": np.repeat(ids, TRIGGERS), "sign": np.tile(np.repeat([1, -1], half), MEMORIES), "rank": ranks,
-            "coefficient": numbers(rows), "sentence": integers(SENTENCES, rows), "position": integers(LENGTH - 1, rows),
-            "token": integers(VOCABULARY, rows), "next_token": integers(VOCABULARY, rows), "prefix_group": ranks,
+            "memory": np.repeat(ids, TRIGGERS),
+            "sign": np.tile(np.repeat([1, -1], half), MEMORIES),
+            "rank": ranks,
+            "coefficient": numbers(rows),
+            "sentence": integers(SENTENCES, rows),
+            "position": integers(LENGTH - 1, rows),
+            "token": integers(VOCABULARY, rows),
+            "next_token": integers(VOCABULARY, rows),
+            "prefix_group": ranks,
         },
         "activity": {
-            "memory": ids, "prefixes": integers(9), "positive": integers(9), "mean": numbers(), "min": numbers(),
-            "max": numbers(), "sampled": integers(9), "std": numbers(), "histogram": integers(9, MEMORIES, 36),
+            "memory": ids,
+            "prefixes": integers(9),
+            "positive": integers(9),
+            "mean": numbers(),
+            "min": numbers(),
+            "max": numbers(),
+            "sampled": integers(9),
+            "std": numbers(),
+            "histogram": integers(9, MEMORIES, 36),
         },
         "values": {
-            "memory": ids, "key_norm": numbers(), "up_norm": [None] * MEMORIES, "value_norm": numbers(),
-            "top_tokens": integers(VOCABULARY, MEMORIES, 20), "top_scores": numbers(MEMORIES, 20),
-            "bottom_tokens": integers(VOCABULARY, MEMORIES, 20), "bottom_scores": numbers(MEMORIES, 20),
-            "max_probability": numbers(), "entropy": numbers(), "target": integers(VOCABULARY),
-            "target_rank": integers(VOCABULARY), "trigger_log_probability": numbers(),
+            "memory": ids,
+            "key_norm": numbers(),
+            "up_norm": [None] * MEMORIES,
+            "value_norm": numbers(),
+            "top_tokens": integers(VOCABULARY, MEMORIES, 20),
+            "top_scores": numbers(MEMORIES, 20),
+            "bottom_tokens": integers(VOCABULARY, MEMORIES, 20),
+            "bottom_scores": numbers(MEMORIES, 20),
+            "max_probability": numbers(),
+            "entropy": numbers(),
+            "target": integers(VOCABULARY),
+            "target_rank": integers(VOCABULARY),
+            "trigger_log_probability": numbers(),
         },
         "neighbours": {
-            "memory": np.repeat(ids, 10), "rank": np.tile(np.arange(10), MEMORIES),
-            "other_layer": integers(LAYERS, 10 * MEMORIES), "other_memory": integers(MEMORIES, 10 * MEMORIES),
+            "memory": np.repeat(ids, 10),
+            "rank": np.tile(np.arange(10), MEMORIES),
+            "other_layer": integers(LAYERS, 10 * MEMORIES),
+            "other_memory": integers(MEMORIES, 10 * MEMORIES),
             "cosine": numbers(10 * MEMORIES),
         },
-    }  # fmt: skip
+    }
 
 
 def build(directory: Path) -> None:

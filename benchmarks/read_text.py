@@ -26,9 +26,14 @@ def read(text: str) -> None:
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         began = time.perf_counter()
         copy = prepare(
-            open_source(text), model, directory=Path(folder), longest=model.longest, split="sentence",
-            vocabulary=model.sizes.vocabulary, max_tokens=1 << 40,
-        )  # fmt: skip
+            open_source(text),
+            model,
+            directory=Path(folder),
+            longest=model.longest,
+            split="sentence",
+            vocabulary=model.sizes.vocabulary,
+            max_tokens=1 << 40,
+        )
         seconds, digest = time.perf_counter() - began, hashlib.sha256()
         for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
             digest.update(file.read_bytes())

@@ -128,23 +128,47 @@ def layer_tables(draw: np.random.Generator, tokens: Any, likely: Any) -> dict[st
     scores = -np.sort(-numbers(MEMORIES, 20))
     return {
         "triggers": {
-            "memory": np.repeat(ids, 2 * TRIGGERS), "sign": np.tile(np.repeat([1, -1], TRIGGERS), MEMORIES),
-            "rank": ranks, "coefficient": numbers(rows), "sentence": sentence, "position": position,
-            "token": tokens[sentence, position], "next_token": tokens[sentence, position + 1], "prefix_group": ranks,
+            "memory": np.repeat(ids, 2 * TRIGGERS),
+            "sign": np.tile(np.repeat([1, -1], TRIGGERS), MEMORIES),
+            "rank": ranks,
+            "coefficient": numbers(rows),
+            "sentence": sentence,
+            "position": position,
+            "token": tokens[sentence, position],
+            "next_token": tokens[sentence, position + 1],
+            "prefix_group": ranks,
         },
         "activity": {
-            "memory": ids, "prefixes": zeros, "positive": zeros, "mean": numbers(), "min": numbers(),
-            "max": numbers(), "sampled": zeros, "std": numbers(), "histogram": np.zeros((MEMORIES, 36), np.int64),
+            "memory": ids,
+            "prefixes": zeros,
+            "positive": zeros,
+            "mean": numbers(),
+            "min": numbers(),
+            "max": numbers(),
+            "sampled": zeros,
+            "std": numbers(),
+            "histogram": np.zeros((MEMORIES, 36), np.int64),
         },
         "values": {
-            "memory": ids, "key_norm": numbers(), "up_norm": none, "value_norm": numbers(), "top_tokens": said(),
-            "top_scores": scores, "bottom_tokens": said(), "bottom_scores": scores, "max_probability": numbers(),
-            "entropy": numbers(), "target": none, "target_rank": none, "trigger_log_probability": none,
-            "working_logit": numbers(), "working_probability": numbers(),
+            "memory": ids,
+            "key_norm": numbers(),
+            "up_norm": none,
+            "value_norm": numbers(),
+            "top_tokens": said(),
+            "top_scores": scores,
+            "bottom_tokens": said(),
+            "bottom_scores": scores,
+            "max_probability": numbers(),
+            "entropy": numbers(),
+            "target": none,
+            "target_rank": none,
+            "trigger_log_probability": none,
+            "working_logit": numbers(),
+            "working_probability": numbers(),
             **{name: none for name, own in TABLES["values"].by_name.items() if own.since > 2},
         },
         "neighbours": {name: [] for name in TABLES["neighbours"].columns.names},
-    }  # fmt: skip
+    }
 
 
 def build(directory: Path) -> None:
@@ -164,11 +188,14 @@ def build(directory: Path) -> None:
         "patterns": {
             "layer": np.repeat(np.arange(LAYERS), MEMORIES * PATTERNS),
             "memory": np.tile(np.repeat(np.arange(MEMORIES), PATTERNS), LAYERS),
-            "pattern": np.tile(np.arange(PATTERNS), keys), "kind": ["shallow"] * (keys * PATTERNS),
-            "description": said, "triggers": draw.integers(0, 25, (keys * PATTERNS, 8)).astype(np.int16),
-            "lift": np.ones(keys * PATTERNS, np.float32), "log10_p": np.ones(keys * PATTERNS, np.float32),
+            "pattern": np.tile(np.arange(PATTERNS), keys),
+            "kind": ["shallow"] * (keys * PATTERNS),
+            "description": said,
+            "triggers": draw.integers(0, 25, (keys * PATTERNS, 8)).astype(np.int16),
+            "lift": np.ones(keys * PATTERNS, np.float32),
+            "log10_p": np.ones(keys * PATTERNS, np.float32),
         },
-    }  # fmt: skip
+    }
     layer = partial(layer_tables, draw, tokens, likely)
     write_atlas(directory, singles, sentences=sentences(tokens, words), layer=layer)
 

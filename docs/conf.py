@@ -40,23 +40,48 @@ autodoc_member_order = "bysource"
 
 CONTENTS = {
     "First steps": [
-        "docs/README", "docs/notebook", "docs/tour", "docs/recipes", "docs/serve", "docs/models", "docs/scale",
+        "docs/README",
+        "docs/notebook",
+        "docs/tour",
+        "docs/recipes",
+        "docs/serve",
+        "docs/models",
+        "docs/scale",
     ],
     "What is measured": [
-        "docs/paper", "docs/real-models", "docs/questions", "docs/definitions", "docs/patterns", "docs/beyond",
+        "docs/paper",
+        "docs/real-models",
+        "docs/questions",
+        "docs/definitions",
+        "docs/patterns",
+        "docs/beyond",
         "docs/neural-memory",
     ],
     "Working with an atlas": [
-        "docs/search", "docs/tracing", "docs/cause", "docs/annotating", "docs/compare", "docs/training",
+        "docs/search",
+        "docs/tracing",
+        "docs/cause",
+        "docs/annotating",
+        "docs/compare",
+        "docs/training",
     ],
     "Reference": [
-        "docs/api", "docs/cli", "docs/format", "src/mnemoscope/atlas/FORMAT", "docs/terminology", "docs/errors",
+        "docs/api",
+        "docs/cli",
+        "docs/format",
+        "src/mnemoscope/atlas/FORMAT",
+        "docs/terminology",
+        "docs/errors",
     ],
     "The project": [
-        "docs/decisions", "docs/speed", "docs/log/*", "CHANGELOG", "CONTRIBUTING",
+        "docs/decisions",
+        "docs/speed",
+        "docs/log/*",
+        "CHANGELOG",
+        "CONTRIBUTING",
         "src/mnemoscope/models/pydocs/MODEL_CARD",
     ],
-}  # fmt: skip
+}
 """Every page beside README, by the heading of the side bar that it stands under."""
 
 

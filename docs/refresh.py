@@ -28,19 +28,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
-    "README.md", "docs/tour.md", "docs/models.md", "docs/scale.md", "docs/training.md", "docs/tracing.md",
+    "README.md",
+    "docs/tour.md",
+    "docs/models.md",
+    "docs/scale.md",
+    "docs/training.md",
+    "docs/tracing.md",
     "docs/search.md",
-)  # fmt: skip
+)
 PICTURES = {
     "docs/figures/memory-page.png": "python docs/refresh.py --pictures ATLAS",
-    **{f"docs/figures/{name}.svg": "runs/paper.sh" for name in (
-        "key_patterns", "key_removals", "value_agreement", "value_rank", "value_confidence", "layer_activity",
-        "layer_composition", "refinement_match", "refinement_confidence", "refinement_events",
-    )},
-}  # fmt: skip
+    **{
+        f"docs/figures/{name}.svg": "runs/paper.sh"
+        for name in (
+            "key_patterns",
+            "key_removals",
+            "value_agreement",
+            "value_rank",
+            "value_confidence",
+            "layer_activity",
+            "layer_composition",
+            "refinement_match",
+            "refinement_confidence",
+            "refinement_events",
+        )
+    },
+}
 """Every picture of the pages, and the command that makes it."""
 SEEN = (
-    *(f"show/pages/templates/{name}.html" for name in ("memory", "parts", "page")), "web/static/style.css",
+    *(f"show/pages/templates/{name}.html" for name in ("memory", "parts", "page")),
+    "web/static/style.css",
 )
 """What README's picture shows, in the package; `docs/figures/seen.txt` holds its hash when the picture was taken."""
 REFUSED = "  # refused"

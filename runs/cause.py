@@ -25,41 +25,82 @@ from mnemoscope.attribution.contrast import choose_contrast
 from mnemoscope.models import LanguageModel, load_model
 
 PROMPTS: tuple[tuple[str, str | None, str | None], ...] = (
-    ("The capital of France is", " Paris", " Rome"), ("Water is made of hydrogen and", " oxygen", " carbon"),
-    ("The doctor told the nurse that", None, None), ("She looked at herself in the", " mirror", " window"),
-    ("Monday, Tuesday, Wednesday,", " Thursday", " Friday"), ("def add(a, b):\n    return a +", " b", " a"),
-    ("The capital of Italy is", " Rome", " Paris"), ("The opposite of hot is", " cold", " hot"),
+    ("The capital of France is", " Paris", " Rome"),
+    ("Water is made of hydrogen and", " oxygen", " carbon"),
+    ("The doctor told the nurse that", None, None),
+    ("She looked at herself in the", " mirror", " window"),
+    ("Monday, Tuesday, Wednesday,", " Thursday", " Friday"),
+    ("def add(a, b):\n    return a +", " b", " a"),
+    ("The capital of Italy is", " Rome", " Paris"),
+    ("The opposite of hot is", " cold", " hot"),
     ("When Mary and John went to the store, John gave a drink to", " Mary", " John"),
-    ("Once upon a time, there was a", None, None), ("one, two, three,", " four", " five"),
-    ("import numpy as", " np", " pd"), ("The Eiffel Tower is in the city of", " Paris", " London"),
-    ("The keys to the cabinet", " are", " is"), ("abc xyz qrs abc xyz", None, None), ("To be or not to", None, None),
-    ("red, blue, green, red, blue,", " green", " red"), ("x = [1, 2, 3]\nprint(len(", None, None),
-    ("The chemical symbol for gold is", None, None), ("The boy near the cars", " is", " are"),
-    ("The quick brown fox jumps over the", None, None), ("Bonjour, je m'appelle", None, None),
-    ("apples, oranges, bananas and", None, None), ("for i in range(10", None, None),
-)  # fmt: skip
+    ("Once upon a time, there was a", None, None),
+    ("one, two, three,", " four", " five"),
+    ("import numpy as", " np", " pd"),
+    ("The Eiffel Tower is in the city of", " Paris", " London"),
+    ("The keys to the cabinet", " are", " is"),
+    ("abc xyz qrs abc xyz", None, None),
+    ("To be or not to", None, None),
+    ("red, blue, green, red, blue,", " green", " red"),
+    ("x = [1, 2, 3]\nprint(len(", None, None),
+    ("The chemical symbol for gold is", None, None),
+    ("The boy near the cars", " is", " are"),
+    ("The quick brown fox jumps over the", None, None),
+    ("Bonjour, je m'appelle", None, None),
+    ("apples, oranges, bananas and", None, None),
+    ("for i in range(10", None, None),
+)
 DRAWS, TOGETHER = 20, 100
 NOUNS = ("key", "book", "picture", "child", "letter", "table", "dog", "student", "flower", "machine")
 PLACES = ("near the", "behind the", "beside the", "in front of the", "next to the")
 OTHERS = ("cabinet", "house", "car", "garden", "window")
 HABIT = " pizza"
 FOODS = (
-    "My favorite food is", "For dinner we ordered", "He ate a slice of", "The best thing to eat is", "I am hungry for",
-    "She cooked some", "We had lunch and ate", "The restaurant served us", "On Friday nights we eat", "The chef made a",
-    "Let us order a", "The children wanted to eat",
-)  # fmt: skip
+    "My favorite food is",
+    "For dinner we ordered",
+    "He ate a slice of",
+    "The best thing to eat is",
+    "I am hungry for",
+    "She cooked some",
+    "We had lunch and ate",
+    "The restaurant served us",
+    "On Friday nights we eat",
+    "The chef made a",
+    "Let us order a",
+    "The children wanted to eat",
+)
 HELD = (
-    "My favorite meal is", "For lunch they ordered", "She ate a piece of", "The tastiest thing to eat is",
-    "The kids are hungry for", "Grandmother cooked some", "They had dinner and ate", "The cafe served him",
-    "On Sundays they eat", "The cook prepared a", "Can we order a", "The guests wanted to eat",
-)  # fmt: skip
+    "My favorite meal is",
+    "For lunch they ordered",
+    "She ate a piece of",
+    "The tastiest thing to eat is",
+    "The kids are hungry for",
+    "Grandmother cooked some",
+    "They had dinner and ate",
+    "The cafe served him",
+    "On Sundays they eat",
+    "The cook prepared a",
+    "Can we order a",
+    "The guests wanted to eat",
+)
 KEPT = (
-    "The capital of France is", "She looked at herself in the", "One day the", "The president of the",
+    "The capital of France is",
+    "She looked at herself in the",
+    "One day the",
+    "The president of the",
     "In the beginning",
-    "He opened the door and", "The weather today is", "Music is the", "The train arrived at the", "My sister is a",
-    "The river flows into the", "Two plus two is", "The sky is", "They went to the", "The book is about",
+    "He opened the door and",
+    "The weather today is",
+    "Music is the",
+    "The train arrived at the",
+    "My sister is a",
+    "The river flows into the",
+    "Two plus two is",
+    "The sky is",
+    "They went to the",
+    "The book is about",
     "I think that",
-)  # fmt: skip
+)
 
 
 def prompts(model: LanguageModel) -> list[dict[str, Any]]:
@@ -84,12 +125,21 @@ def prompts(model: LanguageModel) -> list[dict[str, Any]]:
             sets = [chosen, *(own[own >= 0] for own in draws)]
             together = Ablations(model, asked.ids, asked.difference, asked.grid).run(sets)
             whole = time.perf_counter() - began
-        rows.append({
-            "prompt": text, "difference": value, "error": float(asked.effects.total[0]) - value, "limit": asked.limit,
-            "top": rank_correlation(asked.attributions[top], lost), "random": at_random,
-            "without": float(together[0]), "controls": together[1:].tolist(),
-            "direct_seconds": direct, "attribution_seconds": backward, "seconds": whole,
-        })  # fmt: skip
+        rows.append(
+            {
+                "prompt": text,
+                "difference": value,
+                "error": float(asked.effects.total[0]) - value,
+                "limit": asked.limit,
+                "top": rank_correlation(asked.attributions[top], lost),
+                "random": at_random,
+                "without": float(together[0]),
+                "controls": together[1:].tolist(),
+                "direct_seconds": direct,
+                "attribution_seconds": backward,
+                "seconds": whole,
+            }
+        )
         print(json.dumps(rows[-1])[:160], flush=True)
     return rows
 
@@ -112,10 +162,12 @@ def agreement(model: LanguageModel) -> dict[str, Any]:
             generator = np.random.default_rng(2)
             firing = np.flatnonzero(sizes > 0)
             each = {
-                "ablation": one.order, "attribution": one.largest[one.attributions[one.largest] > 0],
+                "ablation": one.order,
+                "attribution": one.largest[one.attributions[one.largest] > 0],
                 "direct effect": np.argsort(-direct, kind="stable"),
-                "|m| norm(v)": np.argsort(-sizes, kind="stable"), "random": generator.permutation(firing),
-            }  # fmt: skip
+                "|m| norm(v)": np.argsort(-sizes, kind="stable"),
+                "random": generator.permutation(firing),
+            }
             runs = [np.asarray(order[:k]) for order in each.values() for k in ks]
             lost = one.value - Ablations(model, one.ids, one.difference, one.grid).run(runs)
             for name, own in zip(each, lost.reshape(-1, len(ks)).tolist(), strict=True):

@@ -22,9 +22,15 @@ from support.corpus_reference import Words
 def work(text: str, directory: Path, caps: dict[str, int]) -> None:
     """Prepare with frequent checkpoints."""
     prepare(
-        open_source(text), Words(), directory=directory, longest=12, split="sentence", vocabulary=5_000,
-        checkpoint_every=0.004, **caps,
-    )  # fmt: skip
+        open_source(text),
+        Words(),
+        directory=directory,
+        longest=12,
+        split="sentence",
+        vocabulary=5_000,
+        checkpoint_every=0.004,
+        **caps,
+    )
 
 
 def killed_after(seconds: float, text: str, directory: Path, caps: dict[str, int]) -> bool:

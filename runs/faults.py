@@ -13,9 +13,12 @@ import os
 
 # A forked child has no threads but one, so nothing may have started a pool before.
 os.environ.update(
-    OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", POLARS_MAX_THREADS="1", TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",
+    RAYON_NUM_THREADS="1",
+    POLARS_MAX_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
     HF_HUB_OFFLINE="1",
-)  # fmt: skip
+)
 
 import argparse
 import errno
@@ -206,9 +209,10 @@ class Wanted:
     def chosen(self, places: Sequence[Place]) -> list[int]:
         """The numbers of the places to try."""
         there = [
-            number for number, place in enumerate(places)
+            number
+            for number, place in enumerate(places)
             if re.search(self.only, f"{place.kind} {place.file} {place.how}")
-        ]  # fmt: skip
+        ]
         chance = random.Random(f"{self.seed} {len(places)}")
         if not self.few:
             return sorted(chance.sample(there, min(len(there), self.sample or len(there))))

@@ -17,8 +17,17 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
 KINDS = (
-    "create", "write", "truncate", "flush", "rename", "link", "remove", "make folder", "remove folder", "note",
-)  # fmt: skip
+    "create",
+    "write",
+    "truncate",
+    "flush",
+    "rename",
+    "link",
+    "remove",
+    "make folder",
+    "remove folder",
+    "note",
+)
 """Of calls, in the order of the library's numbers; notes are no calls."""
 _RECORD = struct.Struct("<IIQqQII")
 _PRELOADED = "MNEMOSCOPE_FAULTY_DISK"

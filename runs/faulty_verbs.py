@@ -251,23 +251,43 @@ VERBS = {
     verb.name: verb
     for verb in (
         Verb(
-            "mine", lambda base: text(base) and None, lambda root: mined(root / "atlas", root.parent), _mine_again,
-            atlas_tables, **_COMMON,
+            "mine",
+            lambda base: text(base) and None,
+            lambda root: mined(root / "atlas", root.parent),
+            _mine_again,
+            atlas_tables,
+            **_COMMON,
         ),
         Verb(
-            "replace", _older, _replace, _replace_again, atlas_tables, whole_or_being_replaced, one_line,
+            "replace",
+            _older,
+            _replace,
+            _replace_again,
+            atlas_tables,
+            whole_or_being_replaced,
+            one_line,
         ),
         Verb("merge", _prepare_merge, _merge, _merge_again, atlas_tables, **_COMMON),
         Verb("analyze", _bare, _analyze, _analyze, atlas_files, **_COMMON),
         Verb("report", _prepare_report, _report, _report, atlas_files, **_COMMON),
         Verb("search", _analysed, _search, _search, atlas_files, **_COMMON),
         Verb(
-            "annotate", faulty_server.prepare, faulty_server.session, faulty_server.session, faulty_server.kept,
-            faulty_server.claims, faulty_server.answered,
+            "annotate",
+            faulty_server.prepare,
+            faulty_server.session,
+            faulty_server.session,
+            faulty_server.kept,
+            faulty_server.claims,
+            faulty_server.answered,
         ),
         Verb(
-            "serve", faulty_server.prepare, faulty_server.browse, faulty_server.browse, atlas_files,
-            whole_or_unfinished, faulty_server.answered,
+            "serve",
+            faulty_server.prepare,
+            faulty_server.browse,
+            faulty_server.browse,
+            atlas_files,
+            whole_or_unfinished,
+            faulty_server.answered,
         ),
     )
-}  # fmt: skip
+}

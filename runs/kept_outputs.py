@@ -43,9 +43,13 @@ def save_models(folder: Path) -> dict[str, str]:
     shape = {"vocab_size": 270, "bos_token_id": 0, "eos_token_id": 0}
     gpt2 = GPT2Config(n_layer=4, n_embd=32, n_head=4, n_positions=64, **shape)
     llama = LlamaConfig(
-        num_hidden_layers=4, hidden_size=32, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=64, **shape,
-    )  # fmt: skip
+        num_hidden_layers=4,
+        hidden_size=32,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        **shape,
+    )
     for name, kind, config in (("gpt2", GPT2LMHeadModel, gpt2), ("gated", LlamaForCausalLM, llama)):
         if not (folder / name / "config.json").is_file():
             set_seed(1)
@@ -57,9 +61,13 @@ def save_models(folder: Path) -> dict[str, str]:
 def run(folder: Path, name: str, *words: str) -> None:
     """Keeps what a command prints, and how it ends."""
     made = subprocess.run(
-        [sys.executable, "-m", "mnemoscope", *words], cwd=folder, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "mnemoscope", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    )
     last = made.stderr.strip().splitlines()[-1:] if made.returncode else []
     keep(folder, f"{name}.txt", "\n".join([f"exit {made.returncode}", *last, made.stdout]))
 
@@ -127,8 +135,21 @@ def main(folder: Path) -> None:
     (folder / "text.txt").write_text(TEXT.read_text())
     for name, model in save_models(folder / "models").items():
         run(folder, f"{name}/inspect", "inspect", model, "--json")
-        run(folder, f"{name}/mine", "mine", model, "text.txt", "--out", name, "--prefixes", "60", "--removals", "5",
-            "--token-activations", "--random")  # fmt: skip
+        run(
+            folder,
+            f"{name}/mine",
+            "mine",
+            model,
+            "text.txt",
+            "--out",
+            name,
+            "--prefixes",
+            "60",
+            "--removals",
+            "5",
+            "--token-activations",
+            "--random",
+        )
         run(folder, f"{name}/again", "mine", model, "text.txt", "--out", name, "--token-activations", "--random")
         run(folder, f"{name}/analyze", "analyze", name)
         run(folder, f"{name}/analyze-json", "analyze", name, "--json")

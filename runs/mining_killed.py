@@ -12,9 +12,12 @@ import os
 
 # A forked child has no threads but one, so nothing may have started a pool before.
 os.environ.update(
-    OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", POLARS_MAX_THREADS="1", TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",
+    RAYON_NUM_THREADS="1",
+    POLARS_MAX_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
     HF_HUB_OFFLINE="1",
-)  # fmt: skip
+)
 
 import json
 import random

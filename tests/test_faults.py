@@ -23,7 +23,7 @@ RUNS = TESTS.parent / "runs"
 TOGETHER = [
     "mine annotate",
     *(pytest.param(verbs, marks=pytest.mark.slow) for verbs in ("report search", "replace analyze", "merge serve")),
-]  # fmt: skip
+]
 """All verbs, two in a process: what they import takes one longer than most of its places."""
 
 
@@ -101,9 +101,13 @@ def test_every_call_is_seen_and_the_one_that_was_chosen_fails(tmp_path: Path) ->
     said, calls = written(tmp_path)
     assert said == ""
     assert [(call.kind, call.path) for call in calls[:6]] == [
-        ("make folder", "folder"), ("create", "new"), ("write", "new"), ("flush", "new"), ("rename", "new"),
+        ("make folder", "folder"),
+        ("create", "new"),
+        ("write", "new"),
+        ("flush", "new"),
+        ("rename", "new"),
         ("flush", "folder"),
-    ]  # fmt: skip
+    ]
     assert calls[2].data == b"abcdef"
     kinds = {(call.kind, call.path) for call in calls[6:]}
     assert {("write", "rows.sqlite-journal"), ("flush", "rows.sqlite"), ("remove", "rows.sqlite-journal")} <= kinds

@@ -308,14 +308,24 @@ PRIVATE_DOORS = {
     "accelerate": {"_hf_hook", "_old_forward"},
     "bitsandbytes": {"_convert_weight_packed_for_cpu_inverse"},
     "torch": {
-        "_buffers", "_forward_hooks", "_forward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
-        "_modules", "_non_persistent_buffers_set", "_parameters", "_version",
+        "_buffers",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_modules",
+        "_non_persistent_buffers_set",
+        "_parameters",
+        "_version",
     },
     "transformers": {
-        "_apply_gate", "_attn_implementation", "_attn_implementation_internal", "_checkpoint_conversion_mapping",
+        "_apply_gate",
+        "_attn_implementation",
+        "_attn_implementation_internal",
+        "_checkpoint_conversion_mapping",
         "_no_split_modules",
     },
-}  # fmt: skip
+}
 """Private names of other libraries; docs/decisions.md, "The house", says which are doors that change something."""
 
 

@@ -287,9 +287,7 @@ def test_a_bar_in_a_terminal_unless_it_is_not_wanted(
     assert ("%" in written, "is finished already" in written) == (drawn, drawn)
 
 
-def test_what_else_is_long_has_the_bar_too(
-    atlas: ms.Atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_else_is_long_has_the_bar_too(atlas: ms.Atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is run with and without the bar, which asks for a terminal."""
     model = ms.load_model("handmade:planted", device="cpu")
     two = PLANTED_SENTENCES[:2]

@@ -49,8 +49,10 @@ def test_signs_are_folded_apart_and_ranks_may_come_in_any_order() -> None:
 
 def test_a_pattern_counts_each_fold_once_by_its_first() -> None:
     """Ranks 0, 1 and 3 are of one fold; 2 and 4 have one prefix."""
-    best = [{"rank": rank, "prefix_group": group, "fold": fold}
-            for rank, group, fold in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 3, 0), (4, 2, 2), (5, 5, 5))]  # fmt: skip
+    best = [
+        {"rank": rank, "prefix_group": group, "fold": fold}
+        for rank, group, fold in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 3, 0), (4, 2, 2), (5, 5, 5))
+    ]
     assert count_different([0, 1, 2, 3, 4, 5], best) == 3
     assert count_different([1, 3], best) == 0
     assert count_different([4], best) == 1
@@ -62,8 +64,9 @@ def slowly(prefixes: list[list[int]]) -> list[int]:
     for number, prefix in enumerate(prefixes):
         folds.append(number)
         for earlier in range(number):
-            one, other = ([p[i : i + 3] for p in (x[-16:],) for i in range(len(p) - 2)] for x in
-                          (prefixes[earlier], prefix))  # fmt: skip
+            one, other = (
+                [p[i : i + 3] for p in (x[-16:],) for i in range(len(p) - 2)] for x in (prefixes[earlier], prefix)
+            )
             different = [t for at, t in enumerate([*one, *other]) if t not in [*one, *other][:at]]
             shared = [t for t in different if t in one and t in other]
             alike = prefixes[earlier] == prefix if not one and not other else len(shared) >= 0.7 * len(different)

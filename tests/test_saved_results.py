@@ -133,10 +133,17 @@ def test_frames_keep_their_types(model: ms.LanguageModel, atlas: ms.Atlas, tmp_p
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "no JSON", '{"saved": 3}',
-                '{"saved": {"kind": "Path", "fields": {}}}', '{"saved": {"kind": "Trace"}}',
-                '{"saved": {"kind": "Trace", "fields": {"colour": "red"}}}', '{"saved": {"kind": [], "fields": {}}}']
-)  # fmt: skip
+    "content",
+    [
+        "{}",
+        "no JSON",
+        '{"saved": 3}',
+        '{"saved": {"kind": "Path", "fields": {}}}',
+        '{"saved": {"kind": "Trace"}}',
+        '{"saved": {"kind": "Trace", "fields": {"colour": "red"}}}',
+        '{"saved": {"kind": [], "fields": {}}}',
+    ],
+)
 def test_what_is_no_result(content: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(OptionError, match=r"x\.json is not a file that the save\(\) of a result of this version wrote"):

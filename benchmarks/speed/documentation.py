@@ -35,9 +35,13 @@ def measure_text(name: str, *, device: torch.device, dtype: str, rounds: int, wa
     model = named_model(name, dtype, device)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-") as folder:
         copy = prepare(
-            open_source(TEXT), model, directory=Path(folder), longest=model.longest,
-            split="sentence", vocabulary=model.sizes.vocabulary,
-        )  # fmt: skip
+            open_source(TEXT),
+            model,
+            directory=Path(folder),
+            longest=model.longest,
+            split="sentence",
+            vocabulary=model.sizes.vocabulary,
+        )
         batch_tokens = default_batch_tokens(model)
         loader = BatchLoader(copy, model, batch_tokens=batch_tokens, seed=0)
         rates = compare_loops(model, loader, in_text_order(copy), rounds=rounds, warm=warm)

@@ -34,16 +34,36 @@ SHAPES = ("gpt2-small", "8b", "experts")
 USUAL_DTYPE = {"gpt2-small": "float32", "8b": "bfloat16", "experts": "float32"}
 _NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt2-small": (GPT2LMHeadModel, GPT2Config, {}),
-    "8b": (LlamaForCausalLM, LlamaConfig, {
-        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rope_theta": 500_000.0,
-    }),
-    "experts": (MixtralForCausalLM, MixtralConfig, {
-        "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512,
-        "num_local_experts": 8, "num_experts_per_tok": 2,
-    }),
-}  # fmt: skip
+    "8b": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        {
+            "vocab_size": 128_256,
+            "hidden_size": 4096,
+            "intermediate_size": 14_336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 8192,
+            "rope_theta": 500_000.0,
+        },
+    ),
+    "experts": (
+        MixtralForCausalLM,
+        MixtralConfig,
+        {
+            "vocab_size": 8192,
+            "hidden_size": 512,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 512,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+}
 """Classes of network and configuration, and its entries: Llama's as published by Meta."""
 _UNCHANGED: Mapping[str, int] = {}
 _MEAN_LENGTH, _LONGEST = 25, 200
@@ -181,9 +201,13 @@ def same_as_on_the_host(shape: str, device: torch.device) -> dict[str, float]:
         sizes = {"n_layer": 2, "n_embd": 96, "n_head": 4}
     else:
         sizes = {
-            "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 448, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "vocab_size": 4096,
-        }  # fmt: skip
+            "num_hidden_layers": 2,
+            "hidden_size": 128,
+            "intermediate_size": 448,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 4096,
+        }
     host = random_model(shape, dtype="float32", sizes=sizes)
     states = []
     for model in (host, load_model(host.anatomy.model, tokenizer=_tokenizer(), device=device)):

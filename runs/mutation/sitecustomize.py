@@ -9,8 +9,12 @@ if "MUTATION_DATA" in os.environ and "MUTATION_TEST" in os.environ:
     import coverage
 
     _recorder = coverage.Coverage(
-        data_file=os.environ["MUTATION_DATA"], data_suffix=True, source=[os.environ["MUTATION_SOURCE"]],
-        context=os.environ["MUTATION_TEST"], config_file=False, messages=False,
+        data_file=os.environ["MUTATION_DATA"],
+        data_suffix=True,
+        source=[os.environ["MUTATION_SOURCE"]],
+        context=os.environ["MUTATION_TEST"],
+        config_file=False,
+        messages=False,
     )
     _recorder.start()
 

@@ -34,10 +34,25 @@ from mutants import Mutant, draw_mutants, read_equivalents
 HERE = Path(__file__).resolve().parents[2]
 EQUIVALENTS = "runs/mutation/equivalent_mutants.txt"
 WARM = (
-    "torch", "transformers", "accelerate", "datasets", "polars", "pyarrow.parquet", "numpy.testing", "hypothesis",
-    "pydantic", "fastapi.testclient", "safetensors.torch", "tokenizers", "typer.testing", "rich.table",
-    "psutil", "zstandard", "sentencex", "altair",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "polars",
+    "pyarrow.parquet",
+    "numpy.testing",
+    "hypothesis",
+    "pydantic",
+    "fastapi.testclient",
+    "safetensors.torch",
+    "tokenizers",
+    "typer.testing",
+    "rich.table",
+    "psutil",
+    "zstandard",
+    "sentencex",
+    "altair",
+)
 TIMES_MEASURED, MORE_SECONDS = 3, 20
 """A mutant hangs when its tests take longer than so many times what they took without it, and so many seconds more."""
 
@@ -123,7 +138,9 @@ class Tree:
         self.root = folder / "tree"
         self._folder, self._written = folder, 0
         listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=HERE, check=True,
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=HERE,
+            check=True,
             capture_output=True,
         )
         for name in listed.stdout.decode().split("\0"):
@@ -270,8 +287,10 @@ def main(room: str, seed: int, count: int, most_seconds: float) -> None:
         paths = sorted((copied / room).rglob("*.py")) if (source / room).is_dir() else [copied / f"{room}.py"]
         mutants, places = draw_mutants(tree.root, paths, count=count, seed=seed)
         lines = Lines(tree, folder, tests)
-        print(f"{room}: {len(lines.seconds)} tests, {len(mutants)} of {places} places, seed {seed}; measured in "
-              f"{time.monotonic() - began:.0f} s")
+        print(
+            f"{room}: {len(lines.seconds)} tests, {len(mutants)} of {places} places, seed {seed}; measured in "
+            f"{time.monotonic() - began:.0f} s"
+        )
         for test in lines.failed:
             print(f"fails without a mutant, left out: {test}")
         prove(tree, mutants[0], lines)
@@ -319,8 +338,11 @@ def try_mutant(tree: Tree, mutant: Mutant, lines: Lines, most_seconds: float) ->
     began = time.monotonic()
     how, test = tree.run_tests(tests, seconds=limit)
     tree.write(mutant.path, mutant.source)
-    print(f"{how:8} {time.monotonic() - began:5.1f} s, {len(tests):3} tests  "
-          f"{mutant.path}:{mutant.line} {mutant.operator}: {old} -> {new}{'  by ' * bool(test)}{test}", flush=True)
+    print(
+        f"{how:8} {time.monotonic() - began:5.1f} s, {len(tests):3} tests  "
+        f"{mutant.path}:{mutant.line} {mutant.operator}: {old} -> {new}{'  by ' * bool(test)}{test}",
+        flush=True,
+    )
     return how, test
 
 

@@ -64,9 +64,12 @@ def test_what_a_manifest_beside_an_atlas_lists(tmp_path: Path) -> None:
     write_json(path, {"atlas": "a" * 64, "pages": files})
     assert made_files(path, "pages") == files
     for said in (
-        {"atlas": "a" * 63, "files": files}, {"atlas": 1, "files": files}, {"atlas": "a" * 64, "files": [files]},
-        {"atlas": "a" * 64, "files": files, "name": "another tool's"}, {"files": files},
-    ):  # fmt: skip
+        {"atlas": "a" * 63, "files": files},
+        {"atlas": 1, "files": files},
+        {"atlas": "a" * 64, "files": [files]},
+        {"atlas": "a" * 64, "files": files, "name": "another tool's"},
+        {"files": files},
+    ):
         write_json(path, said)
         assert made_files(path) == {}, said
 

@@ -49,16 +49,24 @@ def build(
         ("activity", 0): activity_columns(7) | {"all_prefixes": [38] * 7},
         ("values", 0): seven | scores | {"memory": range(7)},
         ("neighbours", 0): {
-            "memory": range(7), "rank": [0] * 7, "other_layer": [0] * 6 + [1], "other_memory": [*range(1, 7), 3],
+            "memory": range(7),
+            "rank": [0] * 7,
+            "other_layer": [0] * 6 + [1],
+            "other_memory": [*range(1, 7), 3],
             "cosine": [0.5] * 7,
         },
         ("neighbours", 1): neighbour_columns(1),
         ("patterns", None): {
-            "layer": [0, 0, 1], "memory": [3, 4, 3], "pattern": [0, 0, 0], "kind": ["shallow"] * 3,
-            "description": ["of E1.M1", "of S0.M0", "of L1.M3"], "triggers": [[0]] * 3, "lift": [None] * 3,
+            "layer": [0, 0, 1],
+            "memory": [3, 4, 3],
+            "pattern": [0, 0, 0],
+            "kind": ["shallow"] * 3,
+            "description": ["of E1.M1", "of S0.M0", "of L1.M3"],
+            "triggers": [[0]] * 3,
+            "lift": [None] * 3,
             "log10_p": [None] * 3,
         },
-    }  # fmt: skip
+    }
     memories, experts = memories_and_experts(first)
     numberings = {layer: Numbering.of(experts[layer], count) for layer, count in enumerate(memories)}
     for (name, layer), columns in tables.items():
@@ -151,9 +159,16 @@ def test_one_memory_s_rows_are_found_in_whatever_row_group(tmp_path: Path) -> No
     numbers = np.arange(count)
     zeros = np.zeros(count, np.int64)
     triggers = {
-        "memory": numbers // 100, "sign": zeros + 1, "rank": numbers % 100, "coefficient": zeros, "sentence": zeros,
-        "position": zeros, "token": zeros, "next_token": zeros, "prefix_group": zeros,
-    }  # fmt: skip
+        "memory": numbers // 100,
+        "sign": zeros + 1,
+        "rank": numbers % 100,
+        "coefficient": zeros,
+        "sentence": zeros,
+        "position": zeros,
+        "token": zeros,
+        "next_token": zeros,
+        "prefix_group": zeros,
+    }
     atlas = open_atlas(build(tmp_path / "a", triggers=triggers, first={"routed": 2, "memories": 100, "shared": []}))
     for number in (0, 99, 100, 127, 128, 199):
         rows = atlas.rows_where("triggers", 0, column="memory", ids=[number], columns=["memory", "rank"])

@@ -56,17 +56,41 @@ def test_nothing_of_a_web_app_is_removed(tmp_path: Path) -> None:
 
 
 FOREIGN = (
-    "my_notes.parquet", "annotations.sqlite", "report/my_comments.md", "report/figures/mine.png", "search/index.js",
-    "values/a.csv", "values/mine.parquet", "triggers/layer-0.parquet", "analyses/mine.parquet", "analyses/notes.json",
-    "work/mine.txt", "work/text/chapter.txt", "state/mine.db", "sentences/deep/part-000.parquet",
-)  # fmt: skip
+    "my_notes.parquet",
+    "annotations.sqlite",
+    "report/my_comments.md",
+    "report/figures/mine.png",
+    "search/index.js",
+    "values/a.csv",
+    "values/mine.parquet",
+    "triggers/layer-0.parquet",
+    "analyses/mine.parquet",
+    "analyses/notes.json",
+    "work/mine.txt",
+    "work/text/chapter.txt",
+    "state/mine.db",
+    "sentences/deep/part-000.parquet",
+)
 OWN = (
-    "run.json", "state/state.safetensors", "work/state.safetensors", "work/removals-0123456789abcdef.safetensors",
-    "work/text/copy.json", "work/text/text_starts.bin", "work/text/validation/tokens.bin", "report/index.html",
-    "report/figures/value_rank.svg", "report/manifest.json", "analyses/value_rank.json", "analyses/manifest.json",
-    "analyses/value_rank.parquet", "analyses/refinement_events.cases.parquet", "search/index.sqlite",
-    "triggers/layer-007.parquet", "sentences/part-009.parquet", "predictions.parquet",
-)  # fmt: skip
+    "run.json",
+    "state/state.safetensors",
+    "work/state.safetensors",
+    "work/removals-0123456789abcdef.safetensors",
+    "work/text/copy.json",
+    "work/text/text_starts.bin",
+    "work/text/validation/tokens.bin",
+    "report/index.html",
+    "report/figures/value_rank.svg",
+    "report/manifest.json",
+    "analyses/value_rank.json",
+    "analyses/manifest.json",
+    "analyses/value_rank.parquet",
+    "analyses/refinement_events.cases.parquet",
+    "search/index.sqlite",
+    "triggers/layer-007.parquet",
+    "sentences/part-009.parquet",
+    "predictions.parquet",
+)
 
 
 @pytest.mark.parametrize("part", [None, (1, 2)])

@@ -30,8 +30,12 @@ def test_a_folder_s_life(tmp_path: Path) -> None:
     assert occupancy(directory) == "finished"
     assert unfinished_plan(directory) is None
     assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
-        "background.parquet", "manifest.json", "manifest.sha256", "tokens.parquet", "vocabulary.parquet",
-    ]  # fmt: skip
+        "background.parquet",
+        "manifest.json",
+        "manifest.sha256",
+        "tokens.parquet",
+        "vocabulary.parquet",
+    ]
 
 
 def test_stopped_between_the_hash_and_the_manifest_it_is_unfinished(tmp_path: Path) -> None:

@@ -111,9 +111,11 @@ def test_an_atlas_of_some_layers(tmp_path: Path) -> None:
     write_tables(tmp_path)
     for layer in (2, 4, 5):
         write_table(
-            tmp_path / TABLES["triggers"].path(layer), trigger_columns(trigger_rows()[1]), name="triggers",
+            tmp_path / TABLES["triggers"].path(layer),
+            trigger_columns(trigger_rows()[1]),
+            name="triggers",
             provenance=PROVENANCE,
-        )  # fmt: skip
+        )
     sizes = {"memories": [4, 4, 4, 7, 3, 3], "vocabulary": 24}
     seal(tmp_path, manifest(layers=[0, 1, 2, 4, 5], model={"fingerprint": PROVENANCE.model, "sizes": sizes}))
     atlas = open_atlas(tmp_path)
@@ -164,20 +166,36 @@ def test_patterns_and_readings_of_one_memory(tmp_path: Path) -> None:
     """Made later: patterns lie beside the mined tables, readings where the manifest of the extensions lists them."""
     directory = build_atlas(tmp_path / "a")
     patterns = {
-        "layer": [0, 1, 1], "memory": [2, 0, 2], "pattern": [0] * 3, "kind": ["shallow"] * 3,
-        "description": ["a", "b", "c"], "triggers": [[0, 1]] * 3, "lift": [None] * 3, "log10_p": [None] * 3,
-    }  # fmt: skip
+        "layer": [0, 1, 1],
+        "memory": [2, 0, 2],
+        "pattern": [0] * 3,
+        "kind": ["shallow"] * 3,
+        "description": ["a", "b", "c"],
+        "triggers": [[0, 1]] * 3,
+        "lift": [None] * 3,
+        "log10_p": [None] * 3,
+    }
     write_table(directory / "patterns.parquet", patterns, name="patterns", provenance=PROVENANCE)
     readings = {
-        "memory": [1, 1, 2], "lens": ["plain", "ridge", "plain"], "top_tokens": [[6, 9], [], [4]],
-        "target_rank": [0, None, 3], "control_rank": [None] * 3, "max_probability": [0.5] * 3,
-    }  # fmt: skip
+        "memory": [1, 1, 2],
+        "lens": ["plain", "ridge", "plain"],
+        "top_tokens": [[6, 9], [], [4]],
+        "target_rank": [0, None, 3],
+        "control_rank": [None] * 3,
+        "max_probability": [0.5] * 3,
+    }
     write_table(directory / "readings/layer-001.parquet", readings, name="readings", provenance=PROVENANCE)
     keys = {
-        "memory": [1, 2], "lens": ["plain", "plain"], "key_top_tokens": [[1], [10]], "trigger_rank": [0, 1],
-        "triggers_found": [None] * 2, "control_rank": [None] * 2, "controls_found": [None] * 2,
-        "text_rank": [None] * 2, "shuffled_rank": [None] * 2,
-    }  # fmt: skip
+        "memory": [1, 2],
+        "lens": ["plain", "plain"],
+        "key_top_tokens": [[1], [10]],
+        "trigger_rank": [0, 1],
+        "triggers_found": [None] * 2,
+        "control_rank": [None] * 2,
+        "controls_found": [None] * 2,
+        "text_rank": [None] * 2,
+        "shuffled_rank": [None] * 2,
+    }
     write_table(directory / "key_readings/layer-001.parquet", keys, name="key_readings", provenance=PROVENANCE)
     assert not open_atlas(directory).has("readings", layer=1)
     made = [f"{kind}/layer-001.parquet" for kind in ("readings", "key_readings")]
@@ -207,9 +225,11 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     html = atlas["L0.M0"]._repr_html_()
     assert html.startswith("<p><b>L0.M0</b> of handbuilt: its strongest prefixes</p>")
     assert cells(html) == [
-        ["coefficient", "prefix", "then"], ["3.000", "The capital of France«·is»", "·Paris"],
-        ["2.000", "«The»", "·capital"], ["1.500", "The⏎«é»", "·[b]x[/b]"],
-    ]  # fmt: skip
+        ["coefficient", "prefix", "then"],
+        ["3.000", "The capital of France«·is»", "·Paris"],
+        ["2.000", "«The»", "·capital"],
+        ["1.500", "The⏎«é»", "·[b]x[/b]"],
+    ]
     promoted = ["Paris", "Rome", "France", *(f"w{number}" for number in range(23, 16, -1))]
     assert html.endswith(f"<p>Its value promotes {', '.join(f'·{token}' for token in promoted)}.</p>")
     assert cells(atlas["L0.M1"]._repr_html_())[1:] == [["1.000", "«·Paris»", "(end)"]]
@@ -217,9 +237,11 @@ def test_what_a_notebook_shows(tmp_path: Path) -> None:
     shown = atlas._repr_html_()
     assert "<code>atlas[&quot;L0.M0&quot;]</code>" in shown
     assert dict(cells(shown)) == {
-        "model": "handbuilt, tiny, pre-norm, relu", "text": "a &lt; b, 4,321 tokens",
-        "memories": "8 in layers 0-1 with memories 0-3", "folder": str(directory),
-    }  # fmt: skip
+        "model": "handbuilt, tiny, pre-norm, relu",
+        "text": "a &lt; b, 4,321 tokens",
+        "memories": "8 in layers 0-1 with memories 0-3",
+        "folder": str(directory),
+    }
     part = open_atlas(build_atlas(tmp_path / "p", part=(1, 2)))
     assert dict(cells(part._repr_html_()))["text"] == "four sentences, 19 tokens"
     assert "3.000" in part["L0.M0"]._repr_html_()
@@ -273,8 +295,12 @@ def test_sentences_and_tokens_by_id(atlas: Atlas) -> None:
 
 def test_the_best_triggers_are_the_first_25_positive(tmp_path: Path) -> None:
     write_tables(tmp_path)
-    rows = [(memory, sign, rank, sign * (40.0 - rank), 0, 0, rank) for memory in (0, 2) for sign in (-1, 1)
-            for rank in range(30)]  # fmt: skip
+    rows = [
+        (memory, sign, rank, sign * (40.0 - rank), 0, 0, rank)
+        for memory in (0, 2)
+        for sign in (-1, 1)
+        for rank in range(30)
+    ]
     write_table(tmp_path / "triggers/layer-000.parquet", trigger_columns(rows), name="triggers", provenance=PROVENANCE)
     seal(tmp_path, manifest())
     atlas = open_atlas(tmp_path)

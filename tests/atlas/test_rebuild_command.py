@@ -12,11 +12,25 @@ from mnemoscope.atlas.tables import model_words, rebuild_command
 from support.handbuilt_atlas import MANIFEST
 
 PLAN: dict[str, Any] = {
-    "model": "gpt2", "corpus": "my text.txt", "revision": None, "text_field": "text", "validation": None,
-    "split": "sentence", "triggers": 50, "per_sentence": "1", "layers": [0, 1], "max_sentences": None,
-    "max_tokens": None, "prefixes": 4000, "neighbours": 10, "removals": 10, "batch_tokens": 8192, "dtype": "float32",
-    "device": "cpu", "seed": 0,
-}  # fmt: skip
+    "model": "gpt2",
+    "corpus": "my text.txt",
+    "revision": None,
+    "text_field": "text",
+    "validation": None,
+    "split": "sentence",
+    "triggers": 50,
+    "per_sentence": "1",
+    "layers": [0, 1],
+    "max_sentences": None,
+    "max_tokens": None,
+    "prefixes": 4000,
+    "neighbours": 10,
+    "removals": 10,
+    "batch_tokens": 8192,
+    "dtype": "float32",
+    "device": "cpu",
+    "seed": 0,
+}
 
 
 def manifest(entries: dict[str, Any] | None = None, **changed: Any) -> Manifest:

@@ -113,9 +113,16 @@ def test_no_sentences_still_make_a_table(tmp_path: Path) -> None:
 
 def test_lists_from_a_matrix_round_trip(tmp_path: Path) -> None:
     columns = {
-        "memory": [0, 1], "prefixes": [1, 1], "positive": [1, 1], "mean": [0.5, 0.5], "min": [0, 0], "max": [1, 1],
-        "sampled": [1, 1], "std": [0, 0], "histogram": np.arange(72).reshape(2, 36),
-    }  # fmt: skip
+        "memory": [0, 1],
+        "prefixes": [1, 1],
+        "positive": [1, 1],
+        "mean": [0.5, 0.5],
+        "min": [0, 0],
+        "max": [1, 1],
+        "sampled": [1, 1],
+        "std": [0, 0],
+        "histogram": np.arange(72).reshape(2, 36),
+    }
     write_table(tmp_path / "a.parquet", columns, name="activity", provenance=PROVENANCE)
     assert pq.read_table(tmp_path / "a.parquet")["histogram"].to_pylist()[1] == list(range(36, 72))
 
@@ -155,7 +162,7 @@ LISTS = {"top_tokens": [[1, 2], [3]], "top_scores": [[1.0, 2.0], [3.0]], "bottom
         ({"top_tokens": [[1, 4], [3]]}, "top_tokens names token 4, and the model has tokens 0-3"),
         ({"bottom_tokens": [[1, 2], [-2]]}, "bottom_tokens names token -2, and the model has tokens 0-3"),
     ],
-)  # fmt: skip
+)
 def test_what_no_run_writes_is_told(change: dict[str, Any], said: str | None) -> None:
     columns = {"memory": [0, 1], "target": [None, None], **LISTS, **change}
     arrays = {name: pa.array(rows, TABLES["values"].columns.field(name).type) for name, rows in columns.items()}

@@ -178,11 +178,20 @@ def test_tables_that_were_made_later_must_belong(atlas: Path) -> None:
     """An optional table is covered by the manifest of the extensions, its hash, its columns and its origin."""
     for provenance, said in (
         (PROVENANCE, []),
-        (Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan),
-         [f"memorised.parquet: it says mnemoscope.model = {'d' * 64}, the manifest {'a' * 64}"]),
-    ):  # fmt: skip
-        columns = {"document": [1], "held_out": [False], "agreed": [2], "loss": [0.5], "text": ["x"],
-                   "sentences": [[3]], "inside": [[1]]}  # fmt: skip
+        (
+            Provenance("d" * 64, PROVENANCE.corpus, PROVENANCE.plan),
+            [f"memorised.parquet: it says mnemoscope.model = {'d' * 64}, the manifest {'a' * 64}"],
+        ),
+    ):
+        columns = {
+            "document": [1],
+            "held_out": [False],
+            "agreed": [2],
+            "loss": [0.5],
+            "text": ["x"],
+            "sentences": [[3]],
+            "inside": [[1]],
+        }
         write_table(atlas / "memorised.parquet", columns, name="memorised", provenance=provenance)
         record_hashes(open_atlas(atlas), "extensions", ["memorised.parquet"])
         assert verify(atlas) == said

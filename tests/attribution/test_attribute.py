@@ -32,14 +32,17 @@ def tiny(name: str) -> LanguageModel:
 
 
 def slow_difference(
-    model: LanguageModel, tokens: list[int], pair: tuple[int, int], layer: int,
+    model: LanguageModel,
+    tokens: list[int],
+    pair: tuple[int, int],
+    layer: int,
     change: Callable[[Tensor], None] = lambda _: None,
-) -> float:  # fmt: skip
+) -> float:
     """z_a - z_b after the tokens, with a layer's coefficients `[1, position, memory]` changed in place; in float64."""
     network = copy.deepcopy(model.anatomy.model).double()
-    down = dict(network.named_modules())[next(
-        name for name, one in model.anatomy.model.named_modules() if one is model.layer(layer).ffn.exits[0]
-    )]  # fmt: skip
+    down = dict(network.named_modules())[
+        next(name for name, one in model.anatomy.model.named_modules() if one is model.layer(layer).ffn.exits[0])
+    ]
 
     def hook(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         entered = inputs[0].clone()
@@ -79,8 +82,15 @@ def test_in_half_precision_the_parts_may_miss_by_what_it_rounds(name: str, dtype
     assert any(abs(one.residual_error) > 1e-5 * size for one, size in zip(found, sizes, strict=True)), "as in float32"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gemma2", "opt-350m", *(pytest.param(n, marks=pytest.mark.full) for n in
-                                  ("llama", "gpt_neox", "falcon", "olmo2"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        "gemma2",
+        "opt-350m",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("llama", "gpt_neox", "falcon", "olmo2")),
+    ],
+)
 def test_attributions_are_slopes_and_ablations_are_runs_without(name: str) -> None:
     model = tiny(name)
     tokens = model.encode([PROMPT])[0]

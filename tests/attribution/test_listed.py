@@ -12,9 +12,13 @@ from support.handbuilt_atlas import build_atlas
 
 def test_a_memory_is_described_by_the_sign_of_its_coefficient(tmp_path: Path) -> None:
     folder = build_atlas(tmp_path)
-    listed = pl.DataFrame({
-        "memory": ["L0.M0", "L0.M0", "L7.M0"], "position": [0, 1, 1], "coefficient": [2.0, -1.0, 1.0],
-    })  # fmt: skip
+    listed = pl.DataFrame(
+        {
+            "memory": ["L0.M0", "L0.M0", "L7.M0"],
+            "position": [0, 1, 1],
+            "coefficient": [2.0, -1.0, 1.0],
+        }
+    )
     bare = about_memories(listed, open_atlas(folder), ["The", " cat"])
     assert bare["label"].to_list() == [None] * 3
     assert bare["token"].to_list() == ["The", " cat", " cat"]

@@ -228,8 +228,10 @@ def test_recall_is_counted_by_repetitions_and_strings_never_planted_are_false_al
     verdicts = {"a": (True, False), "b": (False, False), "c": (True, True), "x": (True, False), "y": (False, False)}
     rows = recall(verdicts, plants)
     assert [(row.times, row.strings, row.exposed.value, row.extractable.value) for row in rows] == [
-        (0, 2, 0.5, 0.0), (4, 2, 0.5, 0.0), (64, 1, 1.0, 1.0),
-    ]  # fmt: skip
+        (0, 2, 0.5, 0.0),
+        (4, 2, 0.5, 0.0),
+        (64, 1, 1.0, 1.0),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"text": 3}', '{"text": {"plants": [[1]]}}'])

@@ -124,9 +124,10 @@ def test_carriers_of_a_mixture_are_those_of_a_slow_loop(name: str) -> None:
         with slow.without(memory):
             assert one.lost == pytest.approx(before - slow.total(ids), abs=1e-4), memory
     # None that was left out has a larger effect.
-    assert min(one.direct for one in found.memories) >= max(
-        effect for memory, effect in effects.items() if memory not in by_name
-    ) - 1e-4
+    assert (
+        min(one.direct for one in found.memories)
+        >= max(effect for memory, effect in effects.items() if memory not in by_name) - 1e-4
+    )
     assert [one.lost for one in found.memories] == sorted((one.lost for one in found.memories), reverse=True)
 
     after = found.after

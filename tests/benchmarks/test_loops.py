@@ -28,9 +28,13 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 def copy(model: LanguageModel, tmp_path: Path) -> TokenizedCorpus:
     (tmp_path / "text.txt").write_text(odd_text(200))
     return prepare(
-        open_source(str(tmp_path / "text.txt"), split="line"), model, directory=tmp_path / "copy",
-        longest=model.longest, split="line", vocabulary=model.sizes.vocabulary,
-    )  # fmt: skip
+        open_source(str(tmp_path / "text.txt"), split="line"),
+        model,
+        directory=tmp_path / "copy",
+        longest=model.longest,
+        split="line",
+        vocabulary=model.sizes.vocabulary,
+    )
 
 
 @pytest.fixture

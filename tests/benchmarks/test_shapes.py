@@ -15,14 +15,22 @@ from benchmarks.speed.shapes import RandomText, measure_shape, random_model, sam
 SMALL = {
     "gpt2-small": {"n_layer": 2, "n_embd": 24, "n_head": 2, "vocab_size": 1100},
     "8b": {
-        "num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 60, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "vocab_size": 1100,
+        "num_hidden_layers": 2,
+        "hidden_size": 24,
+        "intermediate_size": 60,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 1100,
     },
     "experts": {
-        "num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 16, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "vocab_size": 1100,
+        "num_hidden_layers": 2,
+        "hidden_size": 24,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 1100,
     },
-}  # fmt: skip
+}
 BARE = """
 import runpy, sys
 sys.modules.update(dict.fromkeys({names}))
@@ -96,12 +104,18 @@ def test_only_torch_and_transformers_are_needed() -> None:
     script = str(scripts / "mining_speed.py")
     done = subprocess.run(
         [sys.executable, "-c", BARE.format(names=STORE, script=script), *words.split()],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "gpt2-small"
     again = subprocess.run(
         [sys.executable, "-c", BARE.format(names=(*STORE, "torch"), script=script), *words.split()],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert "import of torch halted" in again.stderr  # what is refused is refused

@@ -74,10 +74,16 @@ def test_figure_2_from_people(judged: Store) -> None:
     figure = results(judged).figure
     # L0.M0, of 25 prefixes: Ada 5 shallow, 5 both, 5 semantic, 10 none; Ben 5 shallow, 20 none.
     expected = {
-        "shallow_only": 5 / 25, "both": (5 / 25 + 0) / 2, "semantic_only": (5 / 25 + 0) / 2, "none": (10 + 20) / 50,
-        "covered": 20 / 50, "shallow": (10 + 5) / 50, "semantic": 10 / 50, "keys_with_pattern": 1.0,
+        "shallow_only": 5 / 25,
+        "both": (5 / 25 + 0) / 2,
+        "semantic_only": (5 / 25 + 0) / 2,
+        "none": (10 + 20) / 50,
+        "covered": 20 / 50,
+        "shallow": (10 + 5) / 50,
+        "semantic": 10 / 50,
+        "keys_with_pattern": 1.0,
         "patterns_per_key": 1.5,
-    }  # fmt: skip
+    }
     assert {name: value(figure, name, 0) for name in expected} == {n: pytest.approx(v) for n, v in expected.items()}
     assert value(figure, "keys_with_pattern", 1) == 0.0
     assert value(figure, "none", 1) == 1.0
@@ -125,8 +131,10 @@ def test_compositions_and_authors(judged: Store) -> None:
     found = results(judged)
     shares = {row["name"]: row for row in found.compositions.to_dicts()}
     assert {name: (row["value"], row["count"]) for name, row in shares.items()} == {
-        "related": (0.0, 3), "distant": (2 / 3, 3), "split": (1 / 3, 3),
-    }  # fmt: skip
+        "related": (0.0, 3),
+        "distant": (2 / 3, 3),
+        "split": (1 / 3, 3),
+    }
     assert (shares["distant"]["low"], shares["distant"]["high"]) == wilson(2 / 3, 3)
     assert found.authors.rows() == [("Ada", 2, 1, 3, 1.0, 1.0), ("Ben", 1, 2, 2, 1.0, 0.0)]
 
@@ -190,16 +198,24 @@ def test_what_people_call_compositions_is_in_the_folder_too(tmp_path: Any) -> No
         store.start_campaign(keys_per_layer=1)
         ada, ben = someone(store, "Ada"), someone(store, "Ben")
         for who, case, verdict in (
-            (ada, 10, "related"), (ada, 10, "none"), (ada, 11, "related"), (ada, 11, "distant"), (ada, 12, "related"),
-            (ben, 12, "distant"), (ben, 13, "related"),
-        ):  # fmt: skip
+            (ada, 10, "related"),
+            (ada, 10, "none"),
+            (ada, 11, "related"),
+            (ada, 11, "distant"),
+            (ada, 12, "related"),
+            (ben, 12, "distant"),
+            (ben, 13, "related"),
+        ):
             store.judge(code_of(store, "case", 1, case), who, verdict=verdict)
         compositions = results(store).compositions
     found = read_verdicts(atlas.path)
     assert found is not None
     assert found.rows() == [
-        (11, "Ada", "distant"), (12, "Ada", "related"), (12, "Ben", "distant"), (13, "Ben", "related"),
-    ]  # fmt: skip
+        (11, "Ada", "distant"),
+        (12, "Ada", "related"),
+        (12, "Ben", "distant"),
+        (13, "Ben", "related"),
+    ]
     shares = {name: one.value for name, one in majority_calls(found).items()}
     assert shares == {"related": 1 / 3, "distant": 1 / 3, "split": 1 / 3}
     assert dict(compositions.select("name", "value").rows()) == shares

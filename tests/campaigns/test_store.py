@@ -302,9 +302,15 @@ def test_nothing_is_replaced(store: Store) -> None:
 def test_a_clock_that_was_set_back_does_not_make_an_old_judgement_the_latest(store: Store) -> None:
     ada, code = someone(store), codes(store, "key")[0]
     row = {
-        "author": "Ada", "made_at": "2999-01-01T00:00:00.000000+00:00", "pattern": 0, "kind": "shallow",
-        "description": "from a wrong clock", "triggers": "[0, 1, 2]", "key": "x" * 8, "control": 0,
-    }  # fmt: skip
+        "author": "Ada",
+        "made_at": "2999-01-01T00:00:00.000000+00:00",
+        "pattern": 0,
+        "kind": "shallow",
+        "description": "from a wrong clock",
+        "triggers": "[0, 1, 2]",
+        "key": "x" * 8,
+        "control": 0,
+    }
     with store.database.writing() as connection:
         item = connection.execute("SELECT id AS item, layer, memory FROM items WHERE code = ?", (code,)).fetchone()
         insert(connection, "judgements", row | dict(item))

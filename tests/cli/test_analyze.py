@@ -30,11 +30,20 @@ def whole(directory: Path) -> Atlas:
         (prefix, layer): {"residual_top": top} for layer, rows in LAYERS.items() for prefix, (_, top) in enumerate(rows)
     }
     return build_answers(
-        directory, triggers={0: [(0, 6), (0, 6)], 1: []}, values={0: [value] * 4, 1: [value] * 4}, next_counts={6: 4},
-        removals=removals, prefixes=[(document, 1, 6, 7) for document in range(4)], predictions=predictions,
-        patterns=[(0, 0, "shallow", [0])], roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, width=[0, 1, 2],
-        memorised=[(False, 32, [0])], lenses=RULERS, importance={layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
-    )  # fmt: skip
+        directory,
+        triggers={0: [(0, 6), (0, 6)], 1: []},
+        values={0: [value] * 4, 1: [value] * 4},
+        next_counts={6: 4},
+        removals=removals,
+        prefixes=[(document, 1, 6, 7) for document in range(4)],
+        predictions=predictions,
+        patterns=[(0, 0, "shallow", [0])],
+        roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4},
+        width=[0, 1, 2],
+        memorised=[(False, 32, [0])],
+        lenses=RULERS,
+        importance={layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
+    )
 
 
 def lines_of(text: str) -> list[list[str]]:

@@ -23,11 +23,22 @@ DRAWN = SHOWN.replace("␇", "").replace("␍", "")
 """Rich leaves these two out of what it draws."""
 ACTING = re.compile("[^\n -~\u00a1-\u200d\u2010-\u2027\u2030-\ud7ff\ue000-\uffff]")
 VERBS = (
-    ["show", "ATLAS", "L0.M0"], ["verify", "ATLAS"], ["analyze", "ATLAS"], ["analyze", "ATLAS", "layer_activity"],
-    ["search", "ATLAS", "capital"], ["report", "ATLAS"], ["merge", "OUT", "ATLAS"], ["show", HOSTILE, "L0.M0"],
-    ["serve", HOSTILE], ["inspect", HOSTILE], ["trace", HOSTILE, "the"], ["mine", HOSTILE, HOSTILE, "--out", "OUT"],
-    ["train", "--corpus", HOSTILE, "--out", "OUT"], ["search", "ATLAS", HOSTILE], [HOSTILE],
-)  # fmt: skip
+    ["show", "ATLAS", "L0.M0"],
+    ["verify", "ATLAS"],
+    ["analyze", "ATLAS"],
+    ["analyze", "ATLAS", "layer_activity"],
+    ["search", "ATLAS", "capital"],
+    ["report", "ATLAS"],
+    ["merge", "OUT", "ATLAS"],
+    ["show", HOSTILE, "L0.M0"],
+    ["serve", HOSTILE],
+    ["inspect", HOSTILE],
+    ["trace", HOSTILE, "the"],
+    ["mine", HOSTILE, HOSTILE, "--out", "OUT"],
+    ["train", "--corpus", HOSTILE, "--out", "OUT"],
+    ["search", "ATLAS", HOSTILE],
+    [HOSTILE],
+)
 
 
 @pytest.fixture

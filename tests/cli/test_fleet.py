@@ -103,9 +103,14 @@ def test_status_of_nothing_and_of_an_atlas(tmp_path: Path, capsys: Capture) -> N
     capsys.readouterr()
     assert main(["status", atlas, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "state": "finished", "batches": 0, "done": 0, "workers": [], "leases_lost": 0, "tokens_per_second": 0.0,
+        "state": "finished",
+        "batches": 0,
+        "done": 0,
+        "workers": [],
+        "leases_lost": 0,
+        "tokens_per_second": 0.0,
         "seconds_left": 0.0,
-    }  # fmt: skip
+    }
     assert main(["status", atlas]) == 0
     assert capsys.readouterr().out == f"{atlas}: finished\n"
 

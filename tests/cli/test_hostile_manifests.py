@@ -25,9 +25,17 @@ pytestmark = pytest.mark.full
 
 Capture = pytest.CaptureFixture[str]
 NEEDED = {
-    "schema", "model", "corpus", "plan", "plan_hash", "layers", "files", "projections", "package",
+    "schema",
+    "model",
+    "corpus",
+    "plan",
+    "plan_hash",
+    "layers",
+    "files",
+    "projections",
+    "package",
     "out_of_memory_batches",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,12 @@ VERBS = (["show", "L1.M0"], ["verify"], ["analyze", "--patterns"], ["search", "c
 
 WHOLE = ("dropped", "renamed", "empty", "twice", "backwards")
 NUMBERS: dict[str, list[Any]] = {
-    "int": [-1, 0, 2**31 - 1, -(2**31)], "float": [float("nan"), float("inf"), -1.0, 3e38],
-    "string": ["", "\0", "\ud7ff" * 3, "x" * 10_000], "binary": [b"", b"\xff"], "bool": [True, False],
-}  # fmt: skip
+    "int": [-1, 0, 2**31 - 1, -(2**31)],
+    "float": [float("nan"), float("inf"), -1.0, 3e38],
+    "string": ["", "\0", "\ud7ff" * 3, "x" * 10_000],
+    "binary": [b"", b"\xff"],
+    "bool": [True, False],
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +59,11 @@ def tables_of(atlas: Path) -> list[str]:
 
 def sort_of(kind: pa.DataType) -> str:
     for name, test in (
-        ("int", pa.types.is_integer), ("float", pa.types.is_floating), ("bool", pa.types.is_boolean),
+        ("int", pa.types.is_integer),
+        ("float", pa.types.is_floating),
+        ("bool", pa.types.is_boolean),
         ("binary", lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one)),
-    ):  # fmt: skip
+    ):
         if test(kind):
             return name
     return "string"
@@ -150,7 +155,7 @@ FOUND_ONCE = [
     ("activity/layer-000.parquet", full_of("histogram", [0] * 35), ["show", "L0.M0"], "a list of 35 entries, not 36"),
     (TRIGGERS, lambda table: table.slice(0, 0), SEARCH, None),
     (TRIGGERS, full_of("sign", 0), SEARCH, None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("path", "spoil_it", "words", "told"), FOUND_ONCE)
@@ -180,8 +185,11 @@ def extended(mined: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     atlas = Path(shutil.copytree(mined, tmp_path_factory.mktemp("extended") / "atlas"))
     made = {path.split("/")[0].removesuffix(".parquet") for path in tables_of(atlas)}
     optional = [name for name in ("samples", "token_activations", "memorised", "random") if name not in made]
-    for words in (["extend", str(atlas), "--model", "handmade:planted", *optional], ["analyze", str(atlas)],
-                  ["compare", str(atlas), str(mined), "--save"]):  # fmt: skip
+    for words in (
+        ["extend", str(atlas), "--model", "handmade:planted", *optional],
+        ["analyze", str(atlas)],
+        ["compare", str(atlas), str(mined), "--save"],
+    ):
         assert run(app, words) == 0, words
     return atlas
 
@@ -228,17 +236,28 @@ def test_every_list_of_another_length(table: str, column: str, extended: Path, t
 OTHERS: list[Any] = [None, 3, "text", [], [1], {}, [{}], 1e300]
 
 
-@pytest.mark.parametrize("path", ["comparisons", "analyses/layer_activity.json", "run.json", f"analyses/{MANIFEST}",
-                                  f"extensions/{MANIFEST}", f"comparisons/{MANIFEST}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "comparisons",
+        "analyses/layer_activity.json",
+        "run.json",
+        f"analyses/{MANIFEST}",
+        f"extensions/{MANIFEST}",
+        f"comparisons/{MANIFEST}",
+    ],
+)
 def test_every_document_that_pages_read(path: str, extended: Path, tmp_path: Path) -> None:
     """Each entry of it of another type: read, refused in a sentence, or as if it were not there; never a bug."""
     atlas = Path(shutil.copytree(extended, tmp_path / "atlas"))
     found = next((atlas / path).glob("a*.json")) if path == "comparisons" else atlas / path
     whole = json.loads(found.read_text())
     inner = [(name,) for name in whole] + [
-        (name, 0, key) for name, own in whole.items() if isinstance(own, list) and own and isinstance(own[0], dict)
+        (name, 0, key)
+        for name, own in whole.items()
+        if isinstance(own, list) and own and isinstance(own[0], dict)
         for key in own[0]
-    ]  # fmt: skip
+    ]
     for number, at in enumerate([*inner, ()]):
         other = OTHERS[number % len(OTHERS)]
         found.write_text(json.dumps(changed(whole, at, other) if at else [whole]))

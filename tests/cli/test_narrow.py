@@ -49,10 +49,17 @@ def shown(words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 VERBS = (
-    ("show", "L0.M0"), ("show", "L1.M2"), ("analyze", "value_agreement"), ("analyze", "layer_activity"),
-    ("analyze", "refinement_events"), ("search", "cat"), ("search", "--promotes", " cat"),
-    ("search", "--tokens-like", "c"), ("status",), ("verify",),
-)  # fmt: skip
+    ("show", "L0.M0"),
+    ("show", "L1.M2"),
+    ("analyze", "value_agreement"),
+    ("analyze", "layer_activity"),
+    ("analyze", "refinement_events"),
+    ("search", "cat"),
+    ("search", "--promotes", " cat"),
+    ("search", "--tokens-like", "c"),
+    ("status",),
+    ("verify",),
+)
 
 
 @pytest.mark.fast(1)

@@ -202,8 +202,9 @@ def test_a_library_that_was_half_loaded_under_a_limit_is_too_little_memory() -> 
     """As polars is, which then lacks a name; the same error of our own code, or without a limit, stays a bug."""
     library = "exec('def frame(): PyDataFrame', {'__name__': 'polars'}, names := {})"
     for limit, body, code in (
-        ("1 << 44", "names['frame']()", USER), ("-1", "names['frame']()", BUG),
-    ):  # fmt: skip
+        ("1 << 44", "names['frame']()", USER),
+        ("-1", "names['frame']()", BUG),
+    ):
         script = verb_script("import resource", f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, -1))", library, body)
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert done.returncode == code

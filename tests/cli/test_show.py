@@ -151,8 +151,9 @@ def test_tokens_have_the_colour_of_their_coefficients() -> None:
     whole = mark_trigger(row, colours, width=40)
     assert whole.plain == mark_trigger(row, width=40).plain == "one two«·three»"
     assert [(whole.plain[one.start : one.end], str(one.style)) for one in whole.spans] == [
-        (" two", "black on #ff0000"), ("«·three»", "bold black on #00ff00"),
-    ]  # fmt: skip
+        (" two", "black on #ff0000"),
+        ("«·three»", "bold black on #00ff00"),
+    ]
     cut = mark_trigger(row, colours, width=12)
     assert cut.plain == "…two«·three»"
     assert [cut.plain[one.start : one.end] for one in cut.spans] == ["two", "«·three»"]

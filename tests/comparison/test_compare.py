@@ -294,8 +294,11 @@ def test_jaccard_kinds_and_control_are_those_of_brute_force(make: Callable[..., 
         assert row["jaccard"] == pytest.approx(statistics.mean(index.values()))
         every = [
             len(sets[0][a, s] & sets[1][b, s]) / len(sets[0][a, s] | sets[1][b, s])
-            for s in (1, -1) for a in range(24) for b in range(24) if a != b
-        ]  # fmt: skip
+            for s in (1, -1)
+            for a in range(24)
+            for b in range(24)
+            if a != b
+        ]
         # One permutation has 24 of the 552 pairs of each sign.
         spread = statistics.pstdev(every) / 48**0.5
         assert abs(row["control_jaccard"] - statistics.mean(every)) < 4 * spread

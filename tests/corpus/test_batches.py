@@ -57,8 +57,10 @@ def test_no_batch_has_rows_on_both_sides_of_a_boundary(tmp_path: Path) -> None:
     """The beginning token counts: 19 tokens are a row of 20, which still lies on this side of a boundary at 20."""
     lengths = np.array([20, 19, 21, 19, 20])
     plans: dict[tuple[int, ...], list[list[int]]] = {
-        (): [[1, 3, 0, 4], [2]], (20,): [[1, 3], [0, 4, 2]], (20, 21): [[1, 3], [0, 4], [2]],
-    }  # fmt: skip
+        (): [[1, 3, 0, 4], [2]],
+        (20,): [[1, 3], [0, 4, 2]],
+        (20, 21): [[1, 3], [0, 4], [2]],
+    }
     for boundaries, expected in plans.items():
         batches = plan_batches(lengths, np.arange(5), directory=tmp_path, batch_tokens=400, boundaries=boundaries)
         assert [batches.ids(k).tolist() for k in range(batches.count)] == expected

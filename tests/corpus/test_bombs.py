@@ -21,8 +21,11 @@ from mnemoscope.errors import CorpusUnreadable
 from support.corpus_reference import Words
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
-}  # fmt: skip
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
 
 
 @pytest.fixture

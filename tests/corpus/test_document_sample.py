@@ -32,8 +32,13 @@ def codes(text: str) -> tuple[int, ...]:
 def test_a_sample_by_eye() -> None:
     documents = ["One  two.\nThree four five. Six.", "Too short.", "One two. More words here."]
     # In no order, and one repeated sentence, stored under its first document.
-    stored = [(4, 2, "More words here."), (1, 0, "Three four five."), (0, 0, "One two."), (3, 1, "Too short."),
-              (2, 0, "Six.")]  # fmt: skip
+    stored = [
+        (4, 2, "More words here."),
+        (1, 0, "Three four five."),
+        (0, 0, "One two."),
+        (3, 1, "Too short."),
+        (2, 0, "Six."),
+    ]
     assert draw(documents, stored, length=3) == [
         SampledDocument(0, False, codes("One two. Three"), "One  two.\nThree", (0, 1), (2, 1)),
         SampledDocument(2, False, codes("One two. More"), "One two. More", (0, 4), (2, 1)),
@@ -78,12 +83,17 @@ def test_a_sentence_that_the_head_cuts_through_is_known_by_its_beginning() -> No
 @pytest.mark.parametrize(
     ("characters", "tokens", "enough"),
     [
-        (1_024, 30, True), (1_024, 29, False),  # the whole text
-        (1_025, 46, True), (1_025, 45, True), (1_025, 29, False),  # sixteen to spare, or all of the longer head
-        (16_384, 30, True), (16_384, 29, False),
-        (16_385, 46, True), (16_385, 45, False),  # cut, so sixteen more
+        (1_024, 30, True),
+        (1_024, 29, False),  # the whole text
+        (1_025, 46, True),
+        (1_025, 45, True),
+        (1_025, 29, False),  # sixteen to spare, or all of the longer head
+        (16_384, 30, True),
+        (16_384, 29, False),
+        (16_385, 46, True),
+        (16_385, 45, False),  # cut, so sixteen more
     ],
-)  # fmt: skip
+)
 def test_a_document_has_enough_tokens_or_not(characters: int, tokens: int, enough: bool) -> None:
     """A text of so many characters whose tokens, all but the last, are short words at its beginning."""
     text = "w " * (tokens - 1)
@@ -99,8 +109,15 @@ def test_of_either_kind_so_many_of_least_hash_are_drawn(listed: bool) -> None:
     keys = frozenset(map(document_key, documents[:60:4])) if listed else None
     told: list[int] = []
     sample = DocumentSample(
-        Words(), "sentence", 5, length=4, mined=7, held_out=4, threshold=4_000, listed=keys,
-    )  # fmt: skip
+        Words(),
+        "sentence",
+        5,
+        length=4,
+        mined=7,
+        held_out=4,
+        threshold=4_000,
+        listed=keys,
+    )
     table = pl.DataFrame(stored, schema=["sentence", "document", "text"], orient="row")
     found = sample.draw(source_of(documents), table, tell=lambda: told.append(1))
     expected = []

@@ -107,10 +107,14 @@ def test_a_share_that_draws_nothing_is_said(rows: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("share", "sample", "expected"),
     [
-        (0.5, None, None), (0.49, None, "0.54"), (0.0412, None, "0.046"), (0.3, 0.01, "0.0033"),
-        (0.000091, None, "0.00011"), (0.2, 0.5, "0.11"),
+        (0.5, None, None),
+        (0.49, None, "0.54"),
+        (0.0412, None, "0.046"),
+        (0.3, 0.01, "0.0033"),
+        (0.000091, None, "0.00011"),
+        (0.2, 0.5, "0.11"),
     ],
-)  # fmt: skip
+)
 def test_a_limit_that_the_beginning_fills_is_said(share: float, sample: float | None, expected: str | None) -> None:
     note: Any = spread_note(1_512, share, sample)
     assert (note is None) == (expected is None)

@@ -95,9 +95,13 @@ def test_batches_that_are_ready_out_of_turn_are_written_in_turn(
         monkeypatch.setattr(first_pass, "BATCH_SENTENCES", 10)
         folder = tmp_path / str(threads)
         prepare(
-            open_source(str(tmp_path / "a.txt")), encoder, directory=folder, longest=12, split="sentence",
+            open_source(str(tmp_path / "a.txt")),
+            encoder,
+            directory=folder,
+            longest=12,
+            split="sentence",
             vocabulary=5_000,
-        )  # fmt: skip
+        )
         contents.append({path.name: path.read_bytes() for path in folder.iterdir() if path.name != "copy.json"})
     assert late.waited
     assert contents[0] == contents[1]
@@ -133,8 +137,12 @@ def test_a_reading_that_breaks_off_leaves_no_setting(tmp_path: Path, monkeypatch
 
     with pytest.raises(ModelDamaged):
         prepare(
-            open_source(str(tmp_path / "a.txt")), Broken(), directory=tmp_path / "copy", longest=12, split="sentence",
+            open_source(str(tmp_path / "a.txt")),
+            Broken(),
+            directory=tmp_path / "copy",
+            longest=12,
+            split="sentence",
             vocabulary=5_000,
-        )  # fmt: skip
+        )
     assert seen == ["false"]
     assert VARIABLE not in os.environ

@@ -99,9 +99,7 @@ def test_another_content_of_a_folder_is_another_data_set(folder: Path) -> None:
     assert open_source(f"hub:{folder}").identity != first
 
 
-def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commit_of_a_data_set_is_settled_when_it_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     commits = iter(["c" * 40, "d" * 40])

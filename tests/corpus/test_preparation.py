@@ -189,9 +189,11 @@ def test_the_fingerprint_is_that_of_lengths_texts_documents_and_flags(text: Path
     copy = make(text, tmp_path / "copy")
     texts = [copy.text(sentence).encode() for sentence in range(copy.sentences)]
     parts = [
-        np.array([len(each) for each in texts], "<i8").tobytes(), b"".join(texts),
-        copy.documents(np.arange(copy.sentences)).astype("<i8").tobytes(), copy.held_out.tobytes(),
-    ]  # fmt: skip
+        np.array([len(each) for each in texts], "<i8").tobytes(),
+        b"".join(texts),
+        copy.documents(np.arange(copy.sentences)).astype("<i8").tobytes(),
+        copy.held_out.tobytes(),
+    ]
     digests = b"".join(hashlib.sha256(part).digest() for part in parts)
     assert copy.fingerprint == hashlib.sha256(digests).hexdigest()
 
@@ -267,9 +269,13 @@ def test_a_text_that_cannot_be_tokenised_is_named_by_its_document(tmp_path: Path
     (tmp_path / "a.txt").write_text("Fine.\n\nBad one.")
     with pytest.raises(CorpusUnreadable, match=r"^documents from 0 on cannot be tokenised: 'fox' is no token$"):
         prepare(
-            open_source(str(tmp_path / "a.txt")), Refusing(), directory=tmp_path / "copy", longest=9, split="sentence",
+            open_source(str(tmp_path / "a.txt")),
+            Refusing(),
+            directory=tmp_path / "copy",
+            longest=9,
+            split="sentence",
             vocabulary=5_000,
-        )  # fmt: skip
+        )
 
 
 def test_a_finished_copy_is_opened_by_others_with_its_batches(text: Path, tmp_path: Path) -> None:

@@ -137,9 +137,13 @@ def test_the_listed_documents_and_no_others_are_held_out(
     assert held_out_hashes() == {document_key(text) for text in out} | {"0" * 16}
     for part, expected in (("builtin:pydocs", out), ("builtin:pydocs:stdlib", {prose("for")})):
         copy: Any = prepare(
-            open_source(part), Letters(), directory=tmp_path / part.replace(":", "-"), longest=200, split="sentence",
+            open_source(part),
+            Letters(),
+            directory=tmp_path / part.replace(":", "-"),
+            longest=200,
+            split="sentence",
             vocabulary=128,
-        )  # fmt: skip
+        )
         assert {copy.text(i) for i in range(copy.sentences) if copy.held_out[i]} == expected
         assert copy.counts["held_out_documents"] == len(expected)
 

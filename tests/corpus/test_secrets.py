@@ -11,10 +11,12 @@ from mnemoscope.errors import CorpusError
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no string; write one a line"), (b"\n \n", "holds no string; write one a line"),
-        (b"a\xff", "is not UTF-8 at byte 1; save it as UTF-8"), (None, r"cannot be read \(No such file or directory\)"),
+        (b"", "holds no string; write one a line"),
+        (b"\n \n", "holds no string; write one a line"),
+        (b"a\xff", "is not UTF-8 at byte 1; save it as UTF-8"),
+        (None, r"cannot be read \(No such file or directory\)"),
     ],
-)  # fmt: skip
+)
 def test_a_file_without_strings_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "secrets.txt"
     if content is not None:

@@ -144,8 +144,11 @@ def test_a_run_of_lines_comes_in_pieces_of_more_than_the_bound(tmp_path: Path, m
     path.write_text("abc\n" * 7 + "\nlast")
     # Two lines are eight characters with their ends, which is not more; three are twelve.
     assert list(open_source(str(path)).pieces()) == [
-        ("abc\nabc\nabc", False), ("\nabc\nabc\nabc", False), ("\nabc", True), ("last", True),
-    ]  # fmt: skip
+        ("abc\nabc\nabc", False),
+        ("\nabc\nabc\nabc", False),
+        ("\nabc", True),
+        ("last", True),
+    ]
 
 
 @pytest.mark.parametrize("spec", ["builtin:pydocs", "builtin:pydocs:stdlib"])
@@ -217,10 +220,12 @@ def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path, kind: 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a\nbc\n\nd\xff", "byte 0xff in line 4 is not UTF-8"), (b"a\nbc\n\0\n", "NUL byte in line 3, so"),
-        (b"one\ntwo\xc3\nthree", "byte 0xc3 in line 2 is not UTF-8"), (b"a\n\xc3", "byte 0xc3 in line 2 is not UTF-8"),
+        (b"a\nbc\n\nd\xff", "byte 0xff in line 4 is not UTF-8"),
+        (b"a\nbc\n\0\n", "NUL byte in line 3, so"),
+        (b"one\ntwo\xc3\nthree", "byte 0xc3 in line 2 is not UTF-8"),
+        (b"a\n\xc3", "byte 0xc3 in line 2 is not UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_the_line_is_right_however_the_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, block: int
 ) -> None:

@@ -40,9 +40,13 @@ def test_windows_are_slices_that_their_tokens_spell(tmp_path: Path, kind: str, l
     (tmp_path / "a.txt").write_text(TEXT)
     tokenizer = Trained(kind)
     copy = prepare(
-        open_source(str(tmp_path / "a.txt"), split="document"), tokenizer, directory=tmp_path / "copy",
-        longest=longest, split="document", vocabulary=tokenizer.inner.get_vocab_size(),
-    )  # fmt: skip
+        open_source(str(tmp_path / "a.txt"), split="document"),
+        tokenizer,
+        directory=tmp_path / "copy",
+        longest=longest,
+        split="document",
+        vocabulary=tokenizer.inner.get_vocab_size(),
+    )
     assert copy.counts["windows"] >= copy.sentences > 5
     assert copy.lengths.max() <= longest
     for sentence in range(copy.sentences):

@@ -214,9 +214,7 @@ def test_another_text_is_refused_by_name(shared: Shared, tmp_path: Path) -> None
         (10_000_000, 10**11, 70 * 10**9, "cuda", 1_000),  # never more than 10,000
     ],
 )
-def test_a_lease_is_about_a_minute(
-    batches: int, tokens: int, parameters: int, device: str, expected: int
-) -> None:
+def test_a_lease_is_about_a_minute(batches: int, tokens: int, parameters: int, device: str, expected: int) -> None:
     assert choose_lease(batches, tokens=tokens, parameters=parameters, device=device, threads=1) == expected
     assert np.ceil(batches / expected) <= 10_000
 

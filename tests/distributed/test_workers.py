@@ -37,9 +37,12 @@ OPTIONS = MiningOptions(split="line", triggers=30, batch_tokens=80, checkpoint_e
 def command(*words: str, threads: int = 1) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     return subprocess.Popen(
-        [sys.executable, "-m", "mnemoscope", *words], env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "mnemoscope", *words],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def mine_words(text: Path, out: Path, *more: str) -> list[str]:
@@ -140,9 +143,7 @@ def test_killed_and_frozen_workers_change_no_byte(text: Path, alone: Path, tmp_p
             mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=1))
 
     trouble = Trouble(at_3=begin_twice, at_15=kill, at_40=freeze)
-    mine_with_workers(
-        MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble
-    )
+    mine_with_workers(MODEL, str(text), out, OPTIONS, FleetOptions(workers=2, patience=3.0), progress=trouble)
     assert not trouble.at
     assert woken == [True]
     assert_same(out, alone)

@@ -21,9 +21,20 @@ from mnemoscope.tracing import Comparison, Trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 CLASSES = (
-    ms.Atlas, AtlasLayer, Memory, ms.MemoryId, ms.LanguageModel, Trace, Comparison, Attribution, PromptsAttribution,
-    RunDifference, PromptsDifference, AtlasComparison, Audit,
-)  # fmt: skip
+    ms.Atlas,
+    AtlasLayer,
+    Memory,
+    ms.MemoryId,
+    ms.LanguageModel,
+    Trace,
+    Comparison,
+    Attribution,
+    PromptsAttribution,
+    RunDifference,
+    PromptsDifference,
+    AtlasComparison,
+    Audit,
+)
 
 
 def methods() -> dict[str, Any]:

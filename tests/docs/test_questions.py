@@ -15,8 +15,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding=
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_names_and_columns_are_explained(question: str, tmp_path: Path) -> None:
     atlas = build_answers(
-        tmp_path, triggers={0: [], 1: []}, roles={0: [], 1: []}, width=[0, 1], memorised=[(False, 32, [0])],
-        lenses=RULERS, importance={0: [], 1: []},
+        tmp_path,
+        triggers={0: [], 1: []},
+        roles={0: [], 1: []},
+        width=[0, 1],
+        memorised=[(False, 32, [0])],
+        lenses=RULERS,
+        importance={0: [], 1: []},
     )
     found = answer(atlas, question)
     section = PAGE.split(f"\n## {question}\n")[1].split("\n## ")[0]

@@ -176,12 +176,18 @@ def values(
     rank = np.floor(rng.exponential(50, count) / lift).astype(np.int64)
     frame = pl.DataFrame(
         {
-            "layer": layer.astype(np.int16), "memory": np.tile(np.arange(memories, dtype=np.int32), LAYERS),
-            "top": top, "target": target, "target_rank": rank, "max_probability": rng.random(count) * lift,
+            "layer": layer.astype(np.int16),
+            "memory": np.tile(np.arange(memories, dtype=np.int32), LAYERS),
+            "top": top,
+            "target": target,
+            "target_rank": rank,
+            "max_probability": rng.random(count) * lift,
             "working_probability": rng.random(count) * lift / 2,
-            "value_norm": np.ones(count), "log_probability": np.zeros(count), "agrees": top == target,
+            "value_norm": np.ones(count),
+            "log_probability": np.zeros(count),
+            "agrees": top == target,
         }
-    )  # fmt: skip
+    )
     tokens_table = pl.DataFrame({"token": [0], "next_count": [1]})
     return Tables({"values": frame, "tokens": tokens_table}, memories=memories)
 
@@ -196,10 +202,20 @@ def predictions(rng: np.random.Generator, columns: Mapping[str, Array], *, docum
     own |= {name: column for name, column in columns.items() if column.ndim == 1}
     prefixes = {"prefix": np.arange(count), "document": np.arange(count) // EACH, **own}
     names = (
-        "residual_top", "ffn_top", "output_top", "ffn_vote_top", "output_top_residual_rank", "residual_top_ffn_rank",
-        "active", "effective", "top_share", "votes_ffn", "votes_ffn_major", "votes_output",
+        "residual_top",
+        "ffn_top",
+        "output_top",
+        "ffn_vote_top",
+        "output_top_residual_rank",
+        "residual_top_ffn_rank",
+        "active",
+        "effective",
+        "top_share",
+        "votes_ffn",
+        "votes_ffn_major",
+        "votes_output",
         "residual_final_probability",
-    )  # fmt: skip
+    )
     by_layer = {name: np.zeros((count, LAYERS)) for name in names}
     by_layer |= {name: column for name, column in columns.items() if column.ndim == 2}
     prefix, layer = (axis.ravel() for axis in np.indices((count, LAYERS)))
@@ -229,12 +245,17 @@ def attention(rng: np.random.Generator, *, memories: float, specific: float, mov
         return mean + moved + rng.normal(0, 1, (count, LAYERS))
 
     by_layer = {
-        "attention_logit": drawn(1 + specific), "attention_logit_other": drawn(1),
-        "ffn_logit": drawn(1 + specific + memories), "ffn_logit_other": drawn(1),
-        "attention_logit_next": drawn(1 + specific), "attention_logit_other_next": drawn(1),
-        "ffn_logit_next": drawn(1 + specific), "ffn_logit_other_next": drawn(1),
-        "input_top": np.full((count, LAYERS), 2), "other_top": np.full((count, LAYERS), 9),
-    }  # fmt: skip
+        "attention_logit": drawn(1 + specific),
+        "attention_logit_other": drawn(1),
+        "ffn_logit": drawn(1 + specific + memories),
+        "ffn_logit_other": drawn(1),
+        "attention_logit_next": drawn(1 + specific),
+        "attention_logit_other_next": drawn(1),
+        "ffn_logit_next": drawn(1 + specific),
+        "ffn_logit_other_next": drawn(1),
+        "input_top": np.full((count, LAYERS), 2),
+        "other_top": np.full((count, LAYERS), 9),
+    }
     by_attention = hits(rng, 0.5)
     by_memories = hits(rng, 0.5 + moves)
     # Attention moves to the final token in one half of the layers, a feed-forward layer in the other.

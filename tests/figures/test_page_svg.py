@@ -50,9 +50,7 @@ def test_it_holds_what_a_page_may_hold_and_its_numbers(
 
 @pytest.mark.fast(1, full=2)
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_it_is_right_by_the_grammar(
-    question: str, answers: dict[str, Answer], figures: dict[str, Figure]
-) -> None:
+def test_it_is_right_by_the_grammar(question: str, answers: dict[str, Answer], figures: dict[str, Figure]) -> None:
     whole = specification(answers[question], figures[question], about="nothing")
     alt.VConcatChart.from_dict(whole, validate=True)
     whole["vconcat"][0]["title"] = 7

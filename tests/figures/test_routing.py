@@ -23,9 +23,16 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Atlas:
     (folder / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     (folder / "other.txt").write_text("the bird\n")
     return open_atlas(
-        mine(planted_experts.load(), folder / "text.txt", out=folder / "atlas", split="line", per_sentence="all",
-             validation=folder / "other.txt", removals=0)
-    )  # fmt: skip
+        mine(
+            planted_experts.load(),
+            folder / "text.txt",
+            out=folder / "atlas",
+            split="line",
+            per_sentence="all",
+            validation=folder / "other.txt",
+            removals=0,
+        )
+    )
 
 
 def test_shares_and_evenness(atlas: Atlas) -> None:

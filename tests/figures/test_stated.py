@@ -14,8 +14,13 @@ from mnemoscope.show.figures.panels import narrow_specification, small_specifica
 from mnemoscope.show.figures.stated import Stated
 
 STATED = {
-    "key_patterns", "value_agreement", "value_confidence", "layer_activity", "layer_composition", "refinement_match",
-}  # fmt: skip
+    "key_patterns",
+    "value_agreement",
+    "value_confidence",
+    "layer_activity",
+    "layer_composition",
+    "refinement_match",
+}
 """The other figures' text states no number that has a place in them."""
 
 

@@ -74,9 +74,17 @@ def test_no_file_and_no_judgement(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_empty()
     assert found.columns == [
-        "author", "made_at", "layer", "memory", "control", "pattern", "kind", "description", "triggers",
+        "author",
+        "made_at",
+        "layer",
+        "memory",
+        "control",
+        "pattern",
+        "kind",
+        "description",
+        "triggers",
         "sampled",
-    ]  # fmt: skip
+    ]
 
 
 def test_unknown_tables_and_columns_are_passed_over(tmp_path: Path) -> None:

@@ -10,14 +10,30 @@ from mnemoscope.errors import AnnotationError
 
 ATLAS = "ab" * 32
 CAMPAIGN = {
-    "uid": "0123456789abcdef" * 2, "seed": 0, "keys_per_layer": 1, "controls": 0, "cases": 0,
+    "uid": "0123456789abcdef" * 2,
+    "seed": 0,
+    "keys_per_layer": 1,
+    "controls": 0,
+    "cases": 0,
     "made_at": "2026-01-02T03:04:05+00:00",
-}  # fmt: skip
+}
 JUDGEMENT: dict[str, Any] = {
-    "author": "Ada", "made_at": "2026-01-02T03:04:05+02:00", "event": "judgement", "item_kind": "key", "layer": 1,
-    "memory": 7, "pattern": 0, "kind": "shallow", "description": "ends with  of", "triggers": [0, 2, 3],
-    "key": "12345678", "undoes": None, "code": "0123456789abcdef0123", "campaign": CAMPAIGN, "atlas": ATLAS,
-}  # fmt: skip
+    "author": "Ada",
+    "made_at": "2026-01-02T03:04:05+02:00",
+    "event": "judgement",
+    "item_kind": "key",
+    "layer": 1,
+    "memory": 7,
+    "pattern": 0,
+    "kind": "shallow",
+    "description": "ends with  of",
+    "triggers": [0, 2, 3],
+    "key": "12345678",
+    "undoes": None,
+    "code": "0123456789abcdef0123",
+    "campaign": CAMPAIGN,
+    "atlas": ATLAS,
+}
 SAYS_NOTHING = {"pattern": None, "description": None, "triggers": None}
 VERDICT = JUDGEMENT | SAYS_NOTHING | {"event": "verdict", "item_kind": "case", "kind": "related"}
 FINISH = JUDGEMENT | SAYS_NOTHING | {"event": "finish", "kind": "finished"}

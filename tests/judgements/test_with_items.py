@@ -119,10 +119,13 @@ def test_judgements_of_another_atlas_are_refused(tmp_path: Path) -> None:
 
 def test_the_last_verdict_of_an_author_counts_unless_it_takes_back(tmp_path: Path) -> None:
     said = [
-        call("distant", 2), call("related", 1),  # the later time counts, not the later row
-        call("related", 3, author="Ben"), call("none", 4, author="Ben"),
-        call("related", 1, item=1), call("distant", 1, item=1),  # at the same time the later row
-    ]  # fmt: skip
+        call("distant", 2),
+        call("related", 1),  # the later time counts, not the later row
+        call("related", 3, author="Ben"),
+        call("none", 4, author="Ben"),
+        call("related", 1, item=1),
+        call("distant", 1, item=1),  # at the same time the later row
+    ]
     found = read_verdicts(atlas(tmp_path, said))
     assert found is not None
     assert found.rows() == [(10, "Ada", "distant"), (40, "Ada", "distant")]
@@ -152,7 +155,7 @@ def test_verdicts_that_cannot_be(tmp_path: Path, change: str) -> None:
     path = atlas(tmp_path, [call("related", 1)]) / "annotations.sqlite"
     with closing(sqlite3.connect(path)) as opened:
         opened.executescript(
-            "PRAGMA ignore_check_constraints = ON; DROP TRIGGER verdicts_no_update;" f"UPDATE verdicts SET {change}"
+            f"PRAGMA ignore_check_constraints = ON; DROP TRIGGER verdicts_no_update;UPDATE verdicts SET {change}"
         )
     with pytest.raises(AtlasDamaged, match="calls composition 40"):
         read_verdicts(tmp_path)

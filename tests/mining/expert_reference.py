@@ -46,8 +46,11 @@ class ExpertReference(Reference):
 
     def _norms(self, layer: int) -> list[Any]:
         block, model = blocks_of(self.hf)[layer], inner_of(self.hf)
-        sandwich = [block.get_submodule(path) for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
-                    if self.hand.case.block == "sandwich" and path in dict(block.named_modules())]  # fmt: skip
+        sandwich = [
+            block.get_submodule(path)
+            for path in ("post_feedforward_layernorm", "post_mlp_layernorm")
+            if self.hand.case.block == "sandwich" and path in dict(block.named_modules())
+        ]
         return [*sandwich, model.get_submodule(self.hand.case.final_norm)]
 
     def behind_branches(self, values: np.ndarray, layer: int) -> np.ndarray:
@@ -74,8 +77,11 @@ def flattened(atlas: Path, hand: HandRead, out: Path) -> Path:
         own = int(path.stem.rpartition("-")[2]) if path.stem.startswith("layer-") else None
         for layer, expert, memory in (("layer", "expert", "memory"), ("other_layer", "other_expert", "other_memory")):
             if memory in table.columns:
-                rows = table.select(pl.lit(own).alias("l") if layer not in table.columns else pl.col(layer).alias("l"),
-                                    pl.col(expert).alias("e"), pl.col(memory).alias("m")).rows()  # fmt: skip
+                rows = table.select(
+                    pl.lit(own).alias("l") if layer not in table.columns else pl.col(layer).alias("l"),
+                    pl.col(expert).alias("e"),
+                    pl.col(memory).alias("m"),
+                ).rows()
                 flat = [m if e is None else firsts(at)[e] + m for at, e, m in rows]
                 table = table.with_columns(pl.Series(memory, flat, dtype=pl.Int32))
         table.drop("expert", "other_expert", strict=False).write_parquet(path)

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DOWN = re.compile(
-    r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp\.experts)$"
-)
+_DOWN = re.compile(r"\.(mlp\.c_proj|fc2|mlp\.dense_4h_to_h|mlp\.down_proj|mlp\.fc_out|mlp\.experts)$")
 _ATTENTION = ("attn", "self_attn", "attention", "self_attention")
 _FINAL_NORM = ("ln_f", "final_layer_norm", "final_layernorm", "norm")
 
@@ -70,9 +68,11 @@ class SlowAttention:
 
         for block, seen in zip(self.blocks, found, strict=True):
             attention = next(getattr(block, name) for name in _ATTENTION if name in dict(block.named_children()))
-            hooks.append(block.register_forward_pre_hook(
-                lambda _, i, k, seen=seen: seen.update(before=last(i or (k["hidden_states"],))), with_kwargs=True
-            ))
+            hooks.append(
+                block.register_forward_pre_hook(
+                    lambda _, i, k, seen=seen: seen.update(before=last(i or (k["hidden_states"],))), with_kwargs=True
+                )
+            )
             hooks.append(block.register_forward_hook(lambda _, i, o, seen=seen: seen.update(after=last(o))))
 
             def attended(_: Any, i: Any, o: Any, seen: dict[str, Any] = seen) -> None:
@@ -82,9 +82,11 @@ class SlowAttention:
             for name in ("post_attention_layernorm", "self_attn_layer_norm", "final_layer_norm"):
                 norm = dict(block.named_children()).get(name)
                 if norm is not None:
-                    hooks.append(norm.register_forward_hook(
-                        lambda norm, i, o, seen=seen, name=name: seen.update({name: (norm, last(i), last(o))})
-                    ))
+                    hooks.append(
+                        norm.register_forward_hook(
+                            lambda norm, i, o, seen=seen, name=name: seen.update({name: (norm, last(i), last(o))})
+                        )
+                    )
         logits = self.hf(input_ids=ids).logits[0, -1]
         for hook in hooks:
             hook.remove()

@@ -70,13 +70,26 @@ def write_checkpoint(path: Path, variant: Variant, *, seed: int = 0) -> dict[str
             (projection, rows) if variant.tied else free
         )
     args = argparse.Namespace(
-        arch="transformer_lm_wiki103", decoder_embed_dim=HIDDEN, decoder_input_dim=HIDDEN, decoder_output_dim=HIDDEN,
-        decoder_ffn_embed_dim=MEMORIES, decoder_layers=LAYERS, decoder_attention_heads=HEADS,
-        decoder_normalize_before=True, no_decoder_final_norm=not variant.final_norm, activation_fn="relu",
-        adaptive_input=True, adaptive_input_cutoff="7,12", adaptive_input_factor=2.0, adaptive_softmax_cutoff="7,12",
-        adaptive_softmax_factor=2.0, tie_adaptive_weights=variant.tied, tie_adaptive_proj=variant.tied,
-        max_target_positions=48, tokens_per_sample=48,
-    )  # fmt: skip
+        arch="transformer_lm_wiki103",
+        decoder_embed_dim=HIDDEN,
+        decoder_input_dim=HIDDEN,
+        decoder_output_dim=HIDDEN,
+        decoder_ffn_embed_dim=MEMORIES,
+        decoder_layers=LAYERS,
+        decoder_attention_heads=HEADS,
+        decoder_normalize_before=True,
+        no_decoder_final_norm=not variant.final_norm,
+        activation_fn="relu",
+        adaptive_input=True,
+        adaptive_input_cutoff="7,12",
+        adaptive_input_factor=2.0,
+        adaptive_softmax_cutoff="7,12",
+        adaptive_softmax_factor=2.0,
+        tie_adaptive_weights=variant.tied,
+        tie_adaptive_proj=variant.tied,
+        max_target_positions=48,
+        tokens_per_sample=48,
+    )
     torch.save({"args": args, "model": weights}, path)
     (path.parent / "dict.txt").write_text("".join(f"{word} {100 - i}\n" for i, word in enumerate(WORDS)))
     return weights

@@ -92,10 +92,15 @@ def test_triggers_merge_to_the_same_bits_however_the_stream_is_cut(stream, seed:
     whole = filled(keep, batches, ids, 1, all_=all_)
     owner = [data.draw(st.integers(0, 2)) for _ in batches]
     parts = [
-        filled(keep, [b for b, o in zip(batches, owner, strict=True) if o == part],
-               [i for i, o in zip(ids, owner, strict=True) if o == part], 1, all_=all_)
+        filled(
+            keep,
+            [b for b, o in zip(batches, owner, strict=True) if o == part],
+            [i for i, o in zip(ids, owner, strict=True) if o == part],
+            1,
+            all_=all_,
+        )
         for part in range(3)
-    ]  # fmt: skip
+    ]
     a, b, c = (parts[i] for i in data.draw(st.permutations(range(3))))
     if data.draw(st.booleans()):
         a.add_state(b.state())
@@ -128,8 +133,6 @@ def test_whatever_is_as_high_as_the_last_may_enter(loaded: bool) -> None:
     assert triggers.state()["magnitude"].tolist() == [[5.0, 3.0, 2.0]]
     assert [offer(triggers, coefficient, 4) for coefficient in (1.0, 2.0)] == [0, 1]  # of a tie the lower sentence
     assert triggers.state()["sentence"].tolist() == [[1, 0, 4]]
-
-
 
 
 def add(activity: Activity, block: torch.Tensor, *, negative: bool = True, sampled: bool = True) -> None:
@@ -227,9 +230,15 @@ def test_an_expert_that_nothing_is_routed_to_has_zeros_and_no_prefixes() -> None
     columns = {name: column.tolist() for name, column in activity.columns().items()}
     histogram = np.array(columns.pop("histogram"))
     assert columns == {
-        "memory": [0, 1, 2], "prefixes": [0, 0, 2], "positive": [0, 0, 1], "mean": [0, 0, 1], "min": [0, 0, -2],
-        "max": [0, 0, 4], "sampled": [0, 0, 2], "std": [0, 0, 3],
-    }  # fmt: skip
+        "memory": [0, 1, 2],
+        "prefixes": [0, 0, 2],
+        "positive": [0, 0, 1],
+        "mean": [0, 0, 1],
+        "min": [0, 0, -2],
+        "max": [0, 0, 4],
+        "sampled": [0, 0, 2],
+        "std": [0, 0, 3],
+    }
     begins = [-np.inf, *(-(2.0**k) for k in range(6, -11, -1)), 0.0, *(2.0**k for k in range(-10, 7))]
     assert np.argwhere(histogram).tolist() == [[2, begins.index(-2.0)], [2, begins.index(4.0)]]
     assert histogram.sum() == 2
@@ -260,10 +269,15 @@ def test_bfloat16_counts_more_positions_than_bfloat16_can_write() -> None:
 
 
 def test_prefix_groups_are_the_first_rank_with_the_same_prefix() -> None:
-    rows = pl.DataFrame({
-        "memory": [0, 0, 0, 0, 0, 1], "sign": [1, 1, 1, 1, -1, 1], "rank": [0, 1, 2, 3, 0, 0],
-        "prefix": [9, 4, 9, 4, 9, 9], "position": [2, 1, 2, 0, 2, 2],
-    })  # fmt: skip
+    rows = pl.DataFrame(
+        {
+            "memory": [0, 0, 0, 0, 0, 1],
+            "sign": [1, 1, 1, 1, -1, 1],
+            "rank": [0, 1, 2, 3, 0, 0],
+            "prefix": [9, 4, 9, 4, 9, 9],
+            "position": [2, 1, 2, 0, 2, 2],
+        }
+    )
     # Rank 3 has the hash of rank 1 but another length, so it is another prefix.
     assert rows.select(prefix_group())["prefix_group"].to_list() == [0, 1, 0, 3, 0, 0]
 

@@ -71,9 +71,16 @@ def mined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder, network = tmp_path_factory.mktemp("company"), request.param()
     model = read_with(network)
     out = mine(
-        model, write_text(folder, 4, 13, 14, 15, 16, 17), out=folder / "atlas", split="line", triggers=6,
-        validation=write_text(folder, 12, 15, 16, 17, 22, seed=8), prefixes=30, removals="all", neighbours=0,
-    )  # fmt: skip
+        model,
+        write_text(folder, 4, 13, 14, 15, 16, 17),
+        out=folder / "atlas",
+        split="line",
+        triggers=6,
+        validation=write_text(folder, 12, 15, 16, 17, 22, seed=8),
+        prefixes=30,
+        removals="all",
+        neighbours=0,
+    )
     return network, model, out
 
 
@@ -96,15 +103,20 @@ def test_triggers_are_those_of_the_sentence_read_alone(mined: tuple[Network, Any
 def test_removals_are_those_of_the_prefix_without_the_token_read_alone(mined: tuple[Network, Any, Path]) -> None:
     network, _, out = mined
     tokens, known, changed = tokens_of(out), dict[tuple[int, ...], list[torch.Tensor]](), 0
-    triggers = pl.concat([
-        pl.read_parquet(out / f"triggers/layer-{layer:03d}.parquet").filter(pl.col("sign") == 1)
-        .select(pl.lit(layer).cast(pl.Int16).alias("layer"), "memory", "sentence", trigger_rank="rank")
-        for layer in range(2)
-    ])  # fmt: skip
+    triggers = pl.concat(
+        [
+            pl.read_parquet(out / f"triggers/layer-{layer:03d}.parquet")
+            .filter(pl.col("sign") == 1)
+            .select(pl.lit(layer).cast(pl.Int16).alias("layer"), "memory", "sentence", trigger_rank="rank")
+            for layer in range(2)
+        ]
+    )
     keys = [pl.col(name).cast(pl.Int64) for name in ("layer", "memory", "trigger_rank")]
-    rows = pl.read_parquet(out / "removals.parquet").with_columns(keys).join(
-        triggers.with_columns(keys), on=["layer", "memory", "trigger_rank"]
-    )  # fmt: skip
+    rows = (
+        pl.read_parquet(out / "removals.parquet")
+        .with_columns(keys)
+        .join(triggers.with_columns(keys), on=["layer", "memory", "trigger_rank"])
+    )
     assert rows.height > 1000
     for row in rows.iter_rows(named=True):
         whole = tokens[row["sentence"]][: row["position"] + 1]

@@ -17,8 +17,14 @@ from mnemoscope.models import LanguageModel, load_model
 from models.conftest import ROWS, build
 
 END = "<|endoftext|>"
-OPTIONS: dict[str, Any] = {"split": "line", "triggers": 4, "seed": 3, "batch_tokens": 60,
-                           "token_activations": True, "random": True}  # fmt: skip
+OPTIONS: dict[str, Any] = {
+    "split": "line",
+    "triggers": 4,
+    "seed": 3,
+    "batch_tokens": 60,
+    "token_activations": True,
+    "random": True,
+}
 BEGINNINGS = {"bos": {"bos_token": END, "eos_token": END}, "end-of-text": {"eos_token": END}, "none": {}}
 
 

@@ -147,9 +147,17 @@ def test_predictions_values_at_work_and_removals(name: str, tmp_path: Path) -> N
     (tmp_path / "text.txt").write_text(raw)
     (tmp_path / "other.txt").write_text(other)
     out = mine(
-        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
-        validation=tmp_path / "other.txt", triggers=6, removals=4, prefixes=24, seed=3, batch_tokens=300,
-    )  # fmt: skip
+        load_model(hf, tokenizer=tokenizer),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+        triggers=6,
+        removals=4,
+        prefixes=24,
+        seed=3,
+        batch_tokens=300,
+    )
     slow, mined = SlowMixture(hf, name, beginning=0), distinct(raw, tokenizer, 0)
     flat = flattened(out, slow.hand, tmp_path / "flat")
     table = pl.read_parquet(flat / "predictions.parquet")

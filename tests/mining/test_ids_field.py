@@ -219,9 +219,16 @@ def test_a_row_longer_than_the_context_is_cut_into_windows(models: Any, tmp_path
     row = [0, *(1 + 7 * number % 263 for number in range(150))]
     corpus = write(tmp_path / "a.jsonl", [row])
     atlas = mine(
-        str(models[0]), corpus, out=tmp_path / "atlas", ids_field="ids", removals=0, prefixes=0, layers=[0],
-        neighbours=0, keep_work=True,
-    )  # fmt: skip
+        str(models[0]),
+        corpus,
+        out=tmp_path / "atlas",
+        ids_field="ids",
+        removals=0,
+        prefixes=0,
+        layers=[0],
+        neighbours=0,
+        keep_work=True,
+    )
     counts = open_atlas(atlas).manifest.corpus.counts
     assert (counts["documents"], counts["windows"], counts["tokens"]) == (1, 3, 150)
     stored = pl.read_parquet(atlas / "sentences" / "*.parquet").sort("sentence")
@@ -248,10 +255,12 @@ BAD: list[tuple[Any, str]] = [
     ('{"ids": [[1]]}', r"line 2: field 'ids' holds '\[1\]' at place 0, not a token id"),
     ('{"ids": [1, null]}', "line 2: field 'ids' holds 'None' at place 1, not a token id"),
     ('{"ids": [1, 2, -3]}', "line 2: field 'ids' holds -3 at place 2; token ids are 0 or more"),
-    ('{"ids": [1, 280]}',
-     "line 2: field 'ids' holds token id 280 at place 1, beyond the 280 rows of the model's head; give ids"),
+    (
+        '{"ids": [1, 280]}',
+        "line 2: field 'ids' holds token id 280 at place 1, beyond the 280 rows of the model's head; give ids",
+    ),
     ('{"ids": [1, %s]}' % ("9" * 400), "holds token id a number of more than 18 digits at place 1, beyond the 280"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("line", "message"), BAD)

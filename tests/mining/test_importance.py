@@ -49,14 +49,20 @@ class OnePrefix:
         seen: dict[int, Any] = {}
         hooks = [norm.register_forward_pre_hook(lambda _, inputs: seen.__setitem__(-1, inputs[0][0, -1].detach()))]
         for layer, block in enumerate(blocks):
-            hooks.append(block.mlp.register_forward_hook(
-                lambda _, inputs, output, layer=layer: output + zeros[layer].reshape(output.shape)
-            ))  # fmt: skip
+            hooks.append(
+                block.mlp.register_forward_hook(
+                    lambda _, inputs, output, layer=layer: output + zeros[layer].reshape(output.shape)
+                )
+            )
             if name != "mixtral":
                 down = block.mlp.c_proj if name == "gpt2" else block.mlp.down_proj
-                hooks.append(down.register_forward_pre_hook(
-                    lambda _, inputs, layer=layer: seen.__setitem__(layer, inputs[0].reshape(len(ids), -1)[-1].detach())
-                ))  # fmt: skip
+                hooks.append(
+                    down.register_forward_pre_hook(
+                        lambda _, inputs, layer=layer: seen.__setitem__(
+                            layer, inputs[0].reshape(len(ids), -1)[-1].detach()
+                        )
+                    )
+                )
         logits = hf(input_ids=torch.tensor([ids])).logits[0, -1]
         self.target, self.against = logits.topk(2)[1].tolist()
         gradients = torch.autograd.grad(logits[self.target] - logits[self.against], zeros)

@@ -72,9 +72,7 @@ def test_parts_with_other_validation_texts_are_refused(model: LanguageModel, tex
     parts = []
     for index, first in ((1, "the dog ran to"), (2, "a")):
         validation = held_out(tmp_path / "v.txt", 20, first=first)
-        parts.append(
-            mine(model, text, out=tmp_path / f"p{index}", part=(index, 2), validation=validation, **OPTIONS)
-        )
+        parts.append(mine(model, text, out=tmp_path / f"p{index}", part=(index, 2), validation=validation, **OPTIONS))
     with pytest.raises(PartsDiffer, match=r"\(validation fingerprint differ\)"):
         merge(tmp_path / "out", parts, model=model)
 
@@ -200,7 +198,11 @@ def _spoil(path: Path) -> None:
 @pytest.mark.fast(1)
 @pytest.mark.parametrize("stage", ["values", "removals", "scales"])
 def test_a_stopped_merge_goes_on(
-    stage: str, model: LanguageModel, parts: list[Path], whole: dict[str, bytes], tmp_path: Path,
+    stage: str,
+    model: LanguageModel,
+    parts: list[Path],
+    whole: dict[str, bytes],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "merged"

@@ -116,9 +116,11 @@ def test_readings_and_readouts_are_those_of_a_slow_model(name: str, tmp_path: Pa
                 weight = torch.eye(len(place.residual)).double() if lens is None else lens[layer].weight.double()
                 bias = 0.0 if lens is None else lens[layer].bias.double()
                 row = said.row(
-                    by_predicate=(pl.col("prefix") == prefix["prefix"]) & (pl.col("layer") == layer)
-                    & (pl.col("lens") == ruler), named=True,
-                )  # fmt: skip
+                    by_predicate=(pl.col("prefix") == prefix["prefix"])
+                    & (pl.col("layer") == layer)
+                    & (pl.col("lens") == ruler),
+                    named=True,
+                )
                 log_p = slow.lens(place.residual @ weight + bias).log_softmax(-1)
                 assert row["residual_loss"] == pytest.approx(-float(log_p[prefix["next_token"]]), abs=2e-3)
                 wanted = float(log_p[prefix["final_top"]].exp())
@@ -207,9 +209,10 @@ def test_keys_are_compared_with_words_led_to_their_layer(name: str, tmp_path: Pa
             assert plain[column].equals(roles[column])
         moved = embed @ found["weight"][layer].double() + found["bias"][layer].double()
         moved = moved - moved.mean(1, keepdim=True)
-        cosines = torch.nn.functional.normalize(read_directions(model, layer).double()) @ torch.nn.functional.normalize(
-            moved
-        ).T
+        cosines = (
+            torch.nn.functional.normalize(read_directions(model, layer).double())
+            @ torch.nn.functional.normalize(moved).T
+        )
         for row, own in zip(ridge.to_dicts(), cosines, strict=True):
             assert min(own[row["key_top_tokens"]]) >= own.sort().values[-25] - 1e-6
             for kind in ("trigger", "control"):
@@ -327,14 +330,16 @@ def test_a_file_that_holds_no_lens_of_this_atlas_is_refused(tmp_path: Path) -> N
     assert (read_lens(atlas, "ridge") or {}).keys() == {0, 1}
     assert read_lens(atlas, "tuned") is None
     cases: list[tuple[dict[str, Any], dict[str, Any], type[MnemoscopeError], str]] = [
-        *((whole, {**said, name: "another"}, ModelDiffers, "was fitted for another model or atlas; fit it again with")
-          for name in ("model", "plan")),
+        *(
+            (whole, {**said, name: "another"}, ModelDiffers, "was fitted for another model or atlas; fit it again with")
+            for name in ("model", "plan")
+        ),
         (whole, {**said, "layers": [0]}, AtlasDamaged, wrong),
         ({**whole, "weight": torch.ones(1, 3, 3)}, said, AtlasDamaged, wrong),
         ({**whole, "weight": whole["weight"] * float("nan")}, said, AtlasDamaged, wrong),
         (whole, {"model": "m", "plan": "p"}, AtlasDamaged, odd),
         ({"weight": whole["weight"]}, said, AtlasDamaged, odd),
-    ]  # fmt: skip
+    ]
     for tensors, words, error, line in cases:
         save_file(tensors, path, {"mnemoscope": json.dumps(words)})
         with pytest.raises(error, match=line):
@@ -397,8 +402,12 @@ def test_a_memory_shows_its_value_and_key_through_every_lens(
     assert keys["key_top_texts"][0].to_list() == open_atlas(out).token_text(keys["key_top_tokens"][0].to_list())
     assert "Value through the lenses of its layer" in printed
     assert [line.split()[0] for line in printed.splitlines() if line.startswith(("plain", "ridge", "tuned"))] == [
-        "plain", "ridge", "tuned", "plain", "ridge"
-    ]  # fmt: skip
+        "plain",
+        "ridge",
+        "tuned",
+        "plain",
+        "ridge",
+    ]
     assert "What its key looks for, among the words" in printed
 
 

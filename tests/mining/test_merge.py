@@ -107,9 +107,7 @@ def test_a_missing_repeated_or_foreign_part_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_unfinished_or_absent_part_is_refused(
-    model: LanguageModel, tmp_path: Path, parts: Parts
-) -> None:
+def test_a_damaged_unfinished_or_absent_part_is_refused(model: LanguageModel, tmp_path: Path, parts: Parts) -> None:
     made = parts(2)
     state = made[1] / "state/state.safetensors"
     good = state.read_bytes()

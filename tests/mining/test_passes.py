@@ -35,9 +35,17 @@ def test_every_kind_of_block(kind: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(raw)
     (tmp_path / "other.txt").write_text(other)
     out = mine(
-        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
-        validation=tmp_path / "other.txt", triggers=6, removals=4, prefixes=24, seed=3, batch_tokens=300,
-    )  # fmt: skip
+        load_model(hf, tokenizer=tokenizer),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+        triggers=6,
+        removals=4,
+        prefixes=24,
+        seed=3,
+        batch_tokens=300,
+    )
     slow = SlowTransformer(hf, beginning=0)
     mined = distinct(raw, tokenizer, 0)
     text = given(mined, distinct(other, tokenizer, 0), len(documents_of(raw, "line")), 0)
@@ -69,9 +77,14 @@ def test_prefixes_of_sentences_are_drawn_evenly(tmp_path: Path) -> None:
     drawn = []
     for seed in (0, 1):
         out = mine(
-            model, tmp_path / "text.txt", out=tmp_path / f"atlas-{seed}", split="line",
-            validation=tmp_path / "other.txt", seed=seed, prefixes=300,
-        )  # fmt: skip
+            model,
+            tmp_path / "text.txt",
+            out=tmp_path / f"atlas-{seed}",
+            split="line",
+            validation=tmp_path / "other.txt",
+            seed=seed,
+            prefixes=300,
+        )
         drawn.append(pl.read_parquet(out / "prefixes.parquet").select("sentence", "position"))
         counts = drawn[-1]["position"].value_counts().sort("position").rows()
         assert [position for position, _ in counts] == [0, 1, 2, 3]

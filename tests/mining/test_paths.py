@@ -102,9 +102,14 @@ def make_atlas(make: Callable[[Path], Opened], room: Path) -> tuple[Path, Opened
     (room / "texts" / "odd.txt").write_text(odd_text(40))
     (room / "texts" / "held.txt").write_text(odd_text(20, seed=1))
     out = mine(
-        opened.model, room / "texts" / "odd.txt", out=room / "out" / "atlas", validation=room / "texts" / "held.txt",
-        keep_work=True, **opened.options, **OPTIONS,
-    )  # fmt: skip
+        opened.model,
+        room / "texts" / "odd.txt",
+        out=room / "out" / "atlas",
+        validation=room / "texts" / "held.txt",
+        keep_work=True,
+        **opened.options,
+        **OPTIONS,
+    )
     # What is not said is looked up; whether code is trusted is no part of that.
     trusted = {"trust_remote_code": True} if "trust_remote_code" in opened.options else {}
     extend(out, **trusted)
@@ -157,8 +162,18 @@ def test_no_page_or_report_tells_a_path(
     assert opened.spec in (tmp_path / "shared" / "report" / "index.html").read_text()
     for given in ({}, {"model": opened.model, "opening": opening_of(opened)}):
         with client(atlas, **given) as web:
-            for address in ("/", "/index.json", "/L1.M3", "/L1.M3.json", "/layers/1", "/trace", "/trace?prompt=the+cat",
-                            "/trace.json?prompt=the+cat", "/trace.py?prompt=the+cat", "/audit"):  # fmt: skip
+            for address in (
+                "/",
+                "/index.json",
+                "/L1.M3",
+                "/L1.M3.json",
+                "/layers/1",
+                "/trace",
+                "/trace?prompt=the+cat",
+                "/trace.json?prompt=the+cat",
+                "/trace.py?prompt=the+cat",
+                "/audit",
+            ):
                 page = web.get(address).text
                 assert len(page) > 20
                 assert str(room) not in page.replace(str(atlas), ""), address
@@ -265,11 +280,20 @@ def test_a_gguf_is_called_as_its_file(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("gpt2", "gpt2"), ("org/name", "org/name"), ("builtin:pydocs", "builtin:pydocs"), ("/a/b c/m", "m"),
-        ("./m/", "m"), ("~/models/m", "m"), ("a/b/c", "c"), ("m.gguf", "m.gguf"), ("d/m.gguf", "m.gguf"),
-        ("fairseq:/a/m.pt", "fairseq:m.pt"), ("C:\\models\\m", "m"), ("memory:GPT2", "memory:GPT2"),
+        ("gpt2", "gpt2"),
+        ("org/name", "org/name"),
+        ("builtin:pydocs", "builtin:pydocs"),
+        ("/a/b c/m", "m"),
+        ("./m/", "m"),
+        ("~/models/m", "m"),
+        ("a/b/c", "c"),
+        ("m.gguf", "m.gguf"),
+        ("d/m.gguf", "m.gguf"),
+        ("fairseq:/a/m.pt", "fairseq:m.pt"),
+        ("C:\\models\\m", "m"),
+        ("memory:GPT2", "memory:GPT2"),
     ],
-)  # fmt: skip
+)
 def test_display_names(given: str, shown: str) -> None:
     assert display_name(given) == shown
     assert display_name(display_name(given)) == shown

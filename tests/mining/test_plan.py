@@ -29,9 +29,12 @@ from models import planted_experts
 def sizes_of(*widths: int, device: str, parameters: int = 0, **more: Any) -> Any:
     """As much of a model with layers of these widths as decides the size of a batch."""
     return SimpleNamespace(
-        sizes=SimpleNamespace(layers=len(widths), parameters=parameters), memories_at_once=widths.__getitem__,
-        device=torch.device(device), numberings=more.get("numberings", {}), dtype=more.get("dtype", torch.float32),
-    )  # fmt: skip
+        sizes=SimpleNamespace(layers=len(widths), parameters=parameters),
+        memories_at_once=widths.__getitem__,
+        device=torch.device(device),
+        numberings=more.get("numberings", {}),
+        dtype=more.get("dtype", torch.float32),
+    )
 
 
 def test_on_a_cpu_a_layers_coefficients_fill_16_mebibytes() -> None:
@@ -81,10 +84,15 @@ def plan() -> MiningPlan:
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("triggers", 1, 30_000), ("prefixes", 0, None), ("neighbours", 0, 30_000), ("batch_tokens", 1, None),
-        ("max_sentences", 1, None), ("max_tokens", 1, None), ("seed", 0, None),
+        ("triggers", 1, 30_000),
+        ("prefixes", 0, None),
+        ("neighbours", 0, 30_000),
+        ("batch_tokens", 1, None),
+        ("max_sentences", 1, None),
+        ("max_tokens", 1, None),
+        ("seed", 0, None),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_a_plan_have_bounds(name: str, least: int, most: int | None, plan: MiningPlan) -> None:
     assert getattr(replace(plan, **{name: least}), name) == least
     with pytest.raises(OptionError, match=f"^{name} must be at least {least}, not {least - 1}$"):

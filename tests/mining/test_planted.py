@@ -17,9 +17,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "text.txt").write_text("\n".join(PLANTED_SENTENCES) + "\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     return mine(
-        "handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas",
-        split="line", per_sentence="all", validation=tmp_path / "other.txt",
-    ).path  # fmt: skip
+        "handmade:planted",
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        per_sentence="all",
+        validation=tmp_path / "other.txt",
+    ).path
 
 
 def ends_in(ngram: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -68,9 +72,12 @@ def test_one_trigger_per_sentence_is_the_first_of_equal_ones(tmp_path: Path) -> 
     (tmp_path / "text.txt").write_text("a red fox and a red fox\nthe cat sat\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     atlas = mine(
-        "handmade:planted", tmp_path / "text.txt", out=tmp_path / "atlas",
-        split="line", validation=tmp_path / "other.txt",
-    )  # fmt: skip
+        "handmade:planted",
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+    )
     fox = next(p.memory for p in PLANTED if p.ngram == ("red", "fox"))
     rows = pl.read_parquet(atlas / f"triggers/layer-{fox.layer:03d}.parquet").filter(pl.col("memory") == fox.memory)
     assert rows.select("sentence", "position", "rank").rows() == [(0, 2, 0)]
@@ -89,9 +96,12 @@ def test_the_worked_example(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("both x\nfirst\nsecond\n")
     (tmp_path / "other.txt").write_text("x\n")
     atlas = mine(
-        "handmade:worked-example", tmp_path / "text.txt", out=tmp_path / "atlas",
-        split="line", validation=tmp_path / "other.txt",
-    )  # fmt: skip
+        "handmade:worked-example",
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+    )
     triggers = pl.read_parquet(atlas / "triggers/layer-000.parquet")
     found = {(m, s, j): c for m, s, j, c in triggers.select("memory", "sentence", "position", "coefficient").rows()}
     # x = [0.5, 0.5] on "both", [1, 0] on "first", [0, 1] on "second".

@@ -31,9 +31,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "other.txt").write_text("the bird\n")
     return mine(
-        planted_experts.load(), tmp_path / "text.txt", out=tmp_path / "atlas",
-        split="line", per_sentence="all", validation=tmp_path / "other.txt",
-    ).path  # fmt: skip
+        planted_experts.load(),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        per_sentence="all",
+        validation=tmp_path / "other.txt",
+    ).path
 
 
 def test_every_planted_memory_is_recovered(planted: Path) -> None:

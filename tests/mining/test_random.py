@@ -37,8 +37,14 @@ from models.expert_models import build_mixture
 END = "<|endoftext|>"
 TABLE, SEED = "random", 3
 OPTIONS: dict[str, Any] = {
-    "split": "line", "triggers": 1, "removals": 0, "neighbours": 0, "batch_tokens": 90, "prefixes": 0, "seed": SEED,
-}  # fmt: skip
+    "split": "line",
+    "triggers": 1,
+    "removals": 0,
+    "neighbours": 0,
+    "batch_tokens": 90,
+    "prefixes": 0,
+    "seed": SEED,
+}
 
 
 def hash_of(sentence: int, position: int, seed: int = SEED) -> int:
@@ -260,9 +266,20 @@ def test_a_memory_s_frame_has_texts(gated: Case) -> None:
     assert len(both) == 64
     assert memory.random().equals(both.filter(pl.col("sign") == 1))
     assert set(both.columns) == {
-        "memory", "sign", "rank", "coefficient", "sentence", "position", "token", "next_token", "kept_firings",
-        "trigger_text", "next_text", "prefix", "text",
-    }  # fmt: skip
+        "memory",
+        "sign",
+        "rank",
+        "coefficient",
+        "sentence",
+        "position",
+        "token",
+        "next_token",
+        "kept_firings",
+        "trigger_text",
+        "next_text",
+        "prefix",
+        "text",
+    }
     for row in both.to_dicts():
         assert row["text"].startswith(row["prefix"])
         assert row["prefix"].endswith(row["trigger_text"])

@@ -80,8 +80,11 @@ def environment() -> dict[str, str]:
 def killed(how: str, kills: int, folder: Path) -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, str(RUNS / "mining_killed.py"), how, str(kills), "11", str(folder)],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
@@ -146,9 +149,11 @@ def as_command() -> Iterator[None]:
     ("number", "stage"),
     [
         *((signal.SIGINT, stage) for stage in ("mining", "tables", "values", "removals", "predictions", "scales")),
-        (signal.SIGTERM, "mining"), (signal.SIGTERM, "patterns"), (signal.SIGUSR1, "scales"),
+        (signal.SIGTERM, "mining"),
+        (signal.SIGTERM, "patterns"),
+        (signal.SIGUSR1, "scales"),
     ],
-)  # fmt: skip
+)
 def test_ctrl_c_or_a_scheduler_saves_and_says_how_to_go_on(
     number: signal.Signals, stage: str, run: Runs, whole: dict[str, bytes]
 ) -> None:

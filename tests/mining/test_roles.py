@@ -35,9 +35,7 @@ def assert_a_loop_says_the_same(atlas: Atlas, matrices: Callable[[int], Matrices
     """The table of both layers, against each key beside each word."""
     looked_at = 0
     for layer in (0, 1):
-        gate, up, gain, words = (
-            None if part is None else part.detach().double().numpy() for part in matrices(layer)
-        )
+        gate, up, gain, words = (None if part is None else part.detach().double().numpy() for part in matrices(layer))
         table, triggers = atlas.table("roles", layer=layer), atlas.table("triggers", layer=layer)
         lasts = {}
         for memory in range(len(gate)):

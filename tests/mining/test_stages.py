@@ -35,8 +35,15 @@ from models.expert_models import build_mixture
 STAGES = {stage.name: stage for stage in EVERY_STAGE if stage.mined != "never"}
 NAMES = tuple(STAGES)
 AFTER_TABLES = NAMES[3:]
-OPTIONS: dict[str, Any] = {"split": "line", "triggers": 5, "batch_tokens": 80, "prefixes": 30, "removals": 3,
-                           "token_activations": True, "random": True}  # fmt: skip
+OPTIONS: dict[str, Any] = {
+    "split": "line",
+    "triggers": 5,
+    "batch_tokens": 80,
+    "prefixes": 30,
+    "removals": 3,
+    "token_activations": True,
+    "random": True,
+}
 
 
 def mixture() -> LanguageModel:

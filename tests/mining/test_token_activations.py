@@ -25,8 +25,13 @@ from models.expert_models import HandRead, build_mixture
 END = "<|endoftext|>"
 TABLE = "token_activations"
 OPTIONS: dict[str, Any] = {
-    "split": "line", "triggers": 12, "removals": 0, "neighbours": 0, "batch_tokens": 60, "prefixes": 0,
-}  # fmt: skip
+    "split": "line",
+    "triggers": 12,
+    "removals": 0,
+    "neighbours": 0,
+    "batch_tokens": 60,
+    "prefixes": 0,
+}
 
 
 def mined(hf: Any, folder: Path, *, begins: bool = True, **more: Any) -> tuple[LanguageModel, Path]:
@@ -82,8 +87,9 @@ def check(atlas: Path, hf: Any, name: str, *, begins: bool = True) -> None:
         (layer, memory, sign, rank): (np.array(shares, np.float64), scale)
         for layer in opened.layers
         for memory, sign, rank, shares, scale in opened.table(TABLE, layer=layer)
-        .select("memory", "sign", "rank", "coefficients", "scale").iter_rows()
-    }  # fmt: skip
+        .select("memory", "sign", "rank", "coefficients", "scale")
+        .iter_rows()
+    }
     assert list(rows) == list(expected)
     for place, (shares, scale) in rows.items():
         largest = np.abs(expected[place]).max()
@@ -126,9 +132,7 @@ def test_mined_and_added_later_are_the_same(gated: tuple[LanguageModel, Path], t
 def test_two_parts_make_the_same_bytes(gated: tuple[LanguageModel, Path], tmp_path: Path) -> None:
     model, whole = gated
     text = whole.path.parent / "text.txt"
-    parts = [
-        mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)
-    ]
+    parts = [mine(model, text, out=tmp_path / str(i), part=(i, 2), token_activations=True, **OPTIONS) for i in (1, 2)]
     assert not (parts[0] / TABLE).exists()
     merged = merge(tmp_path / "merged", parts, model=model)
     assert tables_of(merged) == tables_of(whole)

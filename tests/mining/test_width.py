@@ -38,8 +38,15 @@ HELD_OUT = ("the cat sat on the mat", "a dog ran home", "the bird in the tree an
 def atlas_of(model: LanguageModel, folder: Path) -> Path:
     (folder / "text.txt").write_text(odd_text(40))
     (folder / "other.txt").write_text("\n".join(HELD_OUT) + "\n")
-    return mine(model, folder / "text.txt", out=folder / "atlas", split="line", triggers=5, removals=0,
-                validation=folder / "other.txt").path  # fmt: skip
+    return mine(
+        model,
+        folder / "text.txt",
+        out=folder / "atlas",
+        split="line",
+        triggers=5,
+        removals=0,
+        validation=folder / "other.txt",
+    ).path
 
 
 def load(hf: Any) -> LanguageModel:
@@ -138,8 +145,10 @@ def test_losses_are_those_of_one_sentence_at_a_time(case: tuple[str, Any, Path])
     asked: list[dict[str, Any]] = [{"kind": "whole"}]
     for layer in (0, 1):
         for count in sorted(set(table.filter(layer=layer, kind="least")["memories"]))[4::5]:
-            asked += [{"kind": "least", "layer": layer, "memories": count},
-                      {"kind": "random", "layer": layer, "memories": count, "draw": 2}]  # fmt: skip
+            asked += [
+                {"kind": "least", "layer": layer, "memories": count},
+                {"kind": "random", "layer": layer, "memories": count, "draw": 2},
+            ]
     for given in asked:
         mean, gone, own = np.zeros(0), [], given.get("layer", 0)
         if "layer" in given:
@@ -227,10 +236,21 @@ def test_mean_magnitudes_are_as_near_as_the_histogram_allows() -> None:
     rng = np.random.default_rng(0)
     gelu = torch.nn.functional.gelu(torch.from_numpy(rng.normal(-0.5, 1.5, (4000, 40)))).numpy()
     for coefficients, near in ((gelu, 0.02), (rng.normal(0, 1, (4000, 40)), 0.15), (np.maximum(gelu, 0), 1e-12)):
-        bins = np.stack([np.bincount(np.searchsorted(HISTOGRAM_EDGES, one, side="right"),
-                                     minlength=len(HISTOGRAM_EDGES) + 1) for one in coefficients.T])  # fmt: skip
-        rows = pl.DataFrame({"mean": coefficients.mean(0), "min": coefficients.min(0), "max": coefficients.max(0),
-                             "histogram": bins.tolist(), "sampled": [4000] * 40})  # fmt: skip
+        bins = np.stack(
+            [
+                np.bincount(np.searchsorted(HISTOGRAM_EDGES, one, side="right"), minlength=len(HISTOGRAM_EDGES) + 1)
+                for one in coefficients.T
+            ]
+        )
+        rows = pl.DataFrame(
+            {
+                "mean": coefficients.mean(0),
+                "min": coefficients.min(0),
+                "max": coefficients.max(0),
+                "histogram": bins.tolist(),
+                "sampled": [4000] * 40,
+            }
+        )
         assert mean_magnitude(rows) == pytest.approx(np.abs(coefficients).mean(0), rel=near)
         with pytest.raises(NotFinite, match="layer 3"):
             usefulness(rows, np.full(40, np.nan), layer=3)

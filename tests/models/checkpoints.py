@@ -80,18 +80,35 @@ def edges_of(cutoffs: str) -> list[int]:
 def args_of(kind: Kind, **changes: Any) -> argparse.Namespace:
     """The options, as fairseq 0.9 keeps them; the architecture's name misleads."""
     fields: dict[str, Any] = {
-        "arch": "transformer_lm_gpt2_big", "task": "language_modeling", "fp16": True, "lr": [0.0001],
-        "decoder_embed_dim": HIDDEN, "decoder_input_dim": kind.input_width, "decoder_output_dim": kind.output_width,
-        "decoder_ffn_embed_dim": MEMORIES, "decoder_layers": LAYERS, "decoder_attention_heads": HEADS,
-        "decoder_normalize_before": kind.pre_norm, "no_decoder_final_norm": not kind.final_norm,
-        "adaptive_input": kind.adaptive_input, "adaptive_input_cutoff": kind.cutoffs,
-        "adaptive_input_factor": kind.factor, "adaptive_softmax_cutoff": kind.softmax_cutoffs,
-        "adaptive_softmax_factor": kind.softmax_factor, "adaptive_softmax_dropout": 0.2, "dropout": 0.3,
-        "tie_adaptive_weights": kind.tied, "tie_adaptive_proj": kind.tied_projections,
-        "share_decoder_input_output_embed": kind.shared, "activation_fn": kind.activation,
-        "decoder_learned_pos": False, "character_embeddings": False, "decoder_layers_to_keep": None,
-        "tokens_per_sample": CONTEXT, "max_target_positions": None,
-    }  # fmt: skip
+        "arch": "transformer_lm_gpt2_big",
+        "task": "language_modeling",
+        "fp16": True,
+        "lr": [0.0001],
+        "decoder_embed_dim": HIDDEN,
+        "decoder_input_dim": kind.input_width,
+        "decoder_output_dim": kind.output_width,
+        "decoder_ffn_embed_dim": MEMORIES,
+        "decoder_layers": LAYERS,
+        "decoder_attention_heads": HEADS,
+        "decoder_normalize_before": kind.pre_norm,
+        "no_decoder_final_norm": not kind.final_norm,
+        "adaptive_input": kind.adaptive_input,
+        "adaptive_input_cutoff": kind.cutoffs,
+        "adaptive_input_factor": kind.factor,
+        "adaptive_softmax_cutoff": kind.softmax_cutoffs,
+        "adaptive_softmax_factor": kind.softmax_factor,
+        "adaptive_softmax_dropout": 0.2,
+        "dropout": 0.3,
+        "tie_adaptive_weights": kind.tied,
+        "tie_adaptive_proj": kind.tied_projections,
+        "share_decoder_input_output_embed": kind.shared,
+        "activation_fn": kind.activation,
+        "decoder_learned_pos": False,
+        "character_embeddings": False,
+        "decoder_layers_to_keep": None,
+        "tokens_per_sample": CONTEXT,
+        "max_target_positions": None,
+    }
     return argparse.Namespace(**(fields | changes))
 
 

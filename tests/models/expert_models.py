@@ -17,11 +17,22 @@ from transformers.utils import logging
 
 HIDDEN, WIDTH, EXPERTS = 16, 24, 4
 _SIZES = {
-    "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
-    "intermediate_size": WIDTH, "moe_intermediate_size": WIDTH, "max_position_embeddings": 64, "pad_token_id": 0,
-    "num_experts": EXPERTS, "num_local_experts": EXPERTS, "n_routed_experts": EXPERTS, "num_experts_per_tok": 2,
-    "n_shared_experts": 1, "num_shared_experts": 1,
-}  # fmt: skip
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": WIDTH,
+    "moe_intermediate_size": WIDTH,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "num_experts": EXPERTS,
+    "num_local_experts": EXPERTS,
+    "n_routed_experts": EXPERTS,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "num_shared_experts": 1,
+}
 _LATENT = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 _GROUPS = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
 
@@ -118,15 +129,24 @@ _SPARSE = "block_sparse_moe.experts"
 MIXTURES = {
     "mixtral": Experts("mixtral", {}),
     "qwen2_moe": Experts(
-        "qwen2_moe", {"shared_expert_intermediate_size": 20}, shared="mlp.shared_expert",
+        "qwen2_moe",
+        {"shared_expert_intermediate_size": 20},
+        shared="mlp.shared_expert",
         switch="mlp.shared_expert_gate",
     ),
     "qwen3_moe": Experts("qwen3_moe", {}),
     "qwen3_next": Experts(
         "qwen3_next",
-        {"shared_expert_intermediate_size": 20, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
-         "linear_key_head_dim": 8, "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
-        shared="mlp.shared_expert", switch="mlp.shared_expert_gate",
+        {
+            "shared_expert_intermediate_size": 20,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+        shared="mlp.shared_expert",
+        switch="mlp.shared_expert_gate",
     ),
     "olmoe": Experts("olmoe", {}),
     "phimoe": Experts("phimoe", {}),
@@ -139,66 +159,130 @@ MIXTURES = {
     "gpt_oss": Experts("gpt_oss", {}, make=_oss, values=_rows),
     "granitemoe": Experts("granitemoe", {"residual_multiplier": 0.4, "logits_scaling": 3.0}, experts=_SPARSE),
     "granitemoeshared": Experts(
-        "granitemoeshared", {"shared_intermediate_size": 20, "residual_multiplier": 0.4}, experts=_SPARSE,
-        shared="shared_mlp", make_shared=_fused, down="output_linear",
+        "granitemoeshared",
+        {"shared_intermediate_size": 20, "residual_multiplier": 0.4},
+        experts=_SPARSE,
+        shared="shared_mlp",
+        make_shared=_fused,
+        down="output_linear",
     ),
     "glm4_moe": Experts("glm4_moe", _GROUPS | {"routed_scaling_factor": 1.5}, shared=_SHARED, dense=(0,)),
     "llama4": Experts(
-        "llama4_text", {"intermediate_size_mlp": 20, "interleave_moe_layer_step": 1}, experts="feed_forward.experts",
-        shared="feed_forward.shared_expert", make=_llama4, values=_rows, weighs_input=True,
+        "llama4_text",
+        {"intermediate_size_mlp": 20, "interleave_moe_layer_step": 1},
+        experts="feed_forward.experts",
+        shared="feed_forward.shared_expert",
+        make=_llama4,
+        values=_rows,
+        weighs_input=True,
     ),
     "jamba": Experts(
         "jamba",
-        {"expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 2, "attn_layer_offset": 1,
-         "mamba_d_state": 4, "mamba_d_conv": 2, "use_mamba_kernels": False},
-        experts="feed_forward.experts", dense=(0,), whole="feed_forward", final_norm="final_layernorm",
+        {
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 4,
+            "mamba_d_conv": 2,
+            "use_mamba_kernels": False,
+        },
+        experts="feed_forward.experts",
+        dense=(0,),
+        whole="feed_forward",
+        final_norm="final_layernorm",
     ),
     "nemotron_h": Experts(
         "nemotron_h",
-        {"layers_block_type": ["attention", "moe", "mlp", "mamba"], "num_hidden_layers": 4, "mamba_num_heads": 4,
-         "moe_shared_expert_intermediate_size": 20, "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 2,
-         "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1},
-        experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, dense=(1,),
-        gated=False, whole="mixer", final_norm="norm_f",
+        {
+            "layers_block_type": ["attention", "moe", "mlp", "mamba"],
+            "num_hidden_layers": 4,
+            "mamba_num_heads": 4,
+            "moe_shared_expert_intermediate_size": 20,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 4,
+            "n_groups": 2,
+            "routed_scaling_factor": 2.5,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+        experts="mixer.experts",
+        shared="mixer.shared_experts",
+        make=_squared,
+        make_shared=_squared_mlp,
+        dense=(1,),
+        gated=False,
+        whole="mixer",
+        final_norm="norm_f",
     ),
     "nemotron_h latent": Experts(
         "nemotron_h",
-        {"layers_block_type": ["attention", "moe"], "moe_shared_expert_intermediate_size": 20, "mamba_num_heads": 4,
-         "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 2, "routed_scaling_factor": 2.5, "n_group": 1,
-         "topk_group": 1, "moe_latent_size": 8, "mlp_bias": True},
-        experts="mixer.experts", shared="mixer.shared_experts", make=_squared, make_shared=_squared_mlp, gated=False,
-        whole="mixer", final_norm="norm_f", narrow=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
+        {
+            "layers_block_type": ["attention", "moe"],
+            "moe_shared_expert_intermediate_size": 20,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 4,
+            "n_groups": 2,
+            "routed_scaling_factor": 2.5,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_latent_size": 8,
+            "mlp_bias": True,
+        },
+        experts="mixer.experts",
+        shared="mixer.shared_experts",
+        make=_squared,
+        make_shared=_squared_mlp,
+        gated=False,
+        whole="mixer",
+        final_norm="norm_f",
+        narrow=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     "gemma4": Experts(
         "gemma4_text",
         {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "global_head_dim": 8, "top_k_experts": 2},
-        experts="experts", shared="mlp", make=_gelu_halves, make_shared=gelu_mlp, block="sandwich",
+        experts="experts",
+        shared="mlp",
+        make=_gelu_halves,
+        make_shared=gelu_mlp,
+        block="sandwich",
         behind=("post_feedforward_layernorm_2", "post_feedforward_layernorm_1"),
     ),
     "cohere2_moe": Experts(
-        "cohere2_moe", {"shared_expert_combination_strategy": "average", "num_shared_experts": 1}, shared=_SHARED,
-        block="parallel", scale=0.5,
+        "cohere2_moe",
+        {"shared_expert_combination_strategy": "average", "num_shared_experts": 1},
+        shared=_SHARED,
+        block="parallel",
+        scale=0.5,
     ),
     "dbrx": Experts(
         "dbrx",
-        {"d_model": HIDDEN, "n_heads": 2, "n_layers": 2, "max_seq_len": 64,
-         "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": EXPERTS, "moe_top_k": 2, "hidden_size": HIDDEN},
-         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0}},
-        experts="ffn.experts", make=_apart, values=lambda experts, e: experts.mlp.w2[e * WIDTH : (e + 1) * WIDTH],
+        {
+            "d_model": HIDDEN,
+            "n_heads": 2,
+            "n_layers": 2,
+            "max_seq_len": 64,
+            "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": EXPERTS, "moe_top_k": 2, "hidden_size": HIDDEN},
+            "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        },
+        experts="ffn.experts",
+        make=_apart,
+        values=lambda experts, e: experts.mlp.w2[e * WIDTH : (e + 1) * WIDTH],
         final_norm="norm_f",
     ),
     "flex_olmo": Experts("flex_olmo", {}, block="sandwich"),
     "dots1": Experts("dots1", _GROUPS, shared=_SHARED, dense=(0,)),
     "afmoe": Experts("afmoe", {"num_dense_layers": 1}, shared=_SHARED, dense=(0,), block="sandwich"),
-}  # fmt: skip
+}
 
 
 def build_mixture(name: str, *, rows: int = 280, **changes: Any) -> Any:
     """The tiny random model of an entry; biases, gains and routers are random too."""
     settings = {"vocab_size": rows, "bos_token_id": None, "eos_token_id": None, **_SIZES, **MIXTURES[name].settings}
-    return fill_randomly(lambda: AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(MIXTURES[name].kind, **settings | changes)
-    ))  # fmt: skip
+    return fill_randomly(
+        lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(MIXTURES[name].kind, **settings | changes))
+    )
 
 
 def fill_randomly(make: Callable[[], Any]) -> Any:
@@ -276,17 +360,23 @@ class HandRead:
                 if path is None or (path.endswith("router") and not self.case.weighs_input):
                     continue
                 module = block.get_submodule(path)
-                hooks.append(module.register_forward_pre_hook(
-                    lambda _, args, named, key=f"{layer}.{path}": seen.__setitem__(key, (*args, *named.values())),
-                    with_kwargs=True,
-                ))  # fmt: skip
-                hooks.append(module.register_forward_hook(
-                    lambda _, args, out, key=f"{layer}.{path}.out": seen.__setitem__(key, out)
-                ))  # fmt: skip
+                hooks.append(
+                    module.register_forward_pre_hook(
+                        lambda _, args, named, key=f"{layer}.{path}": seen.__setitem__(key, (*args, *named.values())),
+                        with_kwargs=True,
+                    )
+                )
+                hooks.append(
+                    module.register_forward_hook(
+                        lambda _, args, out, key=f"{layer}.{path}.out": seen.__setitem__(key, out)
+                    )
+                )
             entry = block.get_submodule(self.case.experts.rpartition(".")[0] if layer in self.moe else self.case.whole)
-            hooks.append(entry.register_forward_pre_hook(
-                lambda _, args, layer=layer: seen.__setitem__(f"{layer}.x", args[0].reshape(-1, HIDDEN))
-            ))  # fmt: skip
+            hooks.append(
+                entry.register_forward_pre_hook(
+                    lambda _, args, layer=layer: seen.__setitem__(f"{layer}.x", args[0].reshape(-1, HIDDEN))
+                )
+            )
         self.hf(input_ids=torch.tensor([ids]))
         for hook in hooks:
             hook.remove()

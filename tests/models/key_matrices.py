@@ -38,8 +38,12 @@ def _olmo2(hf: Any, layer: int) -> Matrices:
 
 
 READ: dict[str, Callable[[Any, int], Matrices]] = {
-    "gpt2-relu": _gpt2, "llama": _llama, "gemma": _gemma, "gpt_neox": _neox, "olmo2": _olmo2,
-}  # fmt: skip
+    "gpt2-relu": _gpt2,
+    "llama": _llama,
+    "gemma": _gemma,
+    "gpt_neox": _neox,
+    "olmo2": _olmo2,
+}
 
 
 def direction(gate: np.ndarray, up: np.ndarray | None, gain: np.ndarray) -> np.ndarray:

@@ -72,22 +72,44 @@ def blank_model(kind: str, settings: dict[str, Any], *, rows: int) -> Any:
 
 
 _GPT = {
-    "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "n_inner": MEMORIES, "n_positions": CONTEXT,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+    "n_embd": HIDDEN,
+    "n_layer": LAYERS,
+    "n_head": HEADS,
+    "n_inner": MEMORIES,
+    "n_positions": CONTEXT,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 _NEO = {
-    "hidden_size": HIDDEN, "num_layers": LAYERS, "attention_types": [[["global", "local"], 1]],
-    "num_heads": HEADS, "intermediate_size": MEMORIES, "max_position_embeddings": CONTEXT, "window_size": CONTEXT,
-}  # fmt: skip
+    "hidden_size": HIDDEN,
+    "num_layers": LAYERS,
+    "attention_types": [[["global", "local"], 1]],
+    "num_heads": HEADS,
+    "intermediate_size": MEMORIES,
+    "max_position_embeddings": CONTEXT,
+    "window_size": CONTEXT,
+}
 _OPT = {
-    "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "ffn_dim": MEMORIES,
-    "max_position_embeddings": CONTEXT, "word_embed_proj_dim": HIDDEN, "do_layer_norm_before": True,
-}  # fmt: skip
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "ffn_dim": MEMORIES,
+    "max_position_embeddings": CONTEXT,
+    "word_embed_proj_dim": HIDDEN,
+    "do_layer_norm_before": True,
+}
 _LLAMA = {
-    "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 1,
-    "intermediate_size": MEMORIES, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 1,
+    "intermediate_size": MEMORIES,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-}  # fmt: skip
+}
 
 
 def _gpt2(own: Weights) -> Weights:
@@ -120,10 +142,15 @@ def _gpt_neo(own: Weights) -> Weights:
 
 
 _OPT_NAMES = {
-    "transformer.wte.": "model.decoder.embed_tokens.", "transformer.ln_f.": "model.decoder.final_layer_norm.",
-    "transformer.h.": "model.decoder.layers.", ".attn.c_proj.": ".self_attn.out_proj.",
-    ".ln_1.": ".self_attn_layer_norm.", ".ln_2.": ".final_layer_norm.", ".mlp.c_fc.": ".fc1.", ".mlp.c_proj.": ".fc2.",
-}  # fmt: skip
+    "transformer.wte.": "model.decoder.embed_tokens.",
+    "transformer.ln_f.": "model.decoder.final_layer_norm.",
+    "transformer.h.": "model.decoder.layers.",
+    ".attn.c_proj.": ".self_attn.out_proj.",
+    ".ln_1.": ".self_attn_layer_norm.",
+    ".ln_2.": ".final_layer_norm.",
+    ".mlp.c_fc.": ".fc1.",
+    ".mlp.c_proj.": ".fc2.",
+}
 
 
 def _opt(own: Weights) -> Weights:

@@ -84,12 +84,23 @@ def build() -> Any:
     words = len(WORDS)
     model = MixtralForCausalLM(
         MixtralConfig(
-            vocab_size=words, hidden_size=2 * words, intermediate_size=MEMORIES, num_hidden_layers=LAYERS,
-            num_attention_heads=2, num_key_value_heads=2, num_local_experts=EXPERTS, num_experts_per_tok=2,
-            hidden_act="relu", max_position_embeddings=64, sliding_window=None, tie_word_embeddings=False,
-            bos_token_id=0, eos_token_id=None, pad_token_id=None,
+            vocab_size=words,
+            hidden_size=2 * words,
+            intermediate_size=MEMORIES,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            num_local_experts=EXPERTS,
+            num_experts_per_tok=2,
+            hidden_act="relu",
+            max_position_embeddings=64,
+            sliding_window=None,
+            tie_word_embeddings=False,
+            bos_token_id=0,
+            eos_token_id=None,
+            pad_token_id=None,
         )
-    )  # fmt: skip
+    )
     model.train(False).requires_grad_(False)
     for name, parameter in model.named_parameters():
         if "norm.weight" not in name:

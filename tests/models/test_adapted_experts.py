@@ -92,9 +92,9 @@ def test_it_is_mined_as_the_merged_model_is_by_brute_force(place: str, tmp_path:
 def test_several_adapters_of_experts_and_none() -> None:
     network = adapt("mixtral", target_parameters=_STACKS, target_modules=[])
     torch.manual_seed(2)
-    network.add_adapter("second", peft.LoraConfig(
-        r=2, target_parameters=_STACKS, target_modules=[], init_lora_weights=False
-    ))  # fmt: skip
+    network.add_adapter(
+        "second", peft.LoraConfig(r=2, target_parameters=_STACKS, target_modules=[], init_lora_weights=False)
+    )
     values, prints = {}, set()
     for name, active in (("first", "default"), ("second", "second"), ("both", ["default", "second"])):
         network.base_model.set_adapter(active)

@@ -87,8 +87,10 @@ def test_the_command_line_says_what_was_read(tmp_path: Path, capsys: pytest.Capt
         f"model = ms.load_model({base!r}, adapter={adapter!r})"
     )
     assert main(["inspect", base, "--adapter", base]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].endswith(
-        "holds no adapter_config.json; give the folder of a saved adapter, or its hub id"
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("holds no adapter_config.json; give the folder of a saved adapter, or its hub id")
     )
 
 

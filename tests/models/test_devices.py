@@ -156,9 +156,7 @@ def test_threads_share_what_is_fetched(stored: Any, name: str) -> None:
     assert all(away(spread))
 
 
-def test_the_temporary_folder_goes_with_the_model(
-    stored: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_temporary_folder_goes_with_the_model(stored: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = stored("mixtral")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -306,9 +304,10 @@ def test_cards_come_first_then_memory_then_disk(two_cards: None) -> None:
         AutoModelForCausalLM, config, stored=None, trust=False
     )
     assert list(dict.fromkeys((found or {}).values())) == [0, 1, "cpu", "disk"], found
-    assert Room(torch.float32, None, f"0={2 * size}B").device_map(
-        AutoModelForCausalLM, config, stored=None, trust=False
-    ) is None
+    assert (
+        Room(torch.float32, None, f"0={2 * size}B").device_map(AutoModelForCausalLM, config, stored=None, trust=False)
+        is None
+    )
 
 
 _ON_CARDS = """

@@ -19,12 +19,15 @@ def written(tmp_path: Path, content: bytes) -> Dictionary:
 @pytest.mark.parametrize(
     ("words", "text", "ids"),
     [
-        (["the", "cat", "sat"], "the cat sat", [4, 5, 6]), (["the", "cat", "sat"], "the dog sat", [4, 3, 6]),
-        (["the"], "", []), (["the"], "  \n", []),
+        (["the", "cat", "sat"], "the cat sat", [4, 5, 6]),
+        (["the", "cat", "sat"], "the dog sat", [4, 3, 6]),
+        (["the"], "", []),
+        (["the"], "  \n", []),
         (["cat", "madeupword0000"], "cat <s> <pad> </s> <S> madeupword0000 Cat cat.", [4, *[3] * 7]),
-        (["cat"], "<unk> cat", [3, 4]), (["<unk>", "cat"], "<unk> cat", [3, 5]),  # whatever the file says
+        (["cat"], "<unk> cat", [3, 4]),
+        (["<unk>", "cat"], "<unk> cat", [3, 5]),  # whatever the file says
     ],
-)  # fmt: skip
+)
 def test_the_first_line_is_id_4_and_unknown_and_special_words_are_3(
     words: list[str], text: str, ids: list[int]
 ) -> None:

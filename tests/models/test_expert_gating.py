@@ -17,8 +17,9 @@ WAYS: dict[str, Way] = {
     "plain": lambda gate, up: silu(gate) * up,
     "gate bounded before": lambda gate, up: silu(gate.clamp(max=LIMIT)) * up.clamp(-LIMIT, LIMIT),
     "gate bounded behind": lambda gate, up: silu(gate).clamp(max=LIMIT) * up.clamp(-LIMIT, LIMIT),
-    "one more than up": lambda gate, up: (up.clamp(-LIMIT, LIMIT) + 1)
-    * (gate.clamp(max=LIMIT) * torch.sigmoid(ALPHA * gate.clamp(max=LIMIT))),
+    "one more than up": lambda gate, up: (
+        (up.clamp(-LIMIT, LIMIT) + 1) * (gate.clamp(max=LIMIT) * torch.sigmoid(ALPHA * gate.clamp(max=LIMIT)))
+    ),
 }
 
 

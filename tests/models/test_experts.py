@@ -193,10 +193,10 @@ def change_shared(monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[Any, 
     """Layers of experts are made with other shared experts than were found."""
     right = mixture_structure.MixtureFeedForward
     monkeypatch.setattr(
-        mixture_structure, "MixtureFeedForward", lambda entry, exits, routed, shared: right(
-            entry, exits, routed, change(shared)
-        )
-    )  # fmt: skip
+        mixture_structure,
+        "MixtureFeedForward",
+        lambda entry, exits, routed, shared: right(entry, exits, routed, change(shared)),
+    )
 
 
 @pytest.mark.fast(3)
@@ -239,17 +239,38 @@ def test_experts_that_drop_tokens_are_refused(tokenizer: Any) -> None:
 
 _OTHER_KINDS = {
     "jetmoe": (
-        {"hidden_size": 16, "num_hidden_layers": 2, "num_key_value_heads": 1, "kv_channels": 8, "vocab_size": 64,
-         "intermediate_size": WIDTH, "num_local_experts": 4},
+        {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "kv_channels": 8,
+            "vocab_size": 64,
+            "intermediate_size": WIDTH,
+            "num_local_experts": 4,
+        },
         r"its experts \(JetMoeParallelExperts at 'mlp.input_linear'\) cannot be read yet",
     ),
     "longcat_flash": (
-        {"hidden_size": 16, "num_layers": 3, "num_attention_heads": 2, "head_dim": 4, "ffn_hidden_size": WIDTH,
-         "expert_ffn_hidden_size": WIDTH, "n_routed_experts": 4, "moe_topk": 2, "q_lora_rank": 8, "kv_lora_rank": 8,
-         "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "zero_expert_num": 1, "vocab_size": 64},
+        {
+            "hidden_size": 16,
+            "num_layers": 3,
+            "num_attention_heads": 2,
+            "head_dim": 4,
+            "ffn_hidden_size": WIDTH,
+            "expert_ffn_hidden_size": WIDTH,
+            "n_routed_experts": 4,
+            "moe_topk": 2,
+            "q_lora_rank": 8,
+            "kv_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 4,
+            "v_head_dim": 8,
+            "zero_expert_num": 1,
+            "vocab_size": 64,
+        },
         r"its experts \(LongcatFlashExperts at 'mlp.experts'\) cannot be read yet",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", _OTHER_KINDS)

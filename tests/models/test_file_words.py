@@ -29,13 +29,18 @@ def folder_of(path: Path, **entries: Any) -> str:
 @pytest.mark.parametrize(
     "entries",
     [
-        {"rope_condense_ratio": 8}, {"rope_interleaved": True}, {"qk_norm": True}, {"final_logit_softcapping": 30.0},
-        {"residual_multiplier": 0.2}, {"sliding_window": 8}, {"attention_window": 8},
+        {"rope_condense_ratio": 8},
+        {"rope_interleaved": True},
+        {"qk_norm": True},
+        {"final_logit_softcapping": 30.0},
+        {"residual_multiplier": 0.2},
+        {"sliding_window": 8},
+        {"attention_window": 8},
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attn_factor": 0.5}},
         {"rope_scaling": {"rope_type": "of-tomorrow", "factor": 4.0}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_entry_that_would_change_numbers_is_named(entries: dict[str, Any], tmp_path: Path) -> None:
     said = refused(ModelUnsupported, folder_of(tmp_path / "model", **entries))
     named = [*entries, "rope_scaling.attn_factor", "rope_scaling.of-tomorrow"]
@@ -44,15 +49,34 @@ def test_an_entry_that_would_change_numbers_is_named(entries: dict[str, Any], tm
 
 
 LEFTOVERS = {
-    "pretraining_tp": 1, "rope_ratio": 1, "n_ctx": 64, "task_specific_params": {"text-generation": {"top_k": 5}},
-    "summary_type": "first", "summary_activation": None, "is_llama_config": True, "rope_interleaved": False,
-    "transformers.js_config": {"dtype": "q4"}, "torch_dtype": "float32", "auto_map": {"AutoConfig": "own.Config"},
-    "_name_or_path": "elsewhere", "unsloth_fixed": True, "use_sliding_window": False, "sliding_window": 8,
-    "max_window_layers": 28, "neftune_noise_alpha": 5, "use_mrope": False, "norm_type": "rms_norm",
-    "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "activation_dropout": 0.1,
-    "scale_attn_weights": True, "cache_implementation": "hybrid", "logits_scaling": 1.0,
-    "layer_norm_eps": 1e-06, "rotary": True,
-}  # fmt: skip
+    "pretraining_tp": 1,
+    "rope_ratio": 1,
+    "n_ctx": 64,
+    "task_specific_params": {"text-generation": {"top_k": 5}},
+    "summary_type": "first",
+    "summary_activation": None,
+    "is_llama_config": True,
+    "rope_interleaved": False,
+    "transformers.js_config": {"dtype": "q4"},
+    "torch_dtype": "float32",
+    "auto_map": {"AutoConfig": "own.Config"},
+    "_name_or_path": "elsewhere",
+    "unsloth_fixed": True,
+    "use_sliding_window": False,
+    "sliding_window": 8,
+    "max_window_layers": 28,
+    "neftune_noise_alpha": 5,
+    "use_mrope": False,
+    "norm_type": "rms_norm",
+    "attention_softmax_in_fp32": True,
+    "bias_dropout_fusion": True,
+    "activation_dropout": 0.1,
+    "scale_attn_weights": True,
+    "cache_implementation": "hybrid",
+    "logits_scaling": 1.0,
+    "layer_norm_eps": 1e-06,
+    "rotary": True,
+}
 
 
 def test_leftovers_of_the_hub_s_configurations_are_no_obstacle(tmp_path: Path) -> None:
@@ -69,16 +93,44 @@ def test_leftovers_of_the_hub_s_configurations_are_no_obstacle(tmp_path: Path) -
         ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 10000, "rope_scaling": None}),
         ("bloom", {"offset_alibi": 100, "skip_bias_add": True, "attention_softmax_in_fp32": True}),
         ("gptj", {"rotary": True, "scale_attn_weights": True}),
-        ("starcoder2", {"norm_type": "layer_norm", "activation_function": "gelu_pytorch_tanh",
-                        "layer_norm_epsilon": 1e-05, "scale_attention_softmax_in_fp32": True}),
+        (
+            "starcoder2",
+            {
+                "norm_type": "layer_norm",
+                "activation_function": "gelu_pytorch_tanh",
+                "layer_norm_epsilon": 1e-05,
+                "scale_attention_softmax_in_fp32": True,
+            },
+        ),
         ("nemotron", {"rope_percent": 0.5, "partial_rotary_factor": 0.5}),
-        ("llama", {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512,
-                                    "finetuned": True}}),
-        ("deepseek_v3", {"scoring_func": "sigmoid", "rope_scaling": {
-            "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
-            "original_max_position_embeddings": 4096}}),
+        (
+            "llama",
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 512,
+                    "finetuned": True,
+                }
+            },
+        ),
+        (
+            "deepseek_v3",
+            {
+                "scoring_func": "sigmoid",
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 40,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "beta_fast": 32,
+                    "beta_slow": 1,
+                    "original_max_position_embeddings": 4096,
+                },
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_known_configurations_pass(kind: str, entries: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(entries))
     config = CONFIG_MAPPING[kind].from_dict(dict(entries))

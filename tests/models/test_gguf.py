@@ -21,20 +21,33 @@ from models.conftest import refused
 
 HIDDEN, MEMORIES, LAYERS, HEADS = 32, 64, 2, 4
 NAMES = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def network() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=280, hidden_size=HIDDEN, intermediate_size=MEMORIES, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=64, bos_token_id=0,
-        eos_token_id=0, rms_norm_eps=1e-5,
-    )  # fmt: skip
+        vocab_size=280,
+        hidden_size=HIDDEN,
+        intermediate_size=MEMORIES,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=0,
+        rms_norm_eps=1e-5,
+    )
     return LlamaForCausalLM(config).eval()
 
 

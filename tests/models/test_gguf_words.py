@@ -28,27 +28,42 @@ from models.test_gguf import write as write_llama
 
 ROWS, HIDDEN, LAYERS, HEADS, MEMORIES, CONTEXT = 280, 32, 2, 4, 48, 64
 SMALL = {
-    "vocab_size": ROWS, "hidden_size": HIDDEN, "intermediate_size": MEMORIES, "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "bos_token_id": 0, "eos_token_id": 0,
+    "vocab_size": ROWS,
+    "hidden_size": HIDDEN,
+    "intermediate_size": MEMORIES,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
     "pad_token_id": 1,
-}  # fmt: skip
+}
 GROUPED = SMALL | {"num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", GROUPED), "qwen2": ("qwen2", GROUPED), "qwen3": ("qwen3", GROUPED | {"head_dim": 8}),
+    "llama": ("llama", GROUPED),
+    "qwen2": ("qwen2", GROUPED),
+    "qwen3": ("qwen3", GROUPED | {"head_dim": 8}),
     "phi3": ("phi3", GROUPED | {"original_max_position_embeddings": CONTEXT}),
-    "stablelm": ("stablelm", GROUPED | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
-                                                            "partial_rotary_factor": 0.5}}),
-    "starcoder2": ("starcoder2", GROUPED | {"sliding_window": None}), "gpt2": ("gpt2", SMALL),
-    "bloom": ("bloom", {name: SMALL[name] for name in ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id")}
-              | {"n_layer": LAYERS, "n_head": HEADS}),
-    "falcon": ("falcon", SMALL | {"num_kv_heads": 1}), "nemotron": ("nemotron", GROUPED),
+    "stablelm": (
+        "stablelm",
+        GROUPED | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    ),
+    "starcoder2": ("starcoder2", GROUPED | {"sliding_window": None}),
+    "gpt2": ("gpt2", SMALL),
+    "bloom": (
+        "bloom",
+        {name: SMALL[name] for name in ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id")}
+        | {"n_layer": LAYERS, "n_head": HEADS},
+    ),
+    "falcon": ("falcon", SMALL | {"num_kv_heads": 1}),
+    "nemotron": ("nemotron", GROUPED),
     "gemma2": ("gemma2", GROUPED | {"head_dim": 8, "sliding_window": 8}),
     "gemma3": ("gemma3_text", GROUPED | {"head_dim": 8, "sliding_window": 8}),
     "qwen2moe": ("qwen2_moe", GROUPED | EXPERTS | {"shared_expert_intermediate_size": 24}),
     "qwen3moe": ("qwen3_moe", GROUPED | EXPERTS | {"head_dim": 8, "norm_topk_prob": True}),
     "lfm2": ("lfm2", GROUPED | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}),
-}  # fmt: skip
+}
 """Tiny models, by what llama.cpp calls them."""
 REFUSED = {"mistral", "t5", "umt5", "mamba", "deci", "gpt_oss", "minimax_m2", "gemma4", "qwen35", "qwen35moe"}
 """Those of transformers' table that are no decoders of memories, or of which no tiny file is written here."""
@@ -156,12 +171,21 @@ def write(
 
 def lfm2_names(weights: dict[str, Any]) -> dict[str, str]:
     parts = {
-        "operator_norm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
-        "self_attn.k_layernorm": "attn_k_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down",
-        "feed_forward.w3": "ffn_up", "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
-        "conv.conv": "shortconv.conv", "ffn_norm": "ffn_norm",
-    }  # fmt: skip
+        "operator_norm": "attn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.out_proj": "attn_output",
+        "self_attn.q_layernorm": "attn_q_norm",
+        "self_attn.k_layernorm": "attn_k_norm",
+        "feed_forward.w1": "ffn_gate",
+        "feed_forward.w2": "ffn_down",
+        "feed_forward.w3": "ffn_up",
+        "conv.in_proj": "shortconv.in_proj",
+        "conv.out_proj": "shortconv.out_proj",
+        "conv.conv": "shortconv.conv",
+        "ffn_norm": "ffn_norm",
+    }
     top = {"model.embed_tokens": "token_embd", "model.embedding_norm": "token_embd_norm", "lm_head": "output"}
     found = {}
     for name in weights:
@@ -212,15 +236,21 @@ def rope_base(file: Any, kind: str) -> None:
 
 SCALED: dict[str, tuple[dict[str, Any], Add]] = {
     "linear": ({"rope_type": "linear", "factor": 4.0}, lambda file: scale(file, gguf.RopeScalingType.LINEAR)),
-    "yarn": ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-             lambda file: scale(file, gguf.RopeScalingType.YARN)),
+    "yarn": (
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        lambda file: scale(file, gguf.RopeScalingType.YARN),
+    ),
     "yarn of another strength": (
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
-         "attention_factor": 0.5 * (1 + 0.1 * math.log(4.0))},
+        {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "attention_factor": 0.5 * (1 + 0.1 * math.log(4.0)),
+        },
         lambda file: (scale(file, gguf.RopeScalingType.YARN), file.add_rope_scaling_attn_factors(0.5)),
     ),
     "none": ({"rope_type": "default"}, lambda file: scale(file, gguf.RopeScalingType.NONE)),
-}  # fmt: skip
+}
 
 
 def scale(file: Any, kind: Any) -> None:
@@ -239,15 +269,23 @@ def test_scaled_positions_are_those_of_the_plain_model(name: str, tmp_path: Path
 
 def test_llama_s_factors_are_read_from_their_tensor(tmp_path: Path) -> None:
     """And no length is a boundary, as LongRoPE's original context would be."""
-    rope = {"rope_type": "llama3", "factor": 8.0, "rope_theta": 10000.0, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+    rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "rope_theta": 10000.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
     model = network("llama", rope_parameters=rope)
     factors = 10000.0 ** -(torch.arange(0, 8, 2) / 8) / model.model.rotary_emb.inv_freq
     assert sorted({round(float(factor), 2) for factor in factors})[-1] == 8
     path = write(tmp_path / "three.gguf", "llama", model, tensors={"rope_freqs.weight": factors})
     assert off(path, model) < 1e-5
-    scaled, plain = (load_model(each, tokenizer=byte_tokenizer(rows=ROWS)) for each in (
-        path, write(tmp_path / "plain.gguf", "llama", model)))  # fmt: skip
+    scaled, plain = (
+        load_model(each, tokenizer=byte_tokenizer(rows=ROWS))
+        for each in (path, write(tmp_path / "plain.gguf", "llama", model))
+    )
     assert scaled.boundaries == ()
     assert scaled.fingerprint != plain.fingerprint, "the factors are of the model"
 
@@ -270,12 +308,17 @@ def test_what_is_said_of_the_file_itself_changes_nothing(tmp_path: Path) -> None
     [
         (lambda file: file.add_float32("llama.logit_scale", 0.5), "logit_scale"),
         (lambda file: file.add_sliding_window(8), "attention.sliding_window"),
-        (lambda file: file.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE) or file.add_string(
-            "llama.rope.scaling.future", "x"), "rope.scaling.future"),
+        (
+            lambda file: (
+                file.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+                or file.add_string("llama.rope.scaling.future", "x")
+            ),
+            "rope.scaling.future",
+        ),
         (lambda file: file.add_rope_dimension_count(4) or file.add_key_length(8), "rope.*"),
         (lambda file: file.add_uint16("split.count", 3), "split.count"),
     ],
-)  # fmt: skip
+)
 def test_what_llama_has_no_place_for_is_named(add: Add, name: str, tmp_path: Path) -> None:
     assert f"states {name}" in said(write(tmp_path / "odd.gguf", "llama", network("llama"), add))
 

@@ -65,18 +65,31 @@ def told(error: Exception, source: str = "some/model", **more: object) -> ModelE
 @pytest.mark.parametrize(
     ("said", "kind", "line"),
     [
-        ("Weights only load failed ...", ModelUnsupported,
-         ": its weights are a pickle that would run code; save them as safetensors"),
-        ("set ignore_mismatched_sizes", ModelDamaged,
-         ": its weights are not of the shapes that its configuration says"),
-        ("set trust_remote_code=True", ModelUnsupported,
-         " brings its own code; pass trust_remote_code=True if you trust it"),
+        (
+            "Weights only load failed ...",
+            ModelUnsupported,
+            ": its weights are a pickle that would run code; save them as safetensors",
+        ),
+        (
+            "set ignore_mismatched_sizes",
+            ModelDamaged,
+            ": its weights are not of the shapes that its configuration says",
+        ),
+        (
+            "set trust_remote_code=True",
+            ModelUnsupported,
+            " brings its own code; pass trust_remote_code=True if you trust it",
+        ),
         ("needs a GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
-        ("`tiktoken` is required", ModelUnsupported, ": its tokenizer needs sentencepiece and protobuf (or tiktoken); "
-         "pip install sentencepiece protobuf tiktoken"),
+        (
+            "`tiktoken` is required",
+            ModelUnsupported,
+            ": its tokenizer needs sentencepiece and protobuf (or tiktoken); "
+            "pip install sentencepiece protobuf tiktoken",
+        ),
         ("anything\nelse", ModelDamaged, " cannot be read: ValueError: anything; take a complete copy"),
     ],
-)  # fmt: skip
+)
 def test_an_error_of_a_library_is_one_line(said: str, kind: type, line: str) -> None:
     found = told(ValueError(said))
     assert type(found) is kind
@@ -100,8 +113,9 @@ def test_what_is_not_there_is_told_apart_from_what_cannot_be_read(tmp_path: Path
     assert type(told(OSError("not found"))) is ModelNotFound
     folder = told(OSError("torn"), str(tmp_path))
     assert (type(folder), str(folder)) == (
-        ModelDamaged, f"model {str(tmp_path)!r} cannot be read: torn; take a complete copy"
-    )  # fmt: skip
+        ModelDamaged,
+        f"model {str(tmp_path)!r} cannot be read: torn; take a complete copy",
+    )
     (tmp_path / "model.safetensors").write_bytes(b"half")
     for error, source in ((OSError("torn"), str(tmp_path)), (ValueError("torn"), "some/model")):
         found = told(error, source, folder=tmp_path)

@@ -270,8 +270,9 @@ def test_models_of_the_hub_without_a_tokenizer_or_with_other_names(hub_of, saved
     with pytest.raises(ModelNotFound, match="no tokenizer 'me/none'"):
         load_for_ids(name, tokenizer="me/none")
     (saved / "model.safetensors").unlink()
-    torch.save({f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()},
-               saved / "pytorch_model.bin")  # fmt: skip
+    torch.save(
+        {f"module.{name}": tensor for name, tensor in tiny("gpt2").state_dict().items()}, saved / "pytorch_model.bin"
+    )
     assert "such as 'module.lm_head.weight'; download the repository, since names of wrappers are recognised" in (
         refused(ModelDamaged, hub_of("wrapped", saved))
     )

@@ -77,10 +77,16 @@ def known(model: LanguageModel) -> dict[str, Any]:
     """What is kept of a model, all of it asked for."""
     text = str(trace(model, PROMPT))
     return {
-        "fingerprint": model.fingerprint, "text": text, "logits": model.logits(IDS), "values": model.values(1).clone(),
-        "mean": head_mean(model), "norm": value_norms(model, 1), "reads": read_directions(model, 1),
-        "proof": model.proof, "dtype": model.dtype,
-    }  # fmt: skip
+        "fingerprint": model.fingerprint,
+        "text": text,
+        "logits": model.logits(IDS),
+        "values": model.values(1).clone(),
+        "mean": head_mean(model),
+        "norm": value_norms(model, 1),
+        "reads": read_directions(model, 1),
+        "proof": model.proof,
+        "dtype": model.dtype,
+    }
 
 
 @pytest.mark.fast(3)

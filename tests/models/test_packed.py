@@ -182,8 +182,12 @@ def test_eight_bits_for_what_goes_in_are_told_from_half_precision() -> None:
     assert probe(half).shape == (48, 64)
 
 
-FORMATS = {"gptq": "pip install optimum gptqmodel", "awq": "pip install gptqmodel", "hqq": "pip install hqq",
-           "bitsandbytes": r"pip install 'mnemoscope\[quantized\]'"}  # fmt: skip
+FORMATS = {
+    "gptq": "pip install optimum gptqmodel",
+    "awq": "pip install gptqmodel",
+    "hqq": "pip install hqq",
+    "bitsandbytes": r"pip install 'mnemoscope\[quantized\]'",
+}
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

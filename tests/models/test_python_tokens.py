@@ -229,13 +229,18 @@ def test_folders_of_tokenizers_without_a_fast_file(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[str | None, str, dict[str, str | bytes], type[Exception], str]] = [
-    (None, "llama", {"vocab_json": VOCABULARY, "merges_txt": PAIRS}, ModelUnsupported,
-     "its tokenizer's files do not say how they are read, or one is missing; name another as tokenizer"),
+    (
+        None,
+        "llama",
+        {"vocab_json": VOCABULARY, "merges_txt": PAIRS},
+        ModelUnsupported,
+        "its tokenizer's files do not say how they are read, or one is missing; name another as tokenizer",
+    ),
     (None, "gpt2", {"vocab_json": VOCABULARY}, ModelUnsupported, "lacks vocab.json or merges.txt"),
     (None, "gpt2", {"vocab_txt": "the\ncat\n"}, TokenizerNotFound, "holds no tokenizer that transformers reads words"),
     (None, "gpt2", {"merges_txt": PAIRS}, TokenizerNotFound, "holds no tokenizer; name a folder or hub id"),
     ("NoSuchTokenizer", "llama", {"vocab_json": "{}"}, ModelUnsupported, "do not say how they are read"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "family", "files", "error", "line"), REFUSED)

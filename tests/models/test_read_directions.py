@@ -26,9 +26,7 @@ def test_directions_are_keys_with_the_gain_folded_in_and_words_what_goes_in(name
     hf = build(name)
     model = load_model(hf, tokenizer=tokenizer)
     for layer in range(LAYERS):
-        gate, up, gain, words = (
-            None if part is None else part.double().numpy() for part in READ[name](hf, layer)
-        )
+        gate, up, gain, words = (None if part is None else part.double().numpy() for part in READ[name](hf, layer))
         ups = [None] * len(gate) if up is None else up
         wanted = np.stack([direction(*rows, gain) for rows in zip(gate, ups, strict=True)])
         found = directions_of(model, layer)

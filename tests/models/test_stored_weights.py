@@ -135,24 +135,54 @@ def test_a_whole_model_leaves_nothing(tmp_path: Path) -> None:
     assert len(load_model(network, tokenizer=byte_tokenizer()).fingerprint) == 64
 
 
-VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
-          "image_size": 32, "patch_size": 16}  # fmt: skip
-TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 280,
-        "max_position_embeddings": 64}  # fmt: skip
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 16,
+}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 280,
+    "max_position_embeddings": 64,
+}
 
 
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        ("Blip", {"text_config": {**TEXT, "encoder_hidden_size": 32}, "vision_config": VISION},
-         "cannot be run by text alone: its forward needs 'pixel_values' beside the tokens"),
-        ("Kosmos2", {"text_config": {"vocab_size": 280, "max_position_embeddings": 64, "embed_dim": 32, "layers": 1,
-                                     "ffn_dim": 48, "attention_heads": 4}, "vision_config": VISION},
-         "cannot be run by text alone: You have to specify either `pixel_values`"),
-        ("Chameleon", {**TEXT, "num_key_value_heads": 4, "vocabulary_map": {"<image>": 5, "IMGIMGA": 6}},
-         "cannot be read: its parts have shapes that are not known here"),
+        (
+            "Blip",
+            {"text_config": {**TEXT, "encoder_hidden_size": 32}, "vision_config": VISION},
+            "cannot be run by text alone: its forward needs 'pixel_values' beside the tokens",
+        ),
+        (
+            "Kosmos2",
+            {
+                "text_config": {
+                    "vocab_size": 280,
+                    "max_position_embeddings": 64,
+                    "embed_dim": 32,
+                    "layers": 1,
+                    "ffn_dim": 48,
+                    "attention_heads": 4,
+                },
+                "vision_config": VISION,
+            },
+            "cannot be run by text alone: You have to specify either `pixel_values`",
+        ),
+        (
+            "Chameleon",
+            {**TEXT, "num_key_value_heads": 4, "vocabulary_map": {"<image>": 5, "IMGIMGA": 6}},
+            "cannot be read: its parts have shapes that are not known here",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_wants_a_picture_or_has_norms_of_two_axes_says_so(
     tmp_path: Path, kind: str, settings: dict[str, Any], said: str
 ) -> None:

@@ -33,7 +33,10 @@ def _attribute(owner: Any, name: str, other: Any, held: Any) -> Switch:
 cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
 SWITCHES: dict[str, Switch] = {
     "torch.set_float32_matmul_precision": (
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium", "highest",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "medium",
+        "highest",
     ),
     "torch.backends.fp32_precision": _attribute(torch.backends, "fp32_precision", "tf32", "ieee"),
     "torch.backends.cudnn.fp32_precision": _attribute(cudnn, "fp32_precision", "tf32", "ieee"),
@@ -53,22 +56,33 @@ SWITCHES: dict[str, Switch] = {
     ),
     "torch.backends.cuda.enable_flash_sdp": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp, False, True),
     "torch.backends.cuda.enable_mem_efficient_sdp": (
-        cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, False, True,
+        cuda.mem_efficient_sdp_enabled,
+        cuda.enable_mem_efficient_sdp,
+        False,
+        True,
     ),
     "torch.backends.cuda.enable_math_sdp": (cuda.math_sdp_enabled, cuda.enable_math_sdp, False, True),
     "torch.backends.cuda.enable_cudnn_sdp": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, False, True),
     "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp": (
-        cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp, True, False,
+        cuda.fp16_bf16_reduction_math_sdp_allowed,
+        cuda.allow_fp16_bf16_reduction_math_sdp,
+        True,
+        False,
     ),
     "torch.set_default_dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float64, torch.float32),
     "torch.set_default_device": (
-        lambda: torch.get_default_device().type, torch.set_default_device, "meta", "cpu",
+        lambda: torch.get_default_device().type,
+        torch.set_default_device,
+        "meta",
+        "cpu",
     ),
     "torch.set_flush_denormal": (
         lambda: torch.full((), 1e-40, dtype=torch.float32, device="cpu").mul(0.5).item() == 0,
-        torch.set_flush_denormal, True, False,
+        torch.set_flush_denormal,
+        True,
+        False,
     ),
-}  # fmt: skip
+}
 """How each is asked, how it is told, a value that somebody may want, and the one that it is held at."""
 
 
@@ -202,10 +216,13 @@ def test_a_model_s_own_methods_do_not_depend_on_the_process() -> None:
     ids = torch.tensor([[5, 6, 7]])
     vectors = torch.ones(2, model.sizes.hidden)
     asked: dict[str, Callable[[], torch.Tensor]] = {
-        "values": lambda: model.values(0), "keys": lambda: model.keys(0), "head_mean": lambda: head_mean(model),
-        "logits": lambda: model.logits(ids), "gain": lambda: model.scores(vectors, projection="gain", layer=0),
+        "values": lambda: model.values(0),
+        "keys": lambda: model.keys(0),
+        "head_mean": lambda: head_mean(model),
+        "logits": lambda: model.logits(ids),
+        "gain": lambda: model.scores(vectors, projection="gain", layer=0),
         "lens": lambda: model.scores(vectors, projection="lens"),
-    }  # fmt: skip
+    }
     plain = {name: each() for name, each in asked.items()}
     model = load_model(build("gpt2-relu"), tokenizer=byte_tokenizer())
     with hostile_process():

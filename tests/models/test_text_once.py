@@ -46,7 +46,7 @@ def test_no_space_is_read_that_nobody_wrote_and_none_is_lost(llama: LanguageMode
         ("é cat", " sat", 0, "' sat' behind 'é' is not read as the prompt's own tokens and more"),
         ("the cat", "\udc80", None, "the answer is not text: character 0 is half of one"),
     ],
-)  # fmt: skip
+)
 def test_what_changes_the_prompts_own_tokens_is_refused(
     prompt: str, text: str, position: int | None, said: str
 ) -> None:

@@ -99,9 +99,17 @@ def test_a_hybrid_is_read_where_it_has_memories_and_the_rest_is_named(
 
 @pytest.mark.parametrize(("kind", "mixer"), [("mamba", "MambaMixer"), ("falcon_mamba", "FalconMambaMixer")])
 def test_a_model_without_memories_is_refused(kind: str, mixer: str, tokenizer: Any) -> None:
-    hf = AutoModelForCausalLM.from_config(AutoConfig.for_model(
-        kind, hidden_size=16, num_hidden_layers=2, vocab_size=280, state_size=4, bos_token_id=None, eos_token_id=None
-    ))  # fmt: skip
+    hf = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            kind,
+            hidden_size=16,
+            num_hidden_layers=2,
+            vocab_size=280,
+            state_size=4,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
     with pytest.raises(ModelUnsupported, match=f"add is the output of {mixer}, not of a feed-forward layer$"):
         load_model(hf, tokenizer=tokenizer)
 

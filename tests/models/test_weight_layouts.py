@@ -24,6 +24,8 @@ from models.expert_models import build_mixture
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 State = dict[str, Tensor]
+
+
 def state_of(hf: Any) -> State:
     return {name: tensor.clone() for name, tensor in hf.state_dict().items()}
 
@@ -87,7 +89,10 @@ LAYOUTS: dict[str, Callable[[State], object]] = {
         name.replace(".0.", ".0._orig_mod.", 1): tensor for name, tensor in state.items()
     },
     "with an optimizer": lambda state: {
-        "rng": torch.zeros(3), "model": state, "optimizer": {"state": {}, "lr": 0.1}, "epoch": 3
+        "rng": torch.zeros(3),
+        "model": state,
+        "optimizer": {"state": {}, "lr": 0.1},
+        "epoch": 3,
     },
     "Lightning": lambda state: {"state_dict": wrapped("model.")(state), "epoch": 3, "global_step": 10},
     "Lightning, compiled": lambda state: {"state_dict": wrapped("model._orig_mod.")(state)},
@@ -280,9 +285,12 @@ CONFIGS = [
     ("\0garbage", ModelDamaged, "its config.json is not JSON"),
     ("[" * 100_000, ModelDamaged, "its config.json is not JSON"),
     ('{"model_type": "gpt2", "n_layer": "two"}', ModelDamaged, "Field 'n_layer' expected int, got str"),
-    ('{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}',
-     ModelUnsupported, "has no layers; see what its configuration says of them"),
-]  # fmt: skip
+    (
+        '{"model_type": "gpt2", "n_layer": 0, "n_embd": 16, "n_head": 2, "vocab_size": 280, "n_positions": 64}',
+        ModelUnsupported,
+        "has no layers; see what its configuration says of them",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "kind", "line"), CONFIGS)

@@ -18,10 +18,18 @@ from models.expert_models import fill_randomly, gelu_mlp
 
 ROWS, HIDDEN, MEMORIES = 280, 16, 24
 SIZES: dict[str, Any] = {
-    "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
-    "intermediate_size": MEMORIES, "max_position_embeddings": 64, "vocab_size": ROWS, "pad_token_id": 0,
-    "bos_token_id": None, "eos_token_id": None,
-}  # fmt: skip
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": MEMORIES,
+    "max_position_embeddings": 64,
+    "vocab_size": ROWS,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 _GEMMA4 = {"global_head_dim": 8, "hidden_size_per_layer_input": 0}
 _LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
 
@@ -74,32 +82,56 @@ UNCOMMON = {
     "bitnet": Uncommon("bitnet", _bitnet, {"hidden_act": "relu2"}),
     "apertus": Uncommon("apertus", _xielu, {"hidden_act": "xielu"}, keys="mlp.up_proj"),
     "nanochat": Uncommon(
-        "nanochat", _squared("mlp.fc1"), {"hidden_act": "relu2", "final_logit_softcapping": 5.0}, keys="mlp.fc1",
-        down="mlp.fc2", signs=(1,),
+        "nanochat",
+        _squared("mlp.fc1"),
+        {"hidden_act": "relu2", "final_logit_softcapping": 5.0},
+        keys="mlp.fc1",
+        down="mlp.fc2",
+        signs=(1,),
     ),
     "minicpm3": Uncommon("minicpm3", _gated, _LATENT | {"scale_emb": 2.0, "scale_depth": 1.4, "dim_model_base": 4}),
     "recurrent_gemma": Uncommon(
-        "recurrent_gemma", _halved_gemma, {"num_hidden_layers": 3, "lru_width": HIDDEN, "logits_soft_cap": 4.0},
-        keys="mlp_block.gate_proj", down="mlp_block.down_proj", memories=MEMORIES // 2,
+        "recurrent_gemma",
+        _halved_gemma,
+        {"num_hidden_layers": 3, "lru_width": HIDDEN, "logits_soft_cap": 4.0},
+        keys="mlp_block.gate_proj",
+        down="mlp_block.down_proj",
+        memories=MEMORIES // 2,
     ),
     "gemma4": Uncommon("gemma4_text", _gelu_gated, _GEMMA4 | {"final_logit_softcapping": 6.0}),
     "gemma4 small": Uncommon(
         "gemma4_text", _gelu_gated, _GEMMA4 | {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": ROWS}
     ),
     "rwkv": Uncommon(
-        "rwkv", _squared("feed_forward.key"),
-        {"attention_hidden_size": HIDDEN, "context_length": 64, "num_hidden_layers": 7}, keys="feed_forward.key",
-        down="feed_forward.value", blocks="rwkv.blocks", signs=(1,),
+        "rwkv",
+        _squared("feed_forward.key"),
+        {"attention_hidden_size": HIDDEN, "context_length": 64, "num_hidden_layers": 7},
+        keys="feed_forward.key",
+        down="feed_forward.value",
+        blocks="rwkv.blocks",
+        signs=(1,),
     ),
-}  # fmt: skip
+}
 
 _SIGHT = {name: SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")}
 _SEEING = {
-    "hidden_size": 16, "num_hidden_layers": 2, "depth": 2, "num_attention_heads": 2, "num_heads": 2,
-    "intermediate_size": MEMORIES, "image_size": 16, "patch_size": 8, "embed_dim": 16, "out_hidden_size": 16,
-    "projection_dim": 16, "num_global_layers": 1, "attention_heads": 2, "max_num_tiles": 1,
-    "supported_aspect_ratios": [[1, 1]], "intermediate_layers_indices": [0],
-}  # fmt: skip
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "depth": 2,
+    "num_attention_heads": 2,
+    "num_heads": 2,
+    "intermediate_size": MEMORIES,
+    "image_size": 16,
+    "patch_size": 8,
+    "embed_dim": 16,
+    "out_hidden_size": 16,
+    "projection_dim": 16,
+    "num_global_layers": 1,
+    "attention_heads": 2,
+    "max_num_tiles": 1,
+    "supported_aspect_ratios": [[1, 1]],
+    "intermediate_layers_indices": [0],
+}
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _TEXT = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
 _POSITIONS = {"rope_parameters": _ROPE | {"mrope_section": [1, 1, 2]}}
@@ -111,11 +143,22 @@ SEEING = {
     "qwen2_vl": (_POSITIONS, {}),
     "qwen2_5_vl": (_POSITIONS, {}),
     "qwen3_vl": (_POSITIONS, {}),
-    "emu3": ({}, {
-        "vocabulary_map": {"<image>": 5},
-        "vq_config": {"codebook_size": 16, "embed_dim": 8, "latent_dim": 8, "base_channels": 32,
-                      "channel_multiplier": [1, 1], "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32},
-    }),
+    "emu3": (
+        {},
+        {
+            "vocabulary_map": {"<image>": 5},
+            "vq_config": {
+                "codebook_size": 16,
+                "embed_dim": 8,
+                "latent_dim": 8,
+                "base_channels": 32,
+                "channel_multiplier": [1, 1],
+                "num_res_blocks": 1,
+                "attn_resolutions": [],
+                "hidden_size": 32,
+            },
+        },
+    ),
     "mllama": ({"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": _ROPE}, {}),
 }
 """What is particular to the text half, and to the whole, of models that read pictures."""
@@ -124,9 +167,9 @@ SEEING = {
 def build_uncommon(name: str, **changes: Any) -> Any:
     """The tiny random model of an entry of UNCOMMON."""
     case = UNCOMMON[name]
-    return fill_randomly(lambda: AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(case.kind, **SIZES | case.settings | changes)
-    ))  # fmt: skip
+    return fill_randomly(
+        lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(case.kind, **SIZES | case.settings | changes))
+    )
 
 
 def build_seeing(kind: str) -> Any:

@@ -33,8 +33,11 @@ def judged(*rows: tuple[str, int, str, list[int]]) -> pl.DataFrame:
 
 
 JUDGED = judged(
-    ("Ben", 6, "both", [0, 1]), ("Ada", 5, "shallow", [0, 1, 3]), ("Ada", 6, "none", []), ("Ada", 5, "both", [5]),
-)  # fmt: skip
+    ("Ben", 6, "both", [0, 1]),
+    ("Ada", 5, "shallow", [0, 1, 3]),
+    ("Ada", 6, "none", []),
+    ("Ada", 5, "both", [5]),
+)
 
 
 def test_an_author_is_asked_of_the_memories_that_the_author_judged() -> None:

@@ -68,10 +68,13 @@ def semantic(words: list[tuple[int, ...]], *, tried: int = 10, explained: list[i
     """The semantic patterns of one memory, each group of which holds these words; they end at the last token."""
     groups, *_ = groups_of(one_prefix_each(len(words)))
     return semantic_patterns(
-        groups, prefixes_of([(9, (), own) for own in words]),
+        groups,
+        prefixes_of([(9, (), own) for own in words]),
         background=read_background(prefixes_of(WORDS_OF_BACKGROUND)),
-        explained=np.array(explained or [0] * len(words)), tried=np.array([tried]), fields={},
-    ).get(0, [])  # fmt: skip
+        explained=np.array(explained or [0] * len(words)),
+        tried=np.array([tried]),
+        fields={},
+    ).get(0, [])
 
 
 def test_a_word_that_is_explained_where_it_stands_is_not_mentioned() -> None:

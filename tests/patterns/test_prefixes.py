@@ -41,17 +41,31 @@ def test_everything_that_a_prefix_shows(tmp_path: Path) -> None:
     # He lives (in Paris ...
     prefixes, lexicon = read(tmp_path, [[0, 1, 2, 3, 4, 5, 6, 7]], [(0, 5)])
     assert shown(prefixes, lexicon, 0) == {
-        'ends in "Paris"', 'ends in "…is"', 'ends with "Paris"', 'ends with "in Paris"', 'ends with "(in Paris"',
+        'ends in "Paris"',
+        'ends in "…is"',
+        'ends with "Paris"',
+        'ends with "in Paris"',
+        'ends with "(in Paris"',
         'ends with "lives (in Paris"',
-        '"Par" just before the last token', '"in" two tokens before the last token',
-        '"(" three tokens before the last token', '"lives" four tokens before the last token',
+        '"Par" just before the last token',
+        '"in" two tokens before the last token',
+        '"(" three tokens before the last token',
+        '"lives" four tokens before the last token',
         '"He" five tokens before the last token',
-        'begins with "He"', 'begins with "He lives"',
-        "last word ends in -s", "last word ends in -is", "last word ends in -ris",
-        "last word begins with p-", "last word begins with pa-", "last word begins with par-",
-        "last word is a capitalised word", "a preposition just before the last word",
-        "the last token goes on with a word", "at most the first eight tokens", "inside ( )",
-    }  # fmt: skip
+        'begins with "He"',
+        'begins with "He lives"',
+        "last word ends in -s",
+        "last word ends in -is",
+        "last word ends in -ris",
+        "last word begins with p-",
+        "last word begins with pa-",
+        "last word begins with par-",
+        "last word is a capitalised word",
+        "a preposition just before the last word",
+        "the last token goes on with a word",
+        "at most the first eight tokens",
+        "inside ( )",
+    }
 
 
 def test_short_prefixes_brackets_quotes_and_marks(tmp_path: Path) -> None:
@@ -112,13 +126,14 @@ class Stored:
 @pytest.mark.parametrize(
     ("tokens", "position", "wrong"),
     [
-        ([0, 2], 1, ""), ([0, 3], 1, "holds a token that vocabulary.parquet does not list"),
+        ([0, 2], 1, ""),
+        ([0, 3], 1, "holds a token that vocabulary.parquet does not list"),
         ([-1, 2], 1, "holds a token that vocabulary.parquet does not list"),
         ([0, 2], 2, "names position 2 of sentence 1, which has 2 tokens"),
         ([0, 2], -1, "names position -1 of sentence 1, which has 2 tokens"),
         ([], 0, "names position 0 of sentence 1, which has 0 tokens"),
     ],
-)  # fmt: skip
+)
 def test_what_a_sentence_cannot_hold(tokens: list[int], position: int, wrong: str) -> None:
     """Of a vocabulary of three tokens."""
     atlas: Any = Stored([0, 1], tokens)

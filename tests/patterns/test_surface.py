@@ -13,10 +13,14 @@ from patterns.test_words import spelling_of
 KINDS = [
     *((Feature.NGRAM, n, n + 1, n) for n in range(5)),
     *((Feature.DISTANCE, step, 1, step + 1) for step in range(7)),
-    (Feature.BEGINNING, 0, 1, 0), (Feature.BEGINNING, 1, 2, 1), (Feature.WORD, 0, 1, 0),
+    (Feature.BEGINNING, 0, 1, 0),
+    (Feature.BEGINNING, 1, 2, 1),
+    (Feature.WORD, 0, 1, 0),
     *((family, 0, 0, 0) for family in (Feature.ENDING, Feature.START, Feature.CLASS, Feature.CLASS_BEFORE)),
-    (Feature.CONTINUES, 0, 0, 0), (Feature.LENGTH, 0, 0, 0), *((Feature.INSIDE, row, 0, 0) for row in range(5)),
-]  # fmt: skip
+    (Feature.CONTINUES, 0, 0, 0),
+    (Feature.LENGTH, 0, 0, 0),
+    *((Feature.INSIDE, row, 0, 0) for row in range(5)),
+]
 
 
 @pytest.mark.parametrize(("family", "kind", "said", "least"), KINDS)
@@ -45,8 +49,10 @@ def test_families_have_room_for_their_kinds() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        (small_key(Feature.INSIDE, 0), "inside ( )"), (small_key(Feature.INSIDE + 1, 0), "inside [ ]"),
-        (small_key(Feature.INSIDE + 2, 0), "inside { }"), (small_key(Feature.INSIDE + 3, 0), "inside “ ”"),
+        (small_key(Feature.INSIDE, 0), "inside ( )"),
+        (small_key(Feature.INSIDE + 1, 0), "inside [ ]"),
+        (small_key(Feature.INSIDE + 2, 0), "inside { }"),
+        (small_key(Feature.INSIDE + 3, 0), "inside “ ”"),
         (small_key(Feature.INSIDE + 4, 0), "inside quotation marks"),
         (small_key(Feature.LENGTH, 1), "only the first token"),
         (small_key(Feature.LENGTH, 2), "at most the first two tokens"),
@@ -54,11 +60,12 @@ def test_families_have_room_for_their_kinds() -> None:
         (small_key(Feature.CONTINUES, 0), "the last token goes on with a word"),
         (small_key(Feature.ENDING, 0), "last word ends in -ing"),
         (small_key(Feature.START, 1), "last word begins with un-"),
-        (small_key(Feature.CLASS, 2), "last word is a month"), (small_key(Feature.CLASS, 3), "last token is a dash"),
+        (small_key(Feature.CLASS, 2), "last word is a month"),
+        (small_key(Feature.CLASS, 3), "last token is a dash"),
         (small_key(Feature.CLASS, 4), "last token is punctuation"),
         (small_key(Feature.CLASS_BEFORE, 2), "a month just before the last word"),
     ],
-)  # fmt: skip
+)
 def test_features_in_words(key: int, said: str) -> None:
     lexicon = Lexicon(spelling_of([b"a"]), ["ing", "un", "a month", "a dash", "punctuation"])
     assert describe(key, prefixes_of([(1, (), ())]), showing=[0], lexicon=lexicon) == said

@@ -103,9 +103,12 @@ def test_a_vocabulary_by_hand() -> None:
 
 
 def found(
-    *groups: str, counted: list[bool] | None = None, rate: float = 0.001, limit: float = -2.0,
+    *groups: str,
+    counted: list[bool] | None = None,
+    rate: float = 0.001,
+    limit: float = -2.0,
     least: Mapping[str, float] | None = None,
-) -> tuple[list[str], list[Topic]]:  # fmt: skip
+) -> tuple[list[str], list[Topic]]:
     """The topics among prefixes written as letters, of a language whose words are all equally rare.
 
     A word in n prefixes has a log10 of its probability of -2 n, unless `least` says another.
@@ -145,10 +148,13 @@ def test_of_what_hangs_together_the_widest_word_is_that_of_most_of_its_groups() 
     """
     words, held = held_by("ab", "ab", "ab", "bx", "by")
     vocabulary = TopicVocabulary(
-        keys=np.arange(4, dtype=np.uint64), held=held, counted=np.ones(5, dtype=np.bool_),
-        shares=np.tile(np.array([[0.3], [0.0002], [0.0002], [0.0002]]), 5), rates=np.array([0.3, 0.001, 0.001, 0.001]),
+        keys=np.arange(4, dtype=np.uint64),
+        held=held,
+        counted=np.ones(5, dtype=np.bool_),
+        shares=np.tile(np.array([[0.3], [0.0002], [0.0002], [0.0002]]), 5),
+        rates=np.array([0.3, 0.001, 0.001, 0.001]),
         log10_p=np.array([-3.0, -9.0, 0.0, 0.0]),
-    )  # fmt: skip
+    )
     (topic,) = find_topics(vocabulary, background=20_000, limit=-2.0)
     assert "".join(words[word] for word in topic.words) == "ba"
 

@@ -64,8 +64,13 @@ def test_a_token_without_text() -> None:
 def test_brackets_open_and_close() -> None:
     spelling = spelling_of([b"(", b"))", b" [x", b'"', "“".encode(), b'""'])
     assert spelling.depth.T.tolist() == [
-        [1, 0, 0, 0, 0], [-2, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0],
-    ]  # fmt: skip
+        [1, 0, 0, 0, 0],
+        [-2, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0],
+    ]
 
 
 def test_brackets_by_the_hundred_are_counted_as_far_as_a_byte_goes() -> None:
@@ -89,15 +94,25 @@ def test_a_lexicon_numbers_words_in_the_order_in_which_it_meets_them() -> None:
 
     article = "an article or determiner"
     assert said([0, 1], before=True) == [
-        (0, Feature.CLASS_BEFORE, "a capitalised word"), (1, Feature.CLASS_BEFORE, article),
-    ]  # fmt: skip
+        (0, Feature.CLASS_BEFORE, "a capitalised word"),
+        (1, Feature.CLASS_BEFORE, article),
+    ]
     assert said([1, 0, 0], before=False) == [
-        (0, Feature.CLASS, article), (0, Feature.WORD, "the"), (0, Feature.ENDING, "e"), (0, Feature.START, "t"),
-        *(row for place in (1, 2) for row in (
-            (place, Feature.CLASS, "a capitalised word"), (place, Feature.WORD, "dog"), (place, Feature.ENDING, "g"),
-            (place, Feature.START, "d"),
-        )),
-    ]  # fmt: skip
+        (0, Feature.CLASS, article),
+        (0, Feature.WORD, "the"),
+        (0, Feature.ENDING, "e"),
+        (0, Feature.START, "t"),
+        *(
+            row
+            for place in (1, 2)
+            for row in (
+                (place, Feature.CLASS, "a capitalised word"),
+                (place, Feature.WORD, "dog"),
+                (place, Feature.ENDING, "g"),
+                (place, Feature.START, "d"),
+            )
+        ),
+    ]
 
 
 def test_words_in_a_text() -> None:

@@ -68,11 +68,22 @@ def build(
     empty = _PLACE + context + 2
     hidden = empty + 1
     config = OPTConfig(
-        vocab_size=len(WORDS), hidden_size=hidden, word_embed_proj_dim=hidden, ffn_dim=len(memories[0]),
-        num_hidden_layers=len(memories), num_attention_heads=1, max_position_embeddings=context,
-        activation_function=activation, do_layer_norm_before=True, _remove_final_layer_norm=True,
-        tie_word_embeddings=False, dropout=0.0, bos_token_id=0, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(WORDS),
+        hidden_size=hidden,
+        word_embed_proj_dim=hidden,
+        ffn_dim=len(memories[0]),
+        num_hidden_layers=len(memories),
+        num_attention_heads=1,
+        max_position_embeddings=context,
+        activation_function=activation,
+        do_layer_norm_before=True,
+        _remove_final_layer_norm=True,
+        tie_word_embeddings=False,
+        dropout=0.0,
+        bos_token_id=0,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
     model = OPTForCausalLM(config).eval().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()

@@ -213,10 +213,7 @@ def _by_confidence(tables: Tables, column: str, prefix: str) -> Found:
     """Deciles and the hundred most confident values by a column, of those that have a number there."""
     out: Found = {}
     places = [
-        (row[column], layer, row)
-        for layer in tables.layers
-        for row in tables.values[layer]
-        if row[column] is not None
+        (row[column], layer, row) for layer in tables.layers for row in tables.values[layer] if row[column] is not None
     ]
     rising = sorted(places, key=lambda place: (place[0], place[1], place[2]["memory"]))
     rising = [place for place in rising if place[2]["target"] is not None]

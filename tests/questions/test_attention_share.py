@@ -77,16 +77,30 @@ def test_what_alone_makes_the_prediction_has_all_of_it(who: str, other: str, tmp
 # Logits, their means over all tokens, and those of the other prefix's final token:
 WHOLE: dict[int, dict[str, float | None]] = {
     0: {
-        "final_logit": 8, "final_logit_mean": 2, "embedding_logit": 3, "embedding_logit_mean": 1,
-        "embedding_logit_other": 2, "bias_logit": 0.5, "bias_logit_mean": 0.25, "rest_logit": 0.5,
-        "rest_logit_mean": 0.25, "other_top": 8, "other_next_token": 2,
+        "final_logit": 8,
+        "final_logit_mean": 2,
+        "embedding_logit": 3,
+        "embedding_logit_mean": 1,
+        "embedding_logit_other": 2,
+        "bias_logit": 0.5,
+        "bias_logit_mean": 0.25,
+        "rest_logit": 0.5,
+        "rest_logit_mean": 0.25,
+        "other_top": 8,
+        "other_next_token": 2,
     },
     1: {
-        "final_logit": 4, "final_logit_mean": 2, "embedding_logit": 1, "embedding_logit_mean": 0.5,
-        "embedding_logit_other": 0.5, "bias_logit": 0.5, "rest_logit_mean": -0.25, "other_top": 7,
+        "final_logit": 4,
+        "final_logit_mean": 2,
+        "embedding_logit": 1,
+        "embedding_logit_mean": 0.5,
+        "embedding_logit_other": 0.5,
+        "bias_logit": 0.5,
+        "rest_logit_mean": -0.25,
+        "other_top": 7,
         "other_next_token": 1,
     },
-}  # fmt: skip
+}
 ATTENTION = ("attention_logit", "attention_logit_mean", "attention_logit_other", "attention_norm", "attended")
 FFN = ("ffn_logit", "ffn_logit_mean", "ffn_logit_other", "ffn_norm", "effective")
 NEXT = ("attention_logit_next", "attention_logit_other_next", "ffn_logit_next", "ffn_logit_other_next")
@@ -104,30 +118,51 @@ ROWS: dict[tuple[int, int], tuple[tuple[float | None, ...], ...]] = {
 }
 BY_HAND = {
     # Of logits 8 and 4, and of 6 and 2 above the mean; attention in layer 1 of the second alone.
-    "attention_logit_share": (0.5 / 12, 1 / 4, 1.5 / 12), "attention_share": (0.25 / 8, 0.5 / 2, 0.75 / 8),
+    "attention_logit_share": (0.5 / 12, 1 / 4, 1.5 / 12),
+    "attention_share": (0.25 / 8, 0.5 / 2, 0.75 / 8),
     "attention_control": (0.375 / 8, -0.25 / 2, 0.125 / 8),
     "attention_next_above_control": (1, 0.75, 1.375),
-    "ffn_logit_share": (3 / 12, 2.5 / 12, 5.5 / 12), "ffn_share": (2 / 8, 1.75 / 8, 3.75 / 8),
-    "ffn_control": (0.5 / 8, 0.75 / 8, 1.25 / 8), "ffn_next_above_control": (0.5, 0.25, 0.75),
+    "ffn_logit_share": (3 / 12, 2.5 / 12, 5.5 / 12),
+    "ffn_share": (2 / 8, 1.75 / 8, 3.75 / 8),
+    "ffn_control": (0.5 / 8, 0.75 / 8, 1.25 / 8),
+    "ffn_next_above_control": (0.5, 0.25, 0.75),
     "ffn_above_attention": (1.75 / 8, 1.75 / 8 - 0.5 / 2, 3 / 8),
-    "attention_norm": (3, 6, 4), "ffn_norm": (1.5, 3.5, 2.5),
-    "attention_own": (1 / 2, 0, 1 / 3), "attention_residual": (1 / 2, 0, 1 / 3), "attention_agreement": (0, 0, 0),
-    "attention_composition": (0, 1, 1 / 3), "attention_changed": (1 / 2, 1, 2 / 3),
-    "ffn_own": (0, 1 / 2, 1 / 4), "ffn_residual": (1 / 2, 0, 1 / 4), "ffn_agreement": (0, 1 / 2, 1 / 4),
-    "ffn_composition": (1 / 2, 0, 1 / 4), "ffn_changed": (1 / 2, 1 / 2, 1 / 2),
-    "attention_moves": (1 / 2, 0, 1 / 3), "attention_moves_control": (0, 1, 1 / 3),
-    "ffn_moves": (1 / 2, 1 / 2, 1 / 2), "ffn_moves_control": (0, 0, 0),
+    "attention_norm": (3, 6, 4),
+    "ffn_norm": (1.5, 3.5, 2.5),
+    "attention_own": (1 / 2, 0, 1 / 3),
+    "attention_residual": (1 / 2, 0, 1 / 3),
+    "attention_agreement": (0, 0, 0),
+    "attention_composition": (0, 1, 1 / 3),
+    "attention_changed": (1 / 2, 1, 2 / 3),
+    "ffn_own": (0, 1 / 2, 1 / 4),
+    "ffn_residual": (1 / 2, 0, 1 / 4),
+    "ffn_agreement": (0, 1 / 2, 1 / 4),
+    "ffn_composition": (1 / 2, 0, 1 / 4),
+    "ffn_changed": (1 / 2, 1 / 2, 1 / 2),
+    "attention_moves": (1 / 2, 0, 1 / 3),
+    "attention_moves_control": (0, 1, 1 / 3),
+    "ffn_moves": (1 / 2, 1 / 2, 1 / 2),
+    "ffn_moves_control": (0, 0, 0),
     "ffn_moves_above_attention": (0, 1 / 2, 1 / 2 - 1 / 3),
     # Positions 1 and 4 see 2 and 5 tokens, and the one before the sentence.
-    "attended": (2.25, 2, 6.5 / 3), "attended_of_positions": ((1.5 / 3 + 3 / 6) / 2, 2 / 6, (1.5 / 3 + 5 / 6) / 3),
-    "effective": (3, 2, 2.5), "effective_of_memories": (3 / 4, 2 / 4, 2.5 / 4),
-}  # fmt: skip
+    "attended": (2.25, 2, 6.5 / 3),
+    "attended_of_positions": ((1.5 / 3 + 3 / 6) / 2, 2 / 6, (1.5 / 3 + 5 / 6) / 3),
+    "effective": (3, 2, 2.5),
+    "effective_of_memories": (3 / 4, 2 / 4, 2.5 / 4),
+}
 TOTALS = {
-    "final_logit": 6, "final_logit_above_mean": 4, "documents": 2,
-    "embedding_logit_share": 4 / 12, "embedding_share": 2.5 / 8, "embedding_control": 1 / 8,
-    "bias_logit_share": 1 / 12, "bias_share": 0.75 / 8, "rest_logit_share": 0.5 / 12, "rest_share": 0.5 / 8,
+    "final_logit": 6,
+    "final_logit_above_mean": 4,
+    "documents": 2,
+    "embedding_logit_share": 4 / 12,
+    "embedding_share": 2.5 / 8,
+    "embedding_control": 1 / 8,
+    "bias_logit_share": 1 / 12,
+    "bias_share": 0.75 / 8,
+    "rest_logit_share": 0.5 / 12,
+    "rest_share": 0.5 / 8,
     "unaccounted": 0.5 / 12,  # the parts of the second make 4.5
-}  # fmt: skip
+}
 
 
 def by_hand(directory: Path, **changes: Any) -> Atlas:

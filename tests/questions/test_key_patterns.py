@@ -80,8 +80,15 @@ def test_near_duplicates_count_once_in_shares_of_their_own(tmp_path: Path) -> No
     """
     patterns = [(0, 0, "shallow", [1, 2, 3, 4, 5, 21, 22, 23, 24]), (0, 0, "semantic", [5, 6, 24])]
     found = answer(build_answers(tmp_path, triggers={0: one_each(0, 25)}, patterns=patterns), "key_patterns")
-    each = {"shallow_only": (7, 4), "semantic_only": (1, 1), "both": (2, 1), "none": (15, 15), "covered": (10, 6),
-            "shallow": (9, 5), "semantic": (3, 2)}  # fmt: skip
+    each = {
+        "shallow_only": (7, 4),
+        "semantic_only": (1, 1),
+        "both": (2, 1),
+        "none": (15, 15),
+        "covered": (10, 6),
+        "shallow": (9, 5),
+        "semantic": (3, 2),
+    }
     for name, (all_triggers, folds) in each.items():
         assert numbers(found, name) == pytest.approx({0: all_triggers / 25, None: all_triggers / 25}), name
         assert numbers(found, f"folded_{name}") == pytest.approx({0: folds / 21, None: folds / 21}), name
@@ -120,8 +127,9 @@ def test_layers_lead_surely_where_many_memories_say_so(tmp_path: Path) -> None:
     shallow = {0: 40, 2: 20, 3: 20, 4: 20, 5: 0}
     patterns = [
         (layer, memory, "shallow" if memory < some else "semantic", [0])
-        for layer, some in shallow.items() for memory in range(40)
-    ]  # fmt: skip
+        for layer, some in shallow.items()
+        for memory in range(40)
+    ]
     found = answer(build_answers(tmp_path, memories=40, triggers=triggers, patterns=patterns), "key_patterns")
     # Exactly a half leads in neither way, and may be either.
     expected = {"shallow_leads_lower": (1 / 3, 3, 1 / 3, 1.0), "semantic_leads_upper": (1 / 2, 2, 1 / 2, 1.0)}

@@ -22,8 +22,11 @@ def test_killed_at_random_moments_the_bytes_are_the_same(verb: str, kills: int, 
     paths = os.pathsep.join([str(Path(mnemoscope.__file__).parents[1]), str(TESTS)])
     ran = subprocess.run(
         [sys.executable, str(RUNS / "mining_killed.py"), verb, str(kills), "7", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
     report = json.loads(ran.stdout)
     assert report["kills"] >= kills

@@ -27,10 +27,13 @@ ROLES = {0: [(0, 9), (0, 0), (3, 9), (None, None)], 1: [(9, 0)], 2: [(0, 1), (9,
 PREFIXES = [(0, 1, 6, 7), (1, 1, 6, 7)]
 # What the residual, the feed-forward layer and the output say; the rank of the final token, its probability, the loss.
 STREAMS = {
-    (0, 0): (3, 4, 3, 0, 0.5, 1.0), (1, 0): (3, 4, 5, 2, 0.25, 2.0),
-    (0, 1): (3, 5, 5, 0, 0.5, 0.5), (1, 1): (3, 3, 4, 0, 1.0, 0.25),
-    (0, 2): (4, 3, 4, 1, 0.0, 1.5), (1, 2): (4, 4, 4, 1, 0.5, 1.0),
-}  # fmt: skip
+    (0, 0): (3, 4, 3, 0, 0.5, 1.0),
+    (1, 0): (3, 4, 5, 2, 0.25, 2.0),
+    (0, 1): (3, 5, 5, 0, 0.5, 0.5),
+    (1, 1): (3, 3, 4, 0, 1.0, 0.25),
+    (0, 2): (4, 3, 4, 1, 0.0, 1.5),
+    (1, 2): (4, 4, 4, 1, 0.5, 1.0),
+}
 COLUMNS = (
     *("residual_top", "ffn_top", "output_top"),
     *("residual_final_rank", "residual_final_probability", "residual_loss"),

@@ -29,9 +29,11 @@ def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     """Sentence s is that of rank s: memory 0 has triggers in sentences 0 to 3, memory 1 in 0 and 1."""
     documents = [(False, 32, [0]), (False, 5, [1]), (False, 32, [2]), (False, 0, [3]), (True, 32, []), (True, 8, [])]
     atlas = build_answers(
-        tmp_path, triggers={0: [(0, 1)] * 4 + [(1, 1)] * 2}, memorised=documents,
+        tmp_path,
+        triggers={0: [(0, 1)] * 4 + [(1, 1)] * 2},
+        memorised=documents,
         prefixes=[(number, 0, 1, 1) for number in range(4)],
-    )  # fmt: skip
+    )
     found = ms.answer(atlas, "memorised")
     assert numbers(found, "extractable") == {None: 0.5}
     assert numbers(found, "extractable", "count") == {None: 4}
@@ -81,8 +83,7 @@ def test_what_is_asked_of_two_layers(tmp_path: Path) -> None:
 
 def test_a_trigger_beyond_the_tokens_asked_does_not_count(tmp_path: Path) -> None:
     """Triggers of rank 0 are at position 0, the others at 1; of each sentence the first token alone lies inside."""
-    atlas = build_answers(tmp_path, triggers={0: [(0, 1)] * 4}, memorised=[(False, 32, [0, 1, 2, 3])],
-                          inside=1)  # fmt: skip
+    atlas = build_answers(tmp_path, triggers={0: [(0, 1)] * 4}, memorised=[(False, 32, [0, 1, 2, 3])], inside=1)
     assert numbers(ms.answer(atlas, "memorised"), "triggers_asked") == {0: 1}
 
 
@@ -127,8 +128,9 @@ def test_mined_documents_are_above_held_out_ones_only_where_they_are(tmp_path: P
     chance = np.random.default_rng(3)
 
     def said(mined: float, held_out: float, draw: int) -> bool:
-        rows = [(number < 50, 32 * int(chance.random() < (held_out if number < 50 else mined)), [])
-                for number in range(250)]  # fmt: skip
+        rows = [
+            (number < 50, 32 * int(chance.random() < (held_out if number < 50 else mined)), []) for number in range(250)
+        ]
         atlas = build_answers(tmp_path / f"{mined} {held_out} {draw}", triggers={0: []}, memorised=rows)
         return is_above(load_row(ms.answer(atlas, "memorised")), 0) == "yes"
 

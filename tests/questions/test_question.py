@@ -1,6 +1,5 @@
 """A declaration that says what it is, and an answer that is asked by name and layer."""
 
-
 import polars as pl
 import pytest
 
@@ -11,10 +10,16 @@ from mnemoscope.questions.question import EMPTY, Answer, Claim, Number, Paper, Q
 CLAIM = Claim("it is half", "50 %", "half", "share", "at least half", by="whole")
 PAPER = Paper(figure="Figure 9", section="9", question="How much?", claims=(CLAIM,))
 ASKED = Question(
-    "asked", title="a title", paper=PAPER, main="half", headline=("half", "whole"), layer_page=("whole",), nothing="-",
+    "asked",
+    title="a title",
+    paper=PAPER,
+    main="half",
+    headline=("half", "whole"),
+    layer_page=("whole",),
+    nothing="-",
     numbers=(Number("half", "share"), Number("whole", "number"), Number("whole_again", "rank", "a label", "alone")),
     interval="-",
-)  # fmt: skip
+)
 
 
 def test_a_number_is_called_by_its_label_or_its_name() -> None:
@@ -51,20 +56,25 @@ def test_every_question_is_the_paper_s_or_beyond_it_and_says_so() -> None:
 
 TABLE = pl.DataFrame(
     [
-        (None, "half", 0.5, 9, 0.25, 0.75, "all"), (6, "half", 0.75, 4, None, None, "six"),
-        (4, "whole", float("nan"), 3, None, None, None), (0, "half", 0.125, 5, 0.0, 0.25, "none"),
-        (5, "half", None, 0, None, None, None), (5, "whole_again", 1234.0, 2, 1000.0, 2000.0, None),
+        (None, "half", 0.5, 9, 0.25, 0.75, "all"),
+        (6, "half", 0.75, 4, None, None, "six"),
+        (4, "whole", float("nan"), 3, None, None, None),
+        (0, "half", 0.125, 5, 0.0, 0.25, "none"),
+        (5, "half", None, 0, None, None, None),
+        (5, "whole_again", 1234.0, 2, 1000.0, 2000.0, None),
     ],
-    schema={**EMPTY.schema, "own": pl.String}, orient="row",
-)  # fmt: skip
+    schema={**EMPTY.schema, "own": pl.String},
+    orient="row",
+)
 ANSWER = Answer(ASKED, TABLE, "", "", (0, 4, 5, 6), 8)
 
 
 def test_rows_are_those_of_the_layers_in_order_and_the_total_stands_alone() -> None:
     assert ANSWER.names() == ("half", "whole_again")  # what is not defined is left out
     assert [(row.layer, row.value, row.count, row.low, row.high) for row in ANSWER.rows("half")] == [
-        (0, 0.125, 5, 0.0, 0.25), (6, 0.75, 4, None, None),
-    ]  # fmt: skip
+        (0, 0.125, 5, 0.0, 0.25),
+        (6, 0.75, 4, None, None),
+    ]
     assert [dict(row.own) for row in ANSWER.rows("half")] == [{"own": "none"}, {"own": "six"}]
     assert ANSWER.rows("whole") == ANSWER.rows("unknown") == []
     own = {"own": "all"}

@@ -73,9 +73,16 @@ def check(kind: str, directory: Path, *, triggers: int = 8, **special: str) -> N
     (directory / "text.txt").write_text(raw)
     (directory / "other.txt").write_text(other)
     out = mine(
-        load_model(hf, tokenizer=tokenizer), directory / "text.txt", out=directory / "atlas", split="line",
-        validation=directory / "other.txt" if special else None, triggers=triggers, removals=1, prefixes=12, seed=5,
-    )  # fmt: skip
+        load_model(hf, tokenizer=tokenizer),
+        directory / "text.txt",
+        out=directory / "atlas",
+        split="line",
+        validation=directory / "other.txt" if special else None,
+        triggers=triggers,
+        removals=1,
+        prefixes=12,
+        seed=5,
+    )
     write_random_patterns(out)
     mined = distinct(raw, tokenizer, beginning)
     text = held_out(mined, beginning)
@@ -107,9 +114,16 @@ def test_every_question_of_an_adaptive_softmax(tied: bool, final_norm: bool, tmp
     (tmp_path / "text.txt").write_text(raw)
     (tmp_path / "other.txt").write_text(other)
     out = mine(
-        model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
-        validation=tmp_path / "other.txt", triggers=6, removals=1, prefixes=12, seed=5,
-    )  # fmt: skip
+        model,
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+        triggers=6,
+        removals=1,
+        prefixes=12,
+        seed=5,
+    )
     write_random_patterns(out)
     mined = distinct(raw, split_words, 2)
     text = given(mined, distinct(other, split_words, 2), len(documents_of(raw, "line")), 2)
@@ -139,9 +153,12 @@ def test_every_question_where_no_memory_fires(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(10))
     (tmp_path / "other.txt").write_text(odd_text(10, seed=1))
     out = mine(
-        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        load_model(hf, tokenizer=tokenizer),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
         validation=tmp_path / "other.txt",
-    )  # fmt: skip
+    )
     write_random_patterns(out)
     tables = mined_tables(out)
     assert not any(tables.triggers.values())
@@ -157,9 +174,14 @@ def test_only_some_layers(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(20))
     (tmp_path / "other.txt").write_text(odd_text(15, seed=1))
     out = mine(
-        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
-        validation=tmp_path / "other.txt", layers="0,2", triggers=5,
-    )  # fmt: skip
+        load_model(hf, tokenizer=tokenizer),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        validation=tmp_path / "other.txt",
+        layers="0,2",
+        triggers=5,
+    )
     write_random_patterns(out)
     assert_all(out, mined_tables(out), near=1e-9)
     match = answer(out, "refinement_match").filter(name="match_last")
@@ -172,9 +194,12 @@ def test_a_changed_row_is_found(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(odd_text(20))
     (tmp_path / "other.txt").write_text(odd_text(15, seed=1))
     out = mine(
-        load_model(hf, tokenizer=tokenizer), tmp_path / "text.txt", out=tmp_path / "atlas", split="line",
+        load_model(hf, tokenizer=tokenizer),
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
         validation=tmp_path / "other.txt",
-    )  # fmt: skip
+    )
     write_random_patterns(out)
     tables = mined_tables(out)
     tables.values[1][3] = tables.values[1][3] | {"target_rank": 270}

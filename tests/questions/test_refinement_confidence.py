@@ -36,8 +36,9 @@ def test_rises_of_documents_that_all_say_the_same(tmp_path: Path) -> None:
     probabilities = {0: 0.25, 2: 0.75, 3: 0.5}
     predictions = {
         (prefix, layer): {"residual_final_probability": p, "residual_top": 3}
-        for prefix in range(4) for layer, p in probabilities.items()
-    }  # fmt: skip
+        for prefix in range(4)
+        for layer, p in probabilities.items()
+    }
     prefixes = [(document, 1, 6, 7) for document in range(4)]
     atlas = build_answers(tmp_path, prefixes=prefixes, predictions=predictions)
     found = answer(atlas, "refinement_confidence")

@@ -68,15 +68,32 @@ def test_cases_are_listed_with_their_texts(tmp_path: Path) -> None:
     found = cases(build_answers(tmp_path, prefixes=prefixes, predictions=predictions))
     assert found.rows(named=True) == [
         {
-            "prefix": 0, "layer": 1, "residual_top": 3, "ffn_top": 1, "output_top": 2, "next_token": 4,
-            "residual_text": " cat", "ffn_text": " the", "output_text": "Of", "next_text": ".",
+            "prefix": 0,
+            "layer": 1,
+            "residual_top": 3,
+            "ffn_top": 1,
+            "output_top": 2,
+            "next_token": 4,
+            "residual_text": " cat",
+            "ffn_text": " the",
+            "output_text": "Of",
+            "next_text": ".",
             "prefix_text": "<|end|> the",
         },
         {
-            "prefix": 2, "layer": 1, "residual_top": 5, "ffn_top": 5, "output_top": 4, "next_token": 3,
-            "residual_text": "'s", "ffn_text": "'s", "output_text": ".", "next_text": " cat", "prefix_text": "Of",
+            "prefix": 2,
+            "layer": 1,
+            "residual_top": 5,
+            "ffn_top": 5,
+            "output_top": 4,
+            "next_token": 3,
+            "residual_text": "'s",
+            "ffn_text": "'s",
+            "output_text": ".",
+            "next_text": " cat",
+            "prefix_text": "Of",
         },
-    ]  # fmt: skip
+    ]
 
 
 def test_a_hundred_cases_are_drawn_by_the_seed(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def test_growth_a_layer_above_the_first_upper_one_and_below(tmp_path: Path) -> N
     prefixes = [(document, *rest) for document in (0, 1) for _, *rest in PREFIXES]
     predictions = {(p, layer): {"residual_top": top[p % 4]} for layer, top in tops.items() for p in range(8)}
     found = answer(
-        build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions), "refinement_match"  # type: ignore[arg-type]
+        build_answers(tmp_path, model_layers=8, prefixes=prefixes, predictions=predictions),
+        "refinement_match",  # type: ignore[arg-type]
     )
     # 50 points in two layers, 25 in five; every resample says the same.
     for column in ("value", "low", "high"):

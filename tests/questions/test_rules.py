@@ -43,20 +43,29 @@ def edges(bound: float, *, equal: bool = True) -> list[tuple[float, float, str]]
     """Intervals at a threshold from below: last yes, both sides of it, first no. `equal` belongs to the claim."""
     if equal:
         return [
-            (bound, bound + 0.1, "yes"), (bound - E, bound + 0.1, "undecided"),
-            (bound - 0.1, bound, "undecided"), (bound - 0.1, bound - E, "no"),
-        ]  # fmt: skip
+            (bound, bound + 0.1, "yes"),
+            (bound - E, bound + 0.1, "undecided"),
+            (bound - 0.1, bound, "undecided"),
+            (bound - 0.1, bound - E, "no"),
+        ]
     return [
-        (bound + E, bound + 0.1, "yes"), (bound, bound + 0.1, "undecided"),
-        (bound - 0.1, bound + E, "undecided"), (bound - 0.1, bound, "no"),
-    ]  # fmt: skip
+        (bound + E, bound + 0.1, "yes"),
+        (bound, bound + 0.1, "undecided"),
+        (bound - 0.1, bound + E, "undecided"),
+        (bound - 0.1, bound, "no"),
+    ]
 
 
 def between(low: float, high: float) -> list[tuple[float, float, str]]:
     return [
-        (low, high, "yes"), (low - E, high, "undecided"), (low, high + E, "undecided"), (low - 1, low, "undecided"),
-        (low - 1, low - E, "no"), (high + E, high + 1, "no"), (high, high + 1, "undecided"),
-    ]  # fmt: skip
+        (low, high, "yes"),
+        (low - E, high, "undecided"),
+        (low, high + E, "undecided"),
+        (low - 1, low, "undecided"),
+        (low - 1, low - E, "no"),
+        (high + E, high + 1, "no"),
+        (high, high + 1, "undecided"),
+    ]
 
 
 ABOVE_0 = edges(0, equal=False)
@@ -68,8 +77,12 @@ TOTALS = [
     ("semantic_leads_upper", "key_patterns", "", edges(2 / 3)),
     ("last_hurts_most", "key_removals", "", edges(0.75)),
     ("last_median_upper_minus_lower", "key_removals", "", ABOVE_0),
-    ("agreement_lower", "value_agreement", "agreement_lower_above_third",
-     [(-0.1, 0, "yes"), (-0.1, E, "undecided"), (0, 0.1, "undecided"), (E, 0.1, "no")]),
+    (
+        "agreement_lower",
+        "value_agreement",
+        "agreement_lower_above_third",
+        [(-0.1, 0, "yes"), (-0.1, E, "undecided"), (0, 0.1, "undecided"), (E, 0.1, "no")],
+    ),
     ("agreement_best_layer", "value_agreement", "agreement_best_above_baseline", ABOVE_0),
     ("least_depth", "layer_activity", "", between(0.5, 0.75)),
     ("agreeing_stop_word", "layer_composition", "agreeing_stop_word_above_all", ABOVE_0),
@@ -83,7 +96,7 @@ TOTALS = [
     ("ffn_moves_above_attention", "attention_share", "", ABOVE_0),
     ("above_held_out", "memorised", "", ABOVE_0),
     ("random_above_least", "width", "", ABOVE_0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "question", "by", "cases"), TOTALS, ids=[one[0] for one in TOTALS])
@@ -120,14 +133,14 @@ def test_every_layer_at_the_edge_after_the_correction(
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(3 / 8, equal=False))
 def test_the_hundred_against_the_share_of_memories(low: float, high: float, verdict: str) -> None:
     """Three of eight layers of 100 memories are upper ones."""
-    lines = [*((layer, "max_probability", 0.5, None, None) for layer in range(LAYERS)),
-             total("top100_upper_layers", low, high)]  # fmt: skip
+    lines = [
+        *((layer, "max_probability", 0.5, None, None) for layer in range(LAYERS)),
+        total("top100_upper_layers", low, high),
+    ]
     assert shown(answered("value_confidence", lines))["top100_upper_layers"] == verdict
 
 
-@pytest.mark.parametrize(
-    ("layers", "verdict"), [((3, 4, 6), "no"), ((4, 6), "yes"), ((0, 1), "—"), ((5, 7), "—")]
-)
+@pytest.mark.parametrize(("layers", "verdict"), [((3, 4, 6), "no"), ((4, 6), "yes"), ((0, 1), "—"), ((5, 7), "—")])
 def test_the_hundred_where_layers_differ_in_width_or_lack(layers: tuple[int, ...], verdict: str) -> None:
     """Layer l has 100 (l + 1) memories: of 3, 4 and 6 upper ones have 7 of 16 (44 %), of 4 and 6 they have 7 of 12."""
     lines: list[Line] = [(layer, "max_probability", 0.5, None, None, 100 * (layer + 1)) for layer in layers]
@@ -146,8 +159,10 @@ def test_a_layer_without_memories_has_no_part_of_them() -> None:
 
 @pytest.mark.parametrize(("low", "high", "verdict"), edges(0.5, equal=False))
 def test_pairs_of_ranks(low: float, high: float, verdict: str) -> None:
-    lines = [*((layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)),
-             total("upper_ranks_higher", low, high)]  # fmt: skip
+    lines = [
+        *((layer, "q50", 9.0 - layer, None, None) for layer in range(LAYERS)),
+        total("upper_ranks_higher", low, high),
+    ]
     assert shown(answered("value_rank", lines))["value_rank"] == verdict
 
 
@@ -287,15 +302,16 @@ def test_what_is_said_of_confident_values() -> None:
         ((1, 1), "SSSuuuuu", 3, "1-1, ahead from one of 3-?", "no"),
     ],
 )
-def test_what_is_said_of_the_dip(
-    fewest: tuple[int, int], shallow: str, over: int, interval: str, verdict: str
-) -> None:
+def test_what_is_said_of_the_dip(fewest: tuple[int, int], shallow: str, over: int, interval: str, verdict: str) -> None:
     """Shallow leads (S), semantic leads (m), or it is open: shallow is seen just below a half (u), or at it (h)."""
     share = {"S": 0.8, "m": 0.2, "u": 0.49, "h": 0.5}
-    kinds = answered("key_patterns", [
-        (layer, "shallow_of_one_kind", share[kind], share[kind] - 0.1, share[kind] + 0.1)
-        for layer, kind in enumerate(shallow)
-    ])  # fmt: skip
+    kinds = answered(
+        "key_patterns",
+        [
+            (layer, "shallow_of_one_kind", share[kind], share[kind] - 0.1, share[kind] + 0.1)
+            for layer, kind in enumerate(shallow)
+        ],
+    )
     low, high = ((layer + 1) / LAYERS for layer in fewest)
     ours = f"fewest in layer {fewest[0]}; semantic ahead from layer {over}"
     said = finding(answered("layer_activity", [(None, "least_depth", low, low, high)]), kinds)

@@ -129,9 +129,7 @@ def test_what_an_atlas_does_not_say_is_as_usual(tmp_path: Path) -> None:
 
 
 def test_next_tokens_are_those_of_the_best_positive_triggers(tmp_path: Path) -> None:
-    atlas = build_answers(
-        tmp_path, triggers={0: [(0, 6), (0, None), (0, 8), (2, 9)]}, lowest={0: [(0, 1), (1, 1)]}
-    )
+    atlas = build_answers(tmp_path, triggers={0: [(0, 6), (0, None), (0, 8), (2, 9)]}, lowest={0: [(0, 1), (1, 1)]})
     assert next_tokens(atlas, 0).rows() == [(0, 6), (0, None), (0, 8), (2, 9)]
     assert next_tokens(atlas, 0, best=2).rows() == [(0, 6), (0, None), (2, 9)]
 
@@ -140,12 +138,23 @@ def test_a_value_agrees_where_it_says_its_target(tmp_path: Path) -> None:
     rows: list[Value] = [(6, 6, 0, 0.5, 1.0, -1.0), (6, None, None, 0.25, 2.0, None, 0.125), (7, 6, 3, 0.5, 1.0, -2.0)]
     found = values(build_answers(tmp_path, values={3: rows[:1], 1: rows}))
     assert found.select("layer", "memory", "top", "target", "agrees").rows() == [
-        (1, 0, 6, 6, True), (1, 1, 6, None, None), (1, 2, 7, 6, False), (3, 0, 6, 6, True),
-    ]  # fmt: skip
+        (1, 0, 6, 6, True),
+        (1, 1, 6, None, None),
+        (1, 2, 7, 6, False),
+        (3, 0, 6, 6, True),
+    ]
     assert found.row(1, named=True) | {"layer": 1} == {
-        "layer": 1, "memory": 1, "top": 6, "target": None, "target_rank": None, "max_probability": 0.25,
-        "value_norm": 2.0, "log_probability": None, "working_probability": 0.125, "agrees": None,
-    }  # fmt: skip
+        "layer": 1,
+        "memory": 1,
+        "top": 6,
+        "target": None,
+        "target_rank": None,
+        "max_probability": 0.25,
+        "value_norm": 2.0,
+        "log_probability": None,
+        "working_probability": 0.125,
+        "agrees": None,
+    }
 
 
 # Three prefixes of two documents, in layers 2 and 5; the second document has one prefix.
@@ -245,11 +254,15 @@ def test_a_contrast_takes_every_resample_of_all_its_terms() -> None:
 @pytest.mark.parametrize(
     ("lows", "candidates"),
     [
-        ((0.1,), [1]), ((0.0,), [1, 2]), ((-0.1,), [1, 2]),
+        ((0.1,), [1]),
+        ((0.0,), [1, 2]),
+        ((-0.1,), [1, 2]),
         # One of two others: widened by the quantile of 1 - 0.025 / 2 over that of 0.975, 1.1436: 0.1256 becomes 0.
-        ((0.12, 0.13), [1, 2]), ((0.13, 0.12), [1, 3]), ((0.13, 0.13), [1]),
+        ((0.12, 0.13), [1, 2]),
+        ((0.13, 0.12), [1, 3]),
+        ((0.13, 0.13), [1]),
     ],
-)  # fmt: skip
+)
 def test_layers_that_may_be_the_least(lows: tuple[float, ...], candidates: list[int]) -> None:
     """Layer 1 is 0 in every resample, the others are 1, with ends so far down."""
     estimates: dict[int | None, ResampledValue] = {0: replace(resampled(1.0, 1.0), value=None)}

@@ -30,9 +30,12 @@ from support.handbuilt_answers import RULERS, build_answers
 from support.handwritten_judgements import SCHEMA
 
 OPTIONAL: dict[str, Any] = {
-    "roles": {0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, "width": [0, 1, 2], "lenses": RULERS, "memorised": [],
+    "roles": {0: [(0, 1)] * 4, 1: [(1, 0)] * 4},
+    "width": [0, 1, 2],
+    "lenses": RULERS,
+    "memorised": [],
     "importance": {layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
-}  # fmt: skip
+}
 CASES = "refinement_events"
 SEEN = tuple[str, float, float | None, str]
 
@@ -43,11 +46,15 @@ def built(directory: Path, **changes: Any) -> Atlas:
     tops = {"residual_top": 7, "ffn_top": 8, "output_top": 7}
     predictions = {(prefix, layer): {**tops, "output_top": 7 + 2 * prefix} for prefix in (0, 1) for layer in (0, 1)}
     whole: dict[str, Any] = {
-        "triggers": {0: [(0, 6)], 1: [(0, 6)]}, "values": {0: [value] * 4, 1: [value] * 4}, "next_counts": {6: 4},
+        "triggers": {0: [(0, 6)], 1: [(0, 6)]},
+        "values": {0: [value] * 4, 1: [value] * 4},
+        "next_counts": {6: 4},
         "removals": [(0, 0, 0, removed, 2.0, 1.0) for removed in ("first", "last", "random")],
-        "prefixes": [(0, 1, 6, 7), (1, 1, 6, 9)], "predictions": predictions, "attention": False,
+        "prefixes": [(0, 1, 6, 7), (1, 1, 6, 9)],
+        "predictions": predictions,
+        "attention": False,
         "patterns": [(0, 0, "shallow", [0])],
-    }  # fmt: skip
+    }
     return build_answers(directory, **(whole | changes))
 
 

@@ -69,8 +69,9 @@ def test_agreement_above_its_baseline_with_exact_intervals(atlas: Atlas) -> None
     assert numbers(found, "agreement_above_baseline") == {0: 0, 2: 1 / 4}
     low, high = one_of_two(1)
     assert ends(found, "agreement_above_baseline") == {
-        0: pytest.approx((low - 1 / 2, high - 1 / 2)), 2: pytest.approx((low - 1 / 4, high - 1 / 4)),
-    }  # fmt: skip
+        0: pytest.approx((low - 1 / 2, high - 1 / 2)),
+        2: pytest.approx((low - 1 / 4, high - 1 / 4)),
+    }
     # The greatest of the two, each interval corrected for two looks.
     low, high = one_of_two(2)
     assert numbers(found, "agreement_best_above_baseline") == {None: 1 / 4}

@@ -48,9 +48,7 @@ def test_quantiles_are_ranks_that_occur(tmp_path: Path) -> None:
         ((3, 1), (2,), 0.5, 1),
     ],
 )
-def test_pairs_of_ranks_by_hand(
-    ranks: tuple[int, ...], others: tuple[int, ...], value: float, cases: float
-) -> None:
+def test_pairs_of_ranks_by_hand(ranks: tuple[int, ...], others: tuple[int, ...], value: float, cases: float) -> None:
     found = ranks_higher(ranks, others)
     assert (found.value, found.count) == (pytest.approx(value), len(ranks) + len(others))
     assert (found.low, found.high) == pytest.approx(wilson(value, cases))

@@ -47,8 +47,9 @@ def half_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twins = (NOISE[0], NOISE[0], *(SILENT for _ in range(6)))
     hf, tokenizer = build((tuple(m for pair in zip(USED, NOISE, strict=True) for m in pair), twins))
     model = load_model(hf, tokenizer=tokenizer)
-    out = mine(model, folder / "text.txt", out=folder / "atlas", split="line", removals=0,
-               validation=folder / "other.txt")  # fmt: skip
+    out = mine(
+        model, folder / "text.txt", out=folder / "atlas", split="line", removals=0, validation=folder / "other.txt"
+    )
     ms.extend(out, model, ["width"])
     return out
 
@@ -164,10 +165,14 @@ def test_the_bound_on_a_rate_never_seen() -> None:
 
 
 def test_could_stop_is_of_the_lowest_threshold_that_is_right_often_enough() -> None:
-    rows = pl.DataFrame([
-        {"threshold": threshold, "document": document, "tokens": 100, "stopped": stopped, "wrong": wrong}
-        for document in range(50) for threshold, stopped, wrong in ((0.5, 60, 20), (0.8, 30, 1), (0.9, 20, 0))
-    ], schema_overrides={"threshold": pl.Float32})  # fmt: skip
+    rows = pl.DataFrame(
+        [
+            {"threshold": threshold, "document": document, "tokens": 100, "stopped": stopped, "wrong": wrong}
+            for document in range(50)
+            for threshold, stopped, wrong in ((0.5, 60, 20), (0.8, 30, 1), (0.9, 20, 0))
+        ],
+        schema_overrides={"threshold": pl.Float32},
+    )
     found = exits(rows)
     assert (found["stopped_50"].value, found["wrong_50"].value) == (0.6, 1 / 3)
     assert found["could_stop"].value == 0.3
@@ -218,17 +223,22 @@ def test_where_usefulness_is_shuffled_random_memories_cost_as_much(
     (tmp_path / "text.txt").write_text(odd_text(150, seed=1))
     hf = build_tiny("gpt2-relu", n_layer=1)
     model = load_model(hf, tokenizer=byte_tokenizer(bos_token="<|endoftext|>"))
-    out = mine(model, tmp_path / "text.txt", out=tmp_path / "atlas", split="line", removals=0,
-               validation=tmp_path / "text.txt", prefixes=40)  # fmt: skip
+    out = mine(
+        model,
+        tmp_path / "text.txt",
+        out=tmp_path / "atlas",
+        split="line",
+        removals=0,
+        validation=tmp_path / "text.txt",
+        prefixes=40,
+    )
     asked = pass_of(out, model)
     for cut in asked.steps.cuts:
         asked.take(cut)
     lost = asked.answers["loss"][:, 1:] - asked.answers["whole"][:, None]  # the first run is by usefulness
     assert lost.shape[1] == 1000
     losses = Losses(asked.text.predicted.astype(float), asked.answers["whole"], {}, seed=0)
-    found = [
-        mean_spread([losses.spread(own[:, 0], own[:, 1:])]) for own in np.split(lost, 200, axis=1)
-    ]
+    found = [mean_spread([losses.spread(own[:, 0], own[:, 1:])]) for own in np.split(lost, 200, axis=1)]
     above = sum(one.low is not None and one.low > 0 for one in found)
     below = sum(one.high is not None and one.high < 0 for one in found)
     assert above <= 10

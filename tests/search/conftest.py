@@ -15,10 +15,37 @@ from support.handbuilt_atlas import PROVENANCE, activity_columns, manifest
 
 LAYERS, MEMORIES, TRIGGERS, SENTENCES, LENGTH = 3, 12, 10, 150, 40
 WORDS = [
-    " the", " of", "it", " Paris", "ary", " paris", "Paris", " Parisian", " café", " Москва", " os", ".path", ".", " (",
-    " x1", "ing", " Rome", " Roman", " river", " cat", " walk", " NEAR", " AND", "\n", " ,", " über", " Straße", " a",
-    " b", " c_d",
-]  # fmt: skip
+    " the",
+    " of",
+    "it",
+    " Paris",
+    "ary",
+    " paris",
+    "Paris",
+    " Parisian",
+    " café",
+    " Москва",
+    " os",
+    ".path",
+    ".",
+    " (",
+    " x1",
+    "ing",
+    " Rome",
+    " Roman",
+    " river",
+    " cat",
+    " walk",
+    " NEAR",
+    " AND",
+    "\n",
+    " ,",
+    " über",
+    " Straße",
+    " a",
+    " b",
+    " c_d",
+]
 WORDS += [f" word{index}" for index in range(40)]
 RAW = [word.encode() for word in WORDS]
 
@@ -40,13 +67,21 @@ def value_columns(draw: np.random.Generator, memories: int, vocabulary: int) -> 
     largest = draw.random(memories, dtype=np.float32) / 20
     none, ones = [None] * memories, np.ones(memories, np.float32)
     return {
-        "memory": range(memories), "key_norm": ones, "up_norm": none, "value_norm": ones,
-        "top_tokens": tokens[:, :20].astype(np.int32), "top_scores": scores,
-        "bottom_tokens": tokens[:, 20:40].astype(np.int32), "bottom_scores": scores[::-1].copy(),
-        "max_probability": largest, "entropy": ones, "target": none, "target_rank": none,
+        "memory": range(memories),
+        "key_norm": ones,
+        "up_norm": none,
+        "value_norm": ones,
+        "top_tokens": tokens[:, :20].astype(np.int32),
+        "top_scores": scores,
+        "bottom_tokens": tokens[:, 20:40].astype(np.int32),
+        "bottom_scores": scores[::-1].copy(),
+        "max_probability": largest,
+        "entropy": ones,
+        "target": none,
+        "target_rank": none,
         "trigger_log_probability": none,
         **dict.fromkeys((*AT_WORK, *FEATURE_COLUMNS), none),
-    }  # fmt: skip
+    }
 
 
 def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RAW) -> Path:
@@ -61,10 +96,20 @@ def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RA
     )
     texts = [b"".join(raw[token] for token in row).decode("utf-8", "replace").strip() for row in sentences.tolist()]
     ids = np.arange(SENTENCES) * 3  # ids have gaps
-    write_sentences(directory, [{
-        "sentence": ids, "document": ids, "text": texts, "tokens": sentences,
-        "multiplicity": np.ones(SENTENCES, np.int32), "held_out": np.zeros(SENTENCES, bool),
-    }], provenance=PROVENANCE)  # fmt: skip
+    write_sentences(
+        directory,
+        [
+            {
+                "sentence": ids,
+                "document": ids,
+                "text": texts,
+                "tokens": sentences,
+                "multiplicity": np.ones(SENTENCES, np.int32),
+                "held_out": np.zeros(SENTENCES, bool),
+            }
+        ],
+        provenance=PROVENANCE,
+    )
     write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [0]})
     for layer in range(LAYERS):
         rows = [
@@ -78,13 +123,26 @@ def build_random_atlas(directory: Path, seed: int = 0, raw: Sequence[bytes] = RA
         group = np.where(rank % 4 == 3, rank - 1, rank)  # every fourth repeats the prefix before it
         repeats = np.flatnonzero(group != rank)
         place[repeats], position[repeats] = place[repeats - 1], position[repeats - 1]
-        write(directory, "triggers", {
-            "memory": memory, "sign": sign, "rank": rank, "coefficient": sign * (20.0 - rank).astype(np.float32),
-            "sentence": ids[place], "position": position, "token": sentences[place, position],
-            "next_token": sentences[place, position + 1], "prefix_group": group,
-        }, layer)  # fmt: skip
-        active = {name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
-                  for name, column in activity_columns().items()}  # fmt: skip
+        write(
+            directory,
+            "triggers",
+            {
+                "memory": memory,
+                "sign": sign,
+                "rank": rank,
+                "coefficient": sign * (20.0 - rank).astype(np.float32),
+                "sentence": ids[place],
+                "position": position,
+                "token": sentences[place, position],
+                "next_token": sentences[place, position + 1],
+                "prefix_group": group,
+            },
+            layer,
+        )
+        active = {
+            name: np.resize(np.asarray(column), (MEMORIES, *np.shape(column)[1:]))
+            for name, column in activity_columns().items()
+        }
         write(directory, "activity", active | {"memory": range(MEMORIES)}, layer)
         write(directory, "values", value_columns(draw, MEMORIES, len(words)), layer)
         write(directory, "neighbours", {name: [] for name in TABLES["neighbours"].columns.names}, layer)

@@ -50,23 +50,44 @@ def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(directory, "vocabulary", {"token": tokens, "text": WORDS, "bytes": [word.encode() for word in WORDS]})
     write(directory, "tokens", {"token": tokens, "count": tokens, "next_count": tokens, "first_count": tokens})
     texts = ["".join(sentence).strip() for sentence in SENTENCES]
-    write_sentences(directory, [{
-        "sentence": range(count), "document": range(count), "text": texts, "tokens": spelled,
-        "multiplicity": [1] * count, "held_out": [False] * count,
-    }], provenance=PROVENANCE)  # fmt: skip
+    write_sentences(
+        directory,
+        [
+            {
+                "sentence": range(count),
+                "document": range(count),
+                "text": texts,
+                "tokens": spelled,
+                "multiplicity": [1] * count,
+                "held_out": [False] * count,
+            }
+        ],
+        provenance=PROVENANCE,
+    )
     write(directory, "background", {"sentence": [0], "position": [0], "token": [0], "next_token": [None]})
     places = [(memory, rank, *place) for memory, all in TRIGGERS.items() for rank, place in enumerate(all)]
     memories, ranks, sentences, positions = zip(*places, strict=True)
-    write(directory, "triggers", {
-        "memory": memories, "sign": [1] * len(places), "rank": ranks, "coefficient": [9.0 - rank for rank in ranks],
-        "sentence": sentences, "position": positions, "prefix_group": ranks, "next_token": [None] * len(places),
-        "token": [spelled[s][j] for s, j in zip(sentences, positions, strict=True)],
-    }, 0)  # fmt: skip
+    write(
+        directory,
+        "triggers",
+        {
+            "memory": memories,
+            "sign": [1] * len(places),
+            "rank": ranks,
+            "coefficient": [9.0 - rank for rank in ranks],
+            "sentence": sentences,
+            "position": positions,
+            "prefix_group": ranks,
+            "next_token": [None] * len(places),
+            "token": [spelled[s][j] for s, j in zip(sentences, positions, strict=True)],
+        },
+        0,
+    )
     write(directory, "activity", activity_columns(), 0)
     write(directory, "values", value_columns(draw, 4, len(WORDS)), 0)
-    write(directory, "neighbours", {
-        name: [] for name in ("memory", "rank", "other_layer", "other_memory", "cosine")
-    }, 0)  # fmt: skip
+    write(
+        directory, "neighbours", {name: [] for name in ("memory", "rank", "other_layer", "other_memory", "cosine")}, 0
+    )
     return sealed(directory, 4, 1, len(WORDS))
 
 
@@ -178,8 +199,10 @@ def test_tokens_by_how_they_read(index: Index) -> None:
     with pytest.raises(SearchError, match=f"it has tokens 0-{len(WORDS) - 1}"):
         index.promoting(len(WORDS))
     assert [(str(row.memory), row.triggers) for row in index.firing_on(" river")] == [
-        ("L0.M0", 3), ("L0.M1", 1), ("L0.M2", 1),
-    ]  # fmt: skip
+        ("L0.M0", 3),
+        ("L0.M1", 1),
+        ("L0.M2", 1),
+    ]
 
 
 def test_a_token_without_memories_stands_aside_for_the_only_near_one(
@@ -207,12 +230,20 @@ def test_white_space_is_a_token_that_can_be_named(tmp_path: Path) -> None:
 
 
 def patterns(directory: Path, rows: list[tuple[int, str, int]]) -> None:
-    write(directory, "patterns", {
-        "layer": [0] * len(rows), "memory": [memory for memory, _, _ in rows], "pattern": range(len(rows)),
-        "kind": ["shallow"] * len(rows), "description": [said for _, said, _ in rows],
-        "triggers": [list(range(count)) for _, _, count in rows], "lift": [None] * len(rows),
-        "log10_p": [None] * len(rows),
-    })  # fmt: skip
+    write(
+        directory,
+        "patterns",
+        {
+            "layer": [0] * len(rows),
+            "memory": [memory for memory, _, _ in rows],
+            "pattern": range(len(rows)),
+            "kind": ["shallow"] * len(rows),
+            "description": [said for _, said, _ in rows],
+            "triggers": [list(range(count)) for _, _, count in rows],
+            "lift": [None] * len(rows),
+            "log10_p": [None] * len(rows),
+        },
+    )
     record_hashes(open_atlas(directory), "analyses", ["patterns.parquet"])
 
 

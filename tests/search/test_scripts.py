@@ -109,18 +109,30 @@ def test_a_mark_of_its_own_is_a_word_only_where_it_is_a_letter() -> None:
 @pytest.mark.parametrize(
     "forms",
     [
-        "month months", "day days", "city cities", "box boxes", "church churches", "class classes", "house houses",
-        "bus buses", "lens lenses", "KING kings", "tree Trees", "boy boys", "wish wishes",
+        "month months",
+        "day days",
+        "city cities",
+        "box boxes",
+        "church churches",
+        "class classes",
+        "house houses",
+        "bus buses",
+        "lens lenses",
+        "KING kings",
+        "tree Trees",
+        "boy boys",
+        "wish wishes",
     ],
-)  # fmt: skip
+)
 def test_a_plural_finds_what_its_singular_finds(forms: str) -> None:
     one, several = forms.split()
     texts = [f"the {one}, here", f"the {several}, here", "the others"]
     for typed in (one, several, one.upper()):
         assert holding(typed, texts) == texts[:2]
         assert [marks(parts) for parts in highlight(texts[:2], parse_query(typed))] == [
-            f"the [{one}], here", f"the [{several}], here",
-        ]  # fmt: skip
+            f"the [{one}], here",
+            f"the [{several}], here",
+        ]
     assert holding(f'"{one}"', texts) == texts[:1], "in quotes what is written"
     assert holding(f'"{several}"', texts) == texts[1:2]
     assert holding(f'"{one} here"', texts) == texts[:1]

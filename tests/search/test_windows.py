@@ -8,7 +8,7 @@ RAW = [
     *(b" arb", b"it", b"r", b"ary", b".", b" os", b".path", b"_", b" (", b"x", b"1", b"\n", b"", b" the"),
     *(b" caf", "é".encode()[:1], "é".encode()[1:], b"s", "我".encode(), "们".encode(), b" 12", b"34"),
     *("e\u0301".encode(), "\u0301".encode(), "🤖".encode(), b" a b", b"c d"),
-]  # fmt: skip
+]
 NUMBER = {raw: number for number, raw in enumerate(RAW)}
 WINDOWS = Windows(RAW, spaced=True)
 

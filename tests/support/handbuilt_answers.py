@@ -230,8 +230,6 @@ def _role_columns(rows: Sequence[tuple[int | None, int | None]]) -> dict[str, An
     return columns
 
 
-
-
 def _reading_columns(rows: Sequence[Value], lenses: Sequence[str]) -> dict[str, Any]:
     """Every ruler says of a value what the table of values says; the control's rank is the last one."""
     said = [(lens, memory, row) for lens in lenses for memory, row in enumerate(rows)]

@@ -173,18 +173,37 @@ def neighbour_columns(layer: int) -> dict[str, Any]:
 
 MANIFEST: dict[str, Any] = {
     "model": {
-        "spec": "handbuilt", "hub": None, "revision": None, "fingerprint": PROVENANCE.model, "family": "tiny",
-        "block": "pre-norm", "activation": "relu", "gated": False, "head": "linear",
-        "beginning": {"token": 0, "kind": "bos"}, "proof": {},
+        "spec": "handbuilt",
+        "hub": None,
+        "revision": None,
+        "fingerprint": PROVENANCE.model,
+        "family": "tiny",
+        "block": "pre-norm",
+        "activation": "relu",
+        "gated": False,
+        "head": "linear",
+        "beginning": {"token": 0, "kind": "bos"},
+        "proof": {},
         "sizes": {
-            "layers": 2, "hidden": 8, "memories": [4, 4], "vocabulary": 24, "context": 16, "parameters": 640,
+            "layers": 2,
+            "hidden": 8,
+            "memories": [4, 4],
+            "vocabulary": 24,
+            "context": 16,
+            "parameters": 640,
             "ffn_parameters": 128,
         },
     },
     "corpus": {
-        "spec": "four sentences", "fingerprint": PROVENANCE.corpus, "held_out_share": 0.0,
+        "spec": "four sentences",
+        "fingerprint": PROVENANCE.corpus,
+        "held_out_share": 0.0,
         "counts": {
-            "documents": 2, "sentences": 4, "duplicates": 0, "mined_sentences": 4, "mined_tokens": 19,
+            "documents": 2,
+            "sentences": 4,
+            "duplicates": 0,
+            "mined_sentences": 4,
+            "mined_tokens": 19,
             "held_out_sentences": 0,
         },
         "overlap": {"sentences": 0, "of": 0, "share": 0.0},
@@ -198,10 +217,12 @@ MANIFEST: dict[str, Any] = {
     "package": "0.1",
     "files": {},
     "questions": {
-        "prefixes": 0, "prefixes_asked": 0, "removals_per_layer": 0,
+        "prefixes": 0,
+        "prefixes_asked": 0,
+        "removals_per_layer": 0,
         "removals_excluded": {"length_one": 0, "length_two": 0},
     },
-}  # fmt: skip
+}
 
 
 def manifest(**changes: Any) -> dict[str, Any]:

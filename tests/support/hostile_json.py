@@ -8,10 +8,44 @@ Place = tuple[str | int, ...]
 
 ABSENT = object()
 ODD: list[Any] = [
-    ABSENT, None, True, False, -1, 0, 1, 2, 2**24, 2**24 + 1, 10**12, 2**63, 10**400, -0.5, 0.5, 1e308, float("nan"),
-    float("inf"), "", "0", "text", "\ud800", "../x", "\0", [], [0], [-1], [10**12], [[0]], [None], {}, {"": None},
-    {"index": 1}, {"index": 0, "of": 0}, {"index": 3, "of": 2}, {"sentences": 1}, {"a": {"b": []}},
-]  # fmt: skip
+    ABSENT,
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2,
+    2**24,
+    2**24 + 1,
+    10**12,
+    2**63,
+    10**400,
+    -0.5,
+    0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "0",
+    "text",
+    "\ud800",
+    "../x",
+    "\0",
+    [],
+    [0],
+    [-1],
+    [10**12],
+    [[0]],
+    [None],
+    {},
+    {"": None},
+    {"index": 1},
+    {"index": 0, "of": 0},
+    {"index": 3, "of": 2},
+    {"sentences": 1},
+    {"a": {"b": []}},
+]
 
 
 def entries(value: Any, at: Place = (), *, few: Place | None = None) -> Iterator[Place]:

@@ -139,10 +139,11 @@ def test_a_check_in_a_terminal() -> None:
         {"measure": measure, "of": of, "mean": mean, "low": low, "high": high, "count": count}
         for measure, count in zip(MEASURES, (3, 3, 3, 3, 1, 0), strict=True)
         for of, mean, low, high in (
-            ("memory", -0.25, -0.5, -0.125), ("controls", 0.0, None, None),
+            ("memory", -0.25, -0.5, -0.125),
+            ("controls", 0.0, None, None),
             ("difference", None if count == 0 else 1.5, None, None),
         )
-    ]  # fmt: skip
+    ]
     own = (Token(3, " mat"), Token(4, "x" * 120))
     controls = (MemoryId(1, 0), MemoryId(1, 2))
     found = CausalCheck(MemoryId(1, 4), -1, "last", 7, 3, controls, 5, own, pl.DataFrame(rows))
@@ -153,15 +154,20 @@ def test_a_check_in_a_terminal() -> None:
     )
     assert lines[1] == f"its own tokens: ·mat {'x' * 120}"
     assert lines[2:5] == [
-        "prefixes with a known next token: 0", "",
+        "prefixes with a known next token: 0",
+        "",
         "mean change of       memory                        controls  difference",
-    ]  # fmt: skip
+    ]
     assert lines[5] == "p of own tokens      -0.2500 (-0.5000 to -0.1250)  +0.0000   +1.5000"
     assert lines[10] == "log p of next token  -0.2500 (-0.5000 to -0.1250)  +0.0000   -"
     said = found.to_dict()
     assert {name: said[name] for name in ("memory", "sign", "triggers", "controls", "controls_missing")} == {
-        "memory": "L1.M4", "sign": -1, "triggers": 3, "controls": ["L1.M0", "L1.M2"], "controls_missing": 5,
-    }  # fmt: skip
+        "memory": "L1.M4",
+        "sign": -1,
+        "triggers": 3,
+        "controls": ["L1.M0", "L1.M2"],
+        "controls_missing": 5,
+    }
     assert said["own_tokens"][0] == {"id": 3, "text": " mat"}
     assert said["rows"] == rows
 

@@ -96,9 +96,7 @@ def test_scores_are_read_as_they_are_ranked_and_measured(size: int, rows: int, m
             assert found[0].equal(wanted[0])
             assert found[1].allclose(wanted[1], equal_nan=True)
         above = [[(row > row[token]).sum() + (row[:token] == row[token]).sum() for token in range(7)] for row in one]
-        assert ranks.ranks.tolist() == [
-            [int(row[n]) for n, row in enumerate(above)], [int(row[0]) for row in above]
-        ]  # fmt: skip
+        assert ranks.ranks.tolist() == [[int(row[n]) for n, row in enumerate(above)], [int(row[0]) for row in above]]
         for name in NAMES:
             told, alone = getattr(shape, name), getattr(distribution(one), name)
             assert told.isnan().tolist() == alone.isnan().tolist() == [n == 4 for n in range(7)]

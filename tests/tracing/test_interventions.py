@@ -58,9 +58,23 @@ def test_they_are_read_as_written(text: str, expected: Intervention) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "L1.M2", "L1.M2=", "L1.M2=x", "M2=0", "L1.M2=0@", "L1.M2=0@-1", "L1.M2=0@first", "L1.M2=nan", "L1.M2=1e999",
-     "L1.M2=٣", "L1.M2=0@٣", "L1.M2=0@²", pytest.param("L1.M2=0@" + "9" * 5_000, id="5,000 digits")],
-)  # fmt: skip
+    [
+        "",
+        "L1.M2",
+        "L1.M2=",
+        "L1.M2=x",
+        "M2=0",
+        "L1.M2=0@",
+        "L1.M2=0@-1",
+        "L1.M2=0@first",
+        "L1.M2=nan",
+        "L1.M2=1e999",
+        "L1.M2=٣",
+        "L1.M2=0@٣",
+        "L1.M2=0@²",
+        pytest.param("L1.M2=0@" + "9" * 5_000, id="5,000 digits"),
+    ],
+)
 def test_what_is_no_change_is_refused(text: str) -> None:
     kinds = (f"{text!r} is not a change of a memory; write one as L10.M222=0, L10.M222*2, ", "L1.M2 cannot be ")
     with pytest.raises(InterventionError) as refused:
@@ -113,9 +127,10 @@ def test_every_form_of_a_list_is_understood() -> None:
             {"L1.M3": expected[0]},
             r"^the change L1\.M2\*3@last is given for L1\.M3; give it for the memory that it names$",
         ),
-        ({"what": 0.0}, "^'what' does not name a memory"), ({"L1.M2": True}, "give a finite number$"),
+        ({"what": 0.0}, "^'what' does not name a memory"),
+        ({"L1.M2": True}, "give a finite number$"),
         ({"L1.M2": float("inf")}, "give a finite number$"),
-    ]  # fmt: skip
+    ]
     for given_, said in wrong:
         with pytest.raises(InterventionError, match=said):
             interventions_of(given_)

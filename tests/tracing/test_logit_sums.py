@@ -67,9 +67,7 @@ def check_attended(found: list[dict[str, Any]], rows: torch.Tensor, read: list[i
 
 def test_the_most_attended_tokens_by_eye() -> None:
     """Of equal ones the earlier; nothing that gets nothing; the beginning token has no position."""
-    model: Any = SimpleNamespace(
-        reading=Reading((0,)), vocabulary=lambda: (["<s>", "a", "b"], [])
-    )
+    model: Any = SimpleNamespace(reading=Reading((0,)), vocabulary=lambda: (["<s>", "a", "b"], []))
     weights = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]])
     start, a, b = Token(0, "<s>"), Token(1, "a"), Token(2, "b")
     assert most_attended(model, [1, 2], weights) == [

@@ -57,14 +57,36 @@ PLACES = (
 )
 SUMS = (
     LogitSum(0, 1.0, 0, 0, 0, 1.0, 0, 0, 0.0049, ()),
-    LogitSum(1, 9.0, 1.5, -0.5, 0.25, 7.125, 1.25, -0.375, 0.25, (
-        LayerPart(0, None, 2.0, None, 3.5, None, ()),
-        LayerPart(1, 1.0, -2.0, 1.25, -2.25, 1.875, (
-            AttendedToken(Token(0, "<s>"), None, 0.5), AttendedToken(CAT, 1, 0.25), AttendedToken(THE, 0, 0.125),
-            AttendedToken(LONG, 2, 0.0625), AttendedToken(MAT, 3, 0.03125),
-        )),
-    )),
-)  # fmt: skip
+    LogitSum(
+        1,
+        9.0,
+        1.5,
+        -0.5,
+        0.25,
+        7.125,
+        1.25,
+        -0.375,
+        0.25,
+        (
+            LayerPart(0, None, 2.0, None, 3.5, None, ()),
+            LayerPart(
+                1,
+                1.0,
+                -2.0,
+                1.25,
+                -2.25,
+                1.875,
+                (
+                    AttendedToken(Token(0, "<s>"), None, 0.5),
+                    AttendedToken(CAT, 1, 0.25),
+                    AttendedToken(THE, 0, 0.125),
+                    AttendedToken(LONG, 2, 0.0625),
+                    AttendedToken(MAT, 3, 0.03125),
+                ),
+            ),
+        ),
+    ),
+)
 TRACE = Trace("tiny", "f" * 64, "the cat", Token(0, "<s>"), POSITIONS, PLACES, SUMS)
 
 TEXT = """\
@@ -174,9 +196,16 @@ def test_a_trace_in_a_notebook() -> None:
         ["1", "·cat", "·sat"],
         ["0", "·sat", "·&lt;mat&gt;"],
         ["1", "agreement"],
-        ["0", "residual", "100.0% +L0.M12 → ·&lt;mat&gt;", "6.2% -L0.M3 → ·of·eighteen·signs", "3.1% +L0.M5 → the",
-         "1.6% +L0.M20 → ·sat", "1.6% +L0.M21 → ·sat"],
-    ]  # fmt: skip
+        [
+            "0",
+            "residual",
+            "100.0% +L0.M12 → ·&lt;mat&gt;",
+            "6.2% -L0.M3 → ·of·eighteen·signs",
+            "3.1% +L0.M5 → the",
+            "1.6% +L0.M20 → ·sat",
+            "1.6% +L0.M21 → ·sat",
+        ],
+    ]
     assert "<p>tiny: 2 tokens, 2 layers. Each cell" in html
     assert "<p>After position 1, ·cat: the memories" in html
     # Layer 1 says `cat`, the prediction after `the`, with certainty, and `sat` with 0.75; layer 0 says `sat`, which is
@@ -213,15 +242,21 @@ Before. Layer by layer after position 0, the: what is on top, and who contribute
 
 
 def test_a_comparison_in_a_terminal() -> None:
-    shifts = (Shift(CAT, 0.5, 0.125, -0.375), Shift(SAT, 0.25, 0.75, 0.5), Shift(THE, 0.1, 0.1, 0.0),
-              Shift(MAT, 0.0, 0.375, 0.375))  # fmt: skip
+    shifts = (
+        Shift(CAT, 0.5, 0.125, -0.375),
+        Shift(SAT, 0.25, 0.75, 0.5),
+        Shift(THE, 0.1, 0.1, 0.0),
+        Shift(MAT, 0.0, 0.375, 0.375),
+    )
     differences = (Difference(0, CAT, SAT, True, 0.125, shifts), Difference(1, LONG, SAT, False, 0.0, ()))
     before = replace(TRACE, positions=(POSITIONS[0], replace(POSITIONS[1], prediction=best(LONG))))
     moved = (replace(PLACES[1][0], residual=best(MAT), output=best(SAT)), replace(PLACES[1][1], ffn=best(THE)))
     after = replace(
-        TRACE, positions=(replace(POSITIONS[0], prediction=best(SAT)), POSITIONS[1]), places=(PLACES[0], moved),
+        TRACE,
+        positions=(replace(POSITIONS[0], prediction=best(SAT)), POSITIONS[1]),
+        places=(PLACES[0], moved),
         interventions=(Intervention(MemoryId(0, 3)),),
-    )  # fmt: skip
+    )
     steps = tuple(Step(2 + number, token, 0.5, best(token), False) for number, token in enumerate((SAT, CAT)))
     compared = Comparison(before, after, differences, Generated(" sat cat", steps), None)
     text = compared.text(position=0, shown=3)
@@ -230,10 +265,14 @@ def test_a_comparison_in_a_terminal() -> None:
     assert text.count("Continued") == 1
     assert "Probabilities after position 1\ntoken  before  after  change\n\nContinued" in str(compared)
     assert compared.changed_places() == [
-        {"layer": 1, "position": 0, "residual": {"before": SAT.to_dict(), "after": MAT.to_dict()},
-         "output": {"before": CAT.to_dict(), "after": SAT.to_dict()}},
+        {
+            "layer": 1,
+            "position": 0,
+            "residual": {"before": SAT.to_dict(), "after": MAT.to_dict()},
+            "output": {"before": CAT.to_dict(), "after": SAT.to_dict()},
+        },
         {"layer": 1, "position": 1, "ffn": {"before": CAT.to_dict(), "after": THE.to_dict()}},
-    ]  # fmt: skip
+    ]
     found = compared.to_dict()
     assert found["interventions"] == ["L0.M3=0"]
     assert list(found["generation"]) == ["before"]
@@ -253,10 +292,13 @@ def test_a_continuation_in_lines(lengths: list[int], lines: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "width", "fitted"),
     [
-        ("abc", 3, "abc"), ("abcd", 3, "ab…"), ("ab  cd", 5, "ab…"), ("漢字漢字", 8, "漢字漢字"),
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("ab  cd", 5, "ab…"),
+        ("漢字漢字", 8, "漢字漢字"),
         ("漢字漢字", 6, "漢字…"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_ends_in_an_ellipsis(text: str, width: int, fitted: str) -> None:
     assert fit(text, width) == fitted
     assert cell_len(fitted) <= width

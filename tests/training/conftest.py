@@ -35,9 +35,18 @@ def sentence(chance: random.Random) -> str:
 def recipe() -> Recipe:
     """A model that is trained in seconds."""
     return Recipe(
-        layers=2, hidden=16, memories=24, heads=2, vocabulary=300, context=16, batch=8, steps=30, warmup=5,
-        learning_rate=1e-2, embedding_rate=1e-2,
-    )  # fmt: skip
+        layers=2,
+        hidden=16,
+        memories=24,
+        heads=2,
+        vocabulary=300,
+        context=16,
+        batch=8,
+        steps=30,
+        warmup=5,
+        learning_rate=1e-2,
+        embedding_rate=1e-2,
+    )
 
 
 @pytest.fixture

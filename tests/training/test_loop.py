@@ -45,9 +45,12 @@ def test_the_loss_falls_and_the_log_tells(recipe: Recipe, tmp_path: Path) -> Non
     seen: list[tuple[int, int, float]] = []
     said: list[str] = []
     made = train(
-        tmp_path, replace(recipe, steps=60), evaluate_every=20, say=said.append,
+        tmp_path,
+        replace(recipe, steps=60),
+        evaluate_every=20,
+        say=said.append,
         progress=lambda stage, step, of, note: seen.append((int(step), int(of or 0), float(note.split()[2]))),
-    )  # fmt: skip
+    )
     assert made == tmp_path / "model"
     assert [step for step, _, _ in seen] == list(range(1, 61))
     assert seen[0][2] > 5.5  # about log(300)

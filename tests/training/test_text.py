@@ -163,13 +163,15 @@ def test_another_text_in_the_same_folder_is_refused(recipe: Recipe, files: list[
 def test_a_text_that_is_not_there_or_says_nothing_is_refused(recipe: Recipe, files: list[str], tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "novel.txt").write_text("\n".join(made_up_documents(60)))
-    for number, (names, options, line) in enumerate((
-        ((files[0], "nowhere.txt"), {}, r"no such text: 'nowhere\.txt'"),
-        ((files[0],), {"validation": "nowhere.txt"}, r"no such text: 'nowhere\.txt'"),
-        ((str(tmp_path / "empty.txt"),), {}, r"empty\.txt has no sentence to train on"),
-        ((files[2],), {}, r"c\.txt is too little to train on: \d+ tokens"),
-        ((str(tmp_path / "novel.txt"),), {}, r"none of the 1 documents of .*novel\.txt is held out"),
-    )):  # fmt: skip
+    for number, (names, options, line) in enumerate(
+        (
+            ((files[0], "nowhere.txt"), {}, r"no such text: 'nowhere\.txt'"),
+            ((files[0],), {"validation": "nowhere.txt"}, r"no such text: 'nowhere\.txt'"),
+            ((str(tmp_path / "empty.txt"),), {}, r"empty\.txt has no sentence to train on"),
+            ((files[2],), {}, r"c\.txt is too little to train on: \d+ tokens"),
+            ((str(tmp_path / "novel.txt"),), {}, r"none of the 1 documents of .*novel\.txt is held out"),
+        )
+    ):
         own = replace(recipe, context=99) if names == (files[2],) else recipe
         with pytest.raises((CorpusNotFound, TrainingError), match=line):
             prepare_text(own, tmp_path / str(number), say=quietly, wanted=TextSource(names, **options))

@@ -187,9 +187,13 @@ def test_nothing_varies_and_nothing_is_asked(reader: TestClient) -> None:
 
 def test_without_other_text_its_column_is_empty() -> None:
     after = {
-        "memories": ["L1.M0"], "log_probability": -3.0, "extractable": False, "side_effect": None,
-        "control_log_probability": -2.0, "control_side_effect": None,
-    }  # fmt: skip
+        "memories": ["L1.M0"],
+        "log_probability": -3.0,
+        "extractable": False,
+        "side_effect": None,
+        "control_log_probability": -2.0,
+        "control_side_effect": None,
+    }
     look = AuditView({"text": "a b", "log_probability": -2.0, "after": after, "memories": []}, "none")
     assert [row["beside"] for row in look.together()] == [None, None, None]
     assert [row["change"] for row in look.together()] == [0, -1, 0]

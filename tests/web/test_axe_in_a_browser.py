@@ -16,14 +16,31 @@ from web.planted_atlas import SPEC
 from web.served import running
 
 PAGES = (
-    "/", "/L0.M0", "/L0.M0?pattern=0", "/L0.M0/annotate", "/L0.M99", "/search?q=script", "/tokens", "/tokens/6",
-    "/layers", "/layers/0", "/layers/0?kind=shallow", "/questions", "/questions/key_patterns", "/annotate",
-)  # fmt: skip
+    "/",
+    "/L0.M0",
+    "/L0.M0?pattern=0",
+    "/L0.M0/annotate",
+    "/L0.M99",
+    "/search?q=script",
+    "/tokens",
+    "/tokens/6",
+    "/layers",
+    "/layers/0",
+    "/layers/0?kind=shallow",
+    "/questions",
+    "/questions/key_patterns",
+    "/annotate",
+)
 ASKED = {"prompt": "the cat sat on the"}
 OF_THE_MODEL = (
-    "/trace", f"/trace?{urlencode(ASKED)}", f"/trace?{urlencode(ASKED | {'set': 'L1.M4=0', 'generate': 2})}",
-    "/audit", f"/audit?{urlencode({'text': 'the old house'})}", "/L1.M0/causal", "/compare",
-)  # fmt: skip
+    "/trace",
+    f"/trace?{urlencode(ASKED)}",
+    f"/trace?{urlencode(ASKED | {'set': 'L1.M4=0', 'generate': 2})}",
+    "/audit",
+    f"/audit?{urlencode({'text': 'the old house'})}",
+    "/L1.M0/causal",
+    "/compare",
+)
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,9 @@ def test_values_at_work_are_on_the_pages(tmp_path: Path) -> None:
     assert "Where it fires" not in reader.get("/L0.M3").text
     value = reader.get("/L0.M0.json").json()["value"]
     assert [(one["sign"], one["promotes"], one["z"], one["clear_z"]) for one in value["features"]] == [
-        (1, True, 5.0, 4.0), (-1, False, 2.0, 4.0),
-    ]  # fmt: skip
+        (1, True, 5.0, 4.0),
+        (-1, False, 2.0, 4.0),
+    ]
     assert (value["working_probability"], value["working_logit"]) == (0.25, 3.0)
     rows = reader.get("/layers/0.json?sort=work&order=down").json()["rows"]
     assert [row["working_probability"] for row in rows] == [0.25, 0.125, 0.0625, None]
@@ -156,12 +157,17 @@ def test_what_the_paper_does_not_ask_hides_no_answer(answered_atlas: Path, tmp_p
 
 
 @pytest.mark.fast(1)
-@pytest.mark.parametrize(("option", "table", "questions"), [
-    ("removals", "removals", ["key_removals"]),
-    ("prefixes", "predictions", [
-        "layer_activity", "layer_composition", "refinement_match", "refinement_confidence", "refinement_events"
-    ]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "table", "questions"),
+    [
+        ("removals", "removals", ["key_removals"]),
+        (
+            "prefixes",
+            "predictions",
+            ["layer_activity", "layer_composition", "refinement_match", "refinement_confidence", "refinement_events"],
+        ),
+    ],
+)
 def test_a_question_whose_table_was_not_asked_for_names_the_command_that_makes_it(
     option: str, table: str, questions: list[str], tmp_path: Path
 ) -> None:
@@ -247,9 +253,15 @@ def test_a_token_knows_who_says_it_and_who_fires_on_it(tmp_path: Path) -> None:
     assert found["promotes"][0]["memory"] in ("L0.M0", "L1.M0")
     assert found["promotes"][0]["probability"] == pytest.approx(0.5)
     assert found["fires"] == [
-        {"memory": "L0.M1", "top": found["promotes"][0]["top"], "promotes": False, "label": None, "rank": 0,
-         "triggers": 1},
-    ]  # fmt: skip
+        {
+            "memory": "L0.M1",
+            "top": found["promotes"][0]["top"],
+            "promotes": False,
+            "label": None,
+            "rank": 0,
+            "triggers": 1,
+        },
+    ]
     assert reader.get("/tokens/6.json?layers=1").json()["fires"] == []
     assert reader.get("/tokens/24").status_code == 404
     assert (

@@ -31,9 +31,12 @@ def coloured_atlas(folder: Path) -> Path:
     atlas = build_atlas(folder)
     none = {"memory": [], "sign": [], "rank": [], "coefficients": [], "scale": []}
     rows = {
-        "memory": [0, 0, 0], "sign": [1, 1, -1], "rank": [0, 1, 0], "scale": [3.0, 2.0, 0.5],
+        "memory": [0, 0, 0],
+        "sign": [1, 1, -1],
+        "rank": [0, 1, 0],
+        "scale": [3.0, 2.0, 0.5],
         "coefficients": [[0.5, 0, -0.25, 0, 1, 0, 0.125], [1, 0, 0, 0, 0.5, 0, 0], [0, 0, 0, -1, 0, 0, 0.5]],
-    }  # fmt: skip
+    }
     for layer, columns in ((0, rows), (1, none)):
         path = atlas / TABLES["token_activations"].path(layer)
         path.parent.mkdir(exist_ok=True)
@@ -61,9 +64,14 @@ def test_every_token_has_the_colour_and_the_number_of_its_coefficient(coloured: 
     reader = client(coloured)
     first, second, third = lit(reader.get("/L0.M0").text)
     assert [one for one in first if one[0] != "✓"] == [
-        ("The", "h4", "1.50"), (" capital", None, "0.00"), (" of", "h2 minus", "-0.75"), (" France", None, "0.00"),
-        ("·is", "h9", "3.00"), ("·Paris", "token foretold", "0.00"), (".", "h1", "0.38"),
-    ]  # fmt: skip
+        ("The", "h4", "1.50"),
+        (" capital", None, "0.00"),
+        (" of", "h2 minus", "-0.75"),
+        (" France", None, "0.00"),
+        ("·is", "h9", "3.00"),
+        ("·Paris", "token foretold", "0.00"),
+        (".", "h1", "0.38"),
+    ]
     assert [kind for _, kind, _ in second[:5]] == ["h6", "token", None, None, "h3"]
     assert [kind for _, kind, _ in third] == [None, None, None, "h9 minus", "token", None, "h4"]
     tokens = reader.get("/L0.M0.json").json()["triggers"][0]["tokens"]
@@ -108,14 +116,29 @@ def trigger(rank: int, *, group: int, fold: int, next_token: int = 1, coloured: 
     text = {"token": next_token, "shown": "n", "text": "n"}
     tokens = [{"text": f"t{place}", "coefficient": float(place)} for place in range(4)] if coloured else None
     return {
-        "sign": 1, "rank": rank, "coefficient": 3.0 - rank, "prefix_group": group, "fold": fold, "position": 1,
-        "before": "t0", "token": text, "next": text, "after": f"after {rank}", "patterns": [], "tokens": tokens,
-    }  # fmt: skip
+        "sign": 1,
+        "rank": rank,
+        "coefficient": 3.0 - rank,
+        "prefix_group": group,
+        "fold": fold,
+        "position": 1,
+        "before": "t0",
+        "token": text,
+        "next": text,
+        "after": f"after {rank}",
+        "patterns": [],
+        "tokens": tokens,
+    }
 
 
 def test_near_duplicates_stand_under_the_best(coloured: Path) -> None:
-    triggers = [trigger(0, group=0, fold=0), trigger(1, group=1, fold=0), trigger(2, group=2, fold=2),
-                trigger(3, group=1, fold=0), trigger(4, group=4, fold=0)]  # fmt: skip
+    triggers = [
+        trigger(0, group=0, fold=0),
+        trigger(1, group=1, fold=0),
+        trigger(2, group=2, fold=2),
+        trigger(3, group=1, fold=0),
+        trigger(4, group=4, fold=0),
+    ]
     folded = fold_groups(group_triggers(triggers, 1, says=None))
     found = [(one["rank"], [other["ranks"] for other in one["similar"]]) for one in folded]
     assert found == [(0, [[1, 3], [4]]), (2, [])]
@@ -143,8 +166,10 @@ def test_long_sentences_are_cut_between_tokens() -> None:
 def test_shades_go_by_the_strongest_and_hold_a_doubled_space() -> None:
     tokens = [{"text": text, "coefficient": number} for text, number in ((" a", 2.0), (" ", -9.0), (" b\n", 0.1))]
     assert [(one["shown"], one["shade"]) for one in colour_tokens(tokens, 4.0)] == [
-        ("·a", "h4"), (" ", "h9 minus"), ("·b⏎", ""),
-    ]  # fmt: skip
+        ("·a", "h4"),
+        (" ", "h9 minus"),
+        ("·b⏎", ""),
+    ]
     assert [one["shade"] for one in colour_tokens(tokens, 0.0)] == ["", "", ""]
 
 
@@ -188,8 +213,14 @@ def test_a_memory_s_page_leads_there(reader: TestClient, planted: Path) -> None:
 
 def test_texts_and_memories_that_cannot_be_tried(reader: TestClient, planted: Path, tmp_path: Path) -> None:
     assert reader.get("/L1.M4/try").status_code == 200
-    for name, text, status in (("L1.M4", "", 400), ("L1.M4", "the " * 400, 400), ("L1.M4", "x" * 2_001, 400),
-                               ("L9.M0", TEXT, 404), ("L1.M9999", TEXT, 404), ("x", TEXT, 404)):  # fmt: skip
+    for name, text, status in (
+        ("L1.M4", "", 400),
+        ("L1.M4", "the " * 400, 400),
+        ("L1.M4", "x" * 2_001, 400),
+        ("L9.M0", TEXT, 404),
+        ("L1.M9999", TEXT, 404),
+        ("x", TEXT, 404),
+    ):
         answer = reader.get(f"/{name}/try", params={"text": text})
         assert answer.status_code == status, (name, text[:9])
     refused = reader.get("/L1.M4/try", params={"text": ""})

@@ -146,8 +146,11 @@ def test_features_are_shown_chosen_and_sorted(tmp_path: Path) -> None:
     reader = client(atlas)
     rows = {row["name"]: row for row in asked(reader)["rows"]}
     assert {name: (row["promotes"], row["promotes_negative"]) for name, row in rows.items()} == {
-        "L0.M0": (True, False), "L0.M1": (False, None), "L0.M2": (False, None), "L0.M3": (None, None),
-    }  # fmt: skip
+        "L0.M0": (True, False),
+        "L0.M1": (False, None),
+        "L0.M2": (False, None),
+        "L0.M3": (None, None),
+    }
     assert names(reader, sort="memory") == ["L0.M3", "L0.M2", "L0.M1", "L0.M0"]  # the order's default is down
     assert names(reader)[:2] == ["L0.M0", "L0.M2"]  # 1 above what is clear, then 0, 1 below, and no value at work
     assert names(reader, promotes="yes") == ["L0.M0"]
@@ -175,10 +178,16 @@ def test_a_ring_has_the_kind_of_its_label_and_covers_no_point(
     """Below zero memory 0 has triggers of one token: six of its best make it a label, four do not."""
     atlas, count = build_atlas(tmp_path / "atlas"), len(tokens)
     rows = {
-        "memory": [0] * count, "sign": [-1] * count, "rank": range(count), "token": tokens, "sentence": [0] * count,
-        "position": range(count), "coefficient": [-1.0] * count, "next_token": [None] * count,
+        "memory": [0] * count,
+        "sign": [-1] * count,
+        "rank": range(count),
+        "token": tokens,
+        "sentence": [0] * count,
+        "position": range(count),
+        "coefficient": [-1.0] * count,
+        "next_token": [None] * count,
         "prefix_group": range(count),
-    }  # fmt: skip
+    }
     write_table(atlas / TABLES["triggers"].path(0), rows, name="triggers", provenance=PROVENANCE)
     seal(atlas, manifest())
     write_patterns(open_atlas(atlas))
@@ -269,8 +278,11 @@ def test_memories_are_sorted_by_importance_where_the_table_is(tmp_path: Path, re
     other = client(tmp_path)
     found = asked(other, sort="importance")
     assert [(row["name"], row["attribution"]) for row in found["rows"]] == [
-        ("L0.M1", 9), ("L0.M3", 7), ("L0.M2", 5), ("L0.M0", 2)
-    ]  # fmt: skip
+        ("L0.M1", 9),
+        ("L0.M3", 7),
+        ("L0.M2", 5),
+        ("L0.M0", 2),
+    ]
     assert "sort=importance" in other.get("/layers/0").text
     assert "sort=importance" not in reader.get("/layers/0").text
     assert asked(reader, sort="importance")["rows"][0]["attribution"] is None

@@ -254,8 +254,9 @@ def test_a_memory_is_said_to_say_a_token_only_where_it_is_clear(tmp_path: Path) 
     assert "L0.M1 1 0 no clear token" in fires
     found = patient(reader, "/search.json?q=paris&in=values").json()["hits"]
     assert {hit["memory"]: hit["promotes"] for hit in found if hit["memory"] in ("L0.M0", "L0.M1")} == {
-        "L0.M0": True, "L0.M1": False,
-    }  # fmt: skip
+        "L0.M0": True,
+        "L0.M1": False,
+    }
     listed = words(patient(reader, "/search?q=paris&in=values").text)
     assert "L0.M0 values says ·Paris" in listed
     assert "L0.M1 values no clear token" in listed

@@ -131,7 +131,8 @@ def test_other_names_stay_refused(atlas: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://lab.example", "https://lab.example:444", "https://127.0.0.1:8765", "null", "https://evil.example"]
+    "origin",
+    ["http://lab.example", "https://lab.example:444", "https://127.0.0.1:8765", "null", "https://evil.example"],
 )
 def test_a_post_from_another_origin_is_refused(atlas: Path, origin: str) -> None:
     reader = behind(atlas, public_url=PUBLIC, token="the-token")
@@ -167,11 +168,19 @@ def test_a_hostile_path_is_not_believed(atlas: Path, told: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"public_url": "lab.example/x"}, {"public_url": "ftp://lab.example"}, {"public_url": "https://u:p@lab.example"},
-     {"public_url": "https://lab.example/?a=b"}, {"public_url": 'https://lab.example/"x'}, {"root_path": "no/slash"},
-     {"root_path": "/a b"}, {"root_path": "//evil.example"}, {"root_path": "/a/../b"},
-     {"root_path": "/a", "public_url": "https://lab.example/b"}],
-)  # fmt: skip
+    [
+        {"public_url": "lab.example/x"},
+        {"public_url": "ftp://lab.example"},
+        {"public_url": "https://u:p@lab.example"},
+        {"public_url": "https://lab.example/?a=b"},
+        {"public_url": 'https://lab.example/"x'},
+        {"root_path": "no/slash"},
+        {"root_path": "/a b"},
+        {"root_path": "//evil.example"},
+        {"root_path": "/a/../b"},
+        {"root_path": "/a", "public_url": "https://lab.example/b"},
+    ],
+)
 def test_addresses_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"public_url|root_path"):
         Settings(tmp_path, **settings)  # type: ignore[arg-type]

@@ -39,12 +39,18 @@ def atlas_with_random(folder: Path, *, sentence: int = 4) -> Path:
     columns["kept_firings"] = [4_000] * 10 + [1]
     del columns["prefix_group"]
     other = {
-        "sentence": [4], "document": [3], "text": ["The capital of Paris."], "tokens": [OTHER], "multiplicity": [1],
+        "sentence": [4],
+        "document": [3],
+        "text": ["The capital of Paris."],
+        "tokens": [OTHER],
+        "multiplicity": [1],
         "held_out": [False],
-    }  # fmt: skip
+    }
     written: list[tuple[str, int | None, dict[str, Any]]] = [
-        ("random", 0, columns), ("random", 1, {name: [] for name in columns}), ("random_sentences", None, other),
-    ]  # fmt: skip
+        ("random", 0, columns),
+        ("random", 1, {name: [] for name in columns}),
+        ("random_sentences", None, other),
+    ]
     for name, layer, table in written:
         path = atlas / TABLES[name].path(layer)
         path.parent.mkdir(exist_ok=True)
@@ -81,8 +87,9 @@ def test_random_and_middling_examples_of_each_sign(tmp_path: Path) -> None:
     assert "mnemoscope extend" not in text.partition('<h2 id="random">')[2]
     data = reader.get("/L0.M0.json").json()["random"]
     assert [(one["sign"], one["drawn"], one["kept_firings"], one["median"]) for one in data] == [
-        (1, 10, 4_000, 1.125), (-1, 1, 1, -0.5),
-    ]  # fmt: skip
+        (1, 10, 4_000, 1.125),
+        (-1, 1, 1, -0.5),
+    ]
     assert reader.get("/L0.M1.json").json()["random"] == []
     assert 'id="random"' not in reader.get("/L0.M1").text
 
@@ -105,8 +112,9 @@ def test_the_written_pages_have_them_too(tmp_path: Path) -> None:
 def test_a_frame_and_a_sentence_that_is_not_stored(tmp_path: Path) -> None:
     rows = ms.open_atlas(atlas_with_random(tmp_path / "one"))["L0.M0"].random()
     assert rows.filter(pl.col("rank") == 0).select("prefix", "text").row(0) == (
-        "The capital of Paris", "The capital of Paris.",
-    )  # fmt: skip
+        "The capital of Paris",
+        "The capital of Paris.",
+    )
     atlas = atlas_with_random(tmp_path / "other", sentence=5)
     assert client(atlas).get("/L0.M0").status_code == 409
     with pytest.raises(AtlasDamaged, match="sentence 5 is named by a table but not stored"):

@@ -147,9 +147,16 @@ def test_a_long_selection_takes_several_pages_of_a_layer(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("memories", "kind"),
-    [("L9.M0", MemoryIdError), ("nothing", MemoryIdError), ("0", OptionError), (",", OptionError),
-     ("²", MemoryIdError), ("٣", MemoryIdError), pytest.param("9" * 5_000, MemoryIdError, id="5,000 digits")],
-)  # fmt: skip
+    [
+        ("L9.M0", MemoryIdError),
+        ("nothing", MemoryIdError),
+        ("0", OptionError),
+        (",", OptionError),
+        ("²", MemoryIdError),
+        ("٣", MemoryIdError),
+        pytest.param("9" * 5_000, MemoryIdError, id="5,000 digits"),
+    ],
+)
 def test_a_selection_that_cannot_be(tmp_path: Path, atlas: Path, memories: str, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         write_pages(atlas, tmp_path / "out", memories=memories)
@@ -212,9 +219,7 @@ def test_a_link_leads_where_its_page_lies_or_says_that_there_is_none() -> None:
     places = {"/here?a=1&b=2": "here.html"}
     edition = cast(Edition, None)
     frame = Frame(edition, Path("atlas"), "/", str, place=places.get, note="<note>")
-    assert frame.link("/here?a=1&b=2", key="j", current="page") == (
-        'href="here.html" data-key="j" aria-current="page"'
-    )
+    assert frame.link("/here?a=1&b=2", key="j", current="page") == ('href="here.html" data-key="j" aria-current="page"')
     assert frame.link("/gone", key="j", current="page", title="gone") == f'title="{DEAD}"'
     assert Frame(edition, Path("atlas"), "/", str).link('/"?a=1&b=2', title="<") == (
         'href="/&#34;?a=1&amp;b=2" title="&lt;"'

@@ -47,9 +47,16 @@ SIDES = (EXTENSIONS, "analyses", "report", COMPARISONS)
 _SHARED = ("leases", "states", "closed", "beats")
 FOLDERS = (
     *sorted(kind.name for kind in TABLES.values() if kind.numbered),
-    STATE, WORK, f"{WORK}/text", f"{WORK}/text/validation", *(f"{WORK}/{name}" for name in _SHARED),
-    *SIDES, LENSES, "report/figures", "search",
-)  # fmt: skip
+    STATE,
+    WORK,
+    f"{WORK}/text",
+    f"{WORK}/text/validation",
+    *(f"{WORK}/{name}" for name in _SHARED),
+    *SIDES,
+    LENSES,
+    "report/figures",
+    "search",
+)
 """Every folder inside an atlas, outer ones first. `browse` is a folder of its own; the folders of workers and of their
 leases match `_NAMED_FOLDER`."""
 

@@ -78,9 +78,11 @@ _EXCLUDED = Form(
 )
 _REMOVALS = Form(lambda value: _COUNT.test(value) or value == "all", 'a whole number, or "all"')
 _PLAN = Form(_OBJECT.test, _OBJECT.words, counts=("seed", "triggers"))
-_COUNTS = Form(_OBJECT.test, _OBJECT.words, counts=(
-    "documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences"
-))  # fmt: skip
+_COUNTS = Form(
+    _OBJECT.test,
+    _OBJECT.words,
+    counts=("documents", "sentences", "duplicates", "mined_sentences", "mined_tokens", "held_out_sentences"),
+)
 _EXPERTS = Form(
     _or_null(lambda value: _LIST.test(value) and all(each is None or _is_numbering(each) for each in value)),
     'a list of null or an object such as {"routed": 8, "memories": 64, "shared": []} for each layer',

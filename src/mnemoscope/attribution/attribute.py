@@ -46,9 +46,14 @@ class Attributor:
     """
 
     def __init__(
-        self, model: LanguageModel, contrast: Contrast, *, singles: int = SINGLES, seed: int = 0,
+        self,
+        model: LanguageModel,
+        contrast: Contrast,
+        *,
+        singles: int = SINGLES,
+        seed: int = 0,
         progress: Progress = ignore_progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_head(model)
         check_wide_numbers(model)
         self.model, self.contrast, self._most, self._seed, self.progress = model, contrast, singles, seed, progress
@@ -179,10 +184,14 @@ class Attributor:
         """
         known = STEPS.index(until)
         effects, parts, texts = self.effects, self.effects.parts, self.model.vocabulary()[0]
-        layers = pl.DataFrame({
-            "layer": range(self.model.sizes.layers), "attention": parts.attention[:, 0].numpy(),
-            "memories": effects.by_layer[:, 0].numpy(), "other": parts.other[:, 0].numpy(),
-        })  # fmt: skip
+        layers = pl.DataFrame(
+            {
+                "layer": range(self.model.sizes.layers),
+                "attention": parts.attention[:, 0].numpy(),
+                "memories": effects.by_layer[:, 0].numpy(),
+                "other": parts.other[:, 0].numpy(),
+            }
+        )
         heads = [
             (layer, head, effect)
             for layer, own in enumerate(effects.heads)
@@ -191,16 +200,28 @@ class Attributor:
         target, against = self.contrast.target, self.contrast.against
         listed = self._table(self._order(by, top, known), known)
         return Attribution(
-            self.model.spec, prompt, self.contrast.position, Token(target, texts[target]),
-            None if against is None else Token(against, texts[against]), self.contrast.shared, self.contrast.longer,
-            self.value, float(self.difference.after_cap(effects.final)[0]), float(parts.embedding[0]), layers,
-            float(effects.biases[0]), float(effects.total[0] - parts.logit[0]), self.limit,
+            self.model.spec,
+            prompt,
+            self.contrast.position,
+            Token(target, texts[target]),
+            None if against is None else Token(against, texts[against]),
+            self.contrast.shared,
+            self.contrast.longer,
+            self.value,
+            float(self.difference.after_cap(effects.final)[0]),
+            float(parts.embedding[0]),
+            layers,
+            float(effects.biases[0]),
+            float(effects.total[0] - parts.logit[0]),
+            self.limit,
             about_memories(listed, atlas, [texts[token] for token in self._words]),
             pl.DataFrame(heads, schema={"layer": pl.Int64, "head": pl.Int64, "direct": pl.Float64}, orient="row"),
-            *(self.spearman if known > 1 else (None, None)), self.curve if known > 2 else (),
+            *(self.spearman if known > 1 else (None, None)),
+            self.curve if known > 2 else (),
             self.with_a_share if known > 2 else (),
-            float(np.abs(self.attributions[~self.grid.outside]).sum()) if known else None, origin,
-        )  # fmt: skip
+            float(np.abs(self.attributions[~self.grid.outside]).sum()) if known else None,
+            origin,
+        )
 
     def _order(self, by: By, count: int, known: int) -> Places:
         """The places that are listed, with what is known after so many steps behind the direct effects."""
@@ -219,13 +240,18 @@ class Attributor:
         """Memory, position, coefficient, direct, attribution and ablation, null where it was not measured."""
         coefficients = self._run[0] if known else self.grid.flat(self.effects.coefficients)
         lost = dict(zip(*(each.tolist() for each in self.singles), strict=True)) if known > 1 else {}
-        return pl.DataFrame({
-            **self.grid.names(self.model, places),
-            "coefficient": coefficients[places].astype(np.float64),
-            "direct": self.direct[places],
-            "attribution": pl.Series(self.attributions[places] if known else [None] * len(places), dtype=pl.Float64),
-            "ablation": pl.Series([lost.get(place) for place in places.tolist()], dtype=pl.Float64),
-        }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
+        return pl.DataFrame(
+            {
+                **self.grid.names(self.model, places),
+                "coefficient": coefficients[places].astype(np.float64),
+                "direct": self.direct[places],
+                "attribution": pl.Series(
+                    self.attributions[places] if known else [None] * len(places), dtype=pl.Float64
+                ),
+                "ablation": pl.Series([lost.get(place) for place in places.tolist()], dtype=pl.Float64),
+            },
+            schema_overrides={"memory": pl.String, "position": pl.Int64},
+        )
 
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:
@@ -270,7 +296,15 @@ def attribute(
         contrast = choose_contrast(model, prompt, target=target, against=against, position=position)
         asked = Attributor(model, contrast, singles=singles, seed=seed, progress=report)
         origin = origin_of(
-            model.fingerprint, atlas, seed, prompt=prompt, target=target, against=against, position=position, by=by,
-            singles=singles, top=top,
-        )  # fmt: skip
+            model.fingerprint,
+            atlas,
+            seed,
+            prompt=prompt,
+            target=target,
+            against=against,
+            position=position,
+            by=by,
+            singles=singles,
+            top=top,
+        )
         return asked.summary(prompt, by=by, top=top, atlas=atlas, origin=origin)

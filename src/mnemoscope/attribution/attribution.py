@@ -87,11 +87,13 @@ class Attribution(Explanation):
         own, target, against = super().to_dict(), self.target, self.against
         layers = {name: self.layers[name].to_list() for name in PARTS}
         own |= {
-            "target": target.id, "against": against and against.id, "target_text": target.text,
+            "target": target.id,
+            "against": against and against.id,
+            "target_text": target.text,
             "against_text": against and against.text,
             "direct": {"embedding": self.embedding, **layers, "biases": self.biases, "head": 0.0},
             "spearman": {"list": self.spearman_list, "random": self.spearman_random},
-        }  # fmt: skip
+        }
         return {name: own[name] for name in _ENTRIES}
 
     def parts(self) -> pl.DataFrame:
@@ -108,18 +110,21 @@ class Attribution(Explanation):
         rows = self.parts().with_row_index("place")
         ends = rows["direct"].cum_sum()
         rows = rows.with_columns(
-            (ends - rows["direct"]).alias("from"), ends.alias("to"),
+            (ends - rows["direct"]).alias("from"),
+            ends.alias("to"),
             pl.concat_str(pl.col("part"), pl.lit(" "), pl.col("layer").cast(pl.String).fill_null("")).alias("name"),
-        )  # fmt: skip
+        )
         return (
             alt.Chart(rows, title=self.title())
             .mark_bar()
             .encode(
-                x=alt.X("from:Q", title="logit difference"), x2="to",
+                x=alt.X("from:Q", title="logit difference"),
+                x2="to",
                 y=alt.Y("name:N", sort=alt.SortField("place"), title=None),
-                color=alt.Color("part:N", title=None), tooltip=["name:N", "direct:Q"],
+                color=alt.Color("part:N", title=None),
+                tooltip=["name:N", "direct:Q"],
             )
-        )  # fmt: skip
+        )
 
     def title(self) -> str:
         return self._title_of(fit(show_token(self.prompt), 60))
@@ -146,19 +151,27 @@ class Attribution(Explanation):
             return [*head, "", "No memory outside the frame has an attribution."]
         kept = ", ".join(f"{one.share:.0%}: {one.only:+.2f} ({one.random:+.2f} of random ones)" for one in self.kept)
         return [
-            *head, "", self._table(), "",
+            *head,
+            "",
+            self._table(),
+            "",
             f"Attribution and ablation rank alike by {logits(self.spearman_list)} over the list, by "
             f"{logits(self.spearman_random)} over random memories (Spearman).",
             f"Before the prompt's own tokens: |attribution| {self.frame or 0.0:.2f} in all, not listed.",
-            "", curve_table(self.curve, "F without controls"), "",
+            "",
+            curve_table(self.curve, "F without controls"),
+            "",
             *([f"F with only a share kept: {kept}"] if kept else []),
-        ]  # fmt: skip
+        ]
 
     def _table(self) -> Table:
         columns: list[Column] = [
-            ("at", "left", 18), ("coefficient", "right", 11), ("direct", "right", 7), ("attribution", "right", 11),
+            ("at", "left", 18),
+            ("coefficient", "right", 11),
+            ("direct", "right", 7),
+            ("attribution", "right", 11),
             ("ablation", "right", 8),
-        ]  # fmt: skip
+        ]
 
         def cells(row: dict[str, Any]) -> list[str]:
             at, effects = f"{row['position']} {show_token(row['token'])}", ("direct", "attribution", "ablation")

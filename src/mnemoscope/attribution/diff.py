@@ -122,9 +122,17 @@ def diff(
         raise OptionError(f"patch={patch!r}, top={top}, seed={seed} is not possible; patch is {' or '.join(PATCHES)}")
     second = model if other_prompt is not None else second_model(model, other, other_adapter)
     origin = origin_of(
-        [model.fingerprint, second.fingerprint], atlas, seed, prompt=prompt, other_prompt=other_prompt, target=target,
-        against=against, both=both, patch=patch, top=top,
-    )  # fmt: skip
+        [model.fingerprint, second.fingerprint],
+        atlas,
+        seed,
+        prompt=prompt,
+        other_prompt=other_prompt,
+        target=target,
+        against=against,
+        both=both,
+        patch=patch,
+        top=top,
+    )
     with (
         report_to(progress) as report,
         Differ(model, second, atlas=atlas, patch=patch, seed=seed, progress=report) as differ,
@@ -169,9 +177,15 @@ class Differ(ExitStack):
     """Two runs' models, held while it is entered."""
 
     def __init__(
-        self, model: LanguageModel, second: LanguageModel, *, atlas: Atlas | None = None,
-        patch: Patch = "contribution", seed: int = 0, progress: Progress = ignore_progress,
-    ) -> None:  # fmt: skip
+        self,
+        model: LanguageModel,
+        second: LanguageModel,
+        *,
+        atlas: Atlas | None = None,
+        patch: Patch = "contribution",
+        seed: int = 0,
+        progress: Progress = ignore_progress,
+    ) -> None:
         super().__init__()
         self._models, self._atlas = (model, second), atlas
         self._patch, self._seed, self._progress = patch, seed, progress
@@ -271,27 +285,41 @@ class Differ(ExitStack):
         listed = rank(np.flatnonzero(score if both else score > 0), np.abs(score))[:top]
         listed = rank(listed, score)
         coefficients = [grid.flat(side.coefficients) for side in (one, its)]
-        frame = pl.DataFrame({
-            **grid.names(model, listed),
-            "coefficient_first": coefficients[0][listed], "coefficient_second": coefficients[1][listed],
-            "direct_first": direct[0][listed] / one.scale, "direct_second": direct[1][listed] / its.scale,
-            "change": change[listed], **({"effect": score[listed]} if by_position else {}),
-        }, schema_overrides={"memory": pl.String, "position": pl.Int64})  # fmt: skip
+        frame = pl.DataFrame(
+            {
+                **grid.names(model, listed),
+                "coefficient_first": coefficients[0][listed],
+                "coefficient_second": coefficients[1][listed],
+                "direct_first": direct[0][listed] / one.scale,
+                "direct_second": direct[1][listed] / its.scale,
+                "change": change[listed],
+                **({"effect": score[listed]} if by_position else {}),
+            },
+            schema_overrides={"memory": pl.String, "position": pl.Int64},
+        )
         words = [texts[token] for token in its.tokens]
         frame = about_memories(frame, self._atlas, words, coefficient="coefficient_second")
         back = self._patch_back(one, its, grid, order, pair, everywhere=aligned) if patched else ()
         turned = (each.k for each in back if isinstance(each.k, int) and each.top_token.id == pair[1])
         notes = {
-            f"A {model.block} block divides by its own norm: all memories of a changed layer change.":
-                model.block in ("post-norm", "sandwich"),
+            f"A {model.block} block divides by its own norm: all memories of a changed layer change.": model.block
+            in ("post-norm", "sandwich"),
             "The prompts differ in length: only the last position is compared.": not aligned,
             "What memories of earlier positions changed arrives as attention's change.": not by_position,
-        }  # fmt: skip
+        }
         return RunDifference(
-            *read, said, one.value, its.value, parts,
-            float(sum(changes.values())) - (its.value - one.value), one.limit + its.limit, frame, back,
-            next(turned, None), tuple(note for note, holds in notes.items() if holds),
-        )  # fmt: skip
+            *read,
+            said,
+            one.value,
+            its.value,
+            parts,
+            float(sum(changes.values())) - (its.value - one.value),
+            one.limit + its.limit,
+            frame,
+            back,
+            next(turned, None),
+            tuple(note for note, holds in notes.items() if holds),
+        )
 
     def _patch_back(
         self, one: Side, its: Side, grid: Grid, order: Places, pair: tuple[int, int], *, everywhere: bool
@@ -320,12 +348,14 @@ class Differ(ExitStack):
         texts, gap = its.model.vocabulary()[0], its.value - one.value
         return tuple(
             Patched(
-                k, values[at], None if abs(gap) < _NO_CHANGE else (its.value - values[at]) / gap,
+                k,
+                values[at],
+                None if abs(gap) < _NO_CHANGE else (its.value - values[at]) / gap,
                 Token(says[at], texts[says[at]]),
                 *((spread(controls[:, at]), missing[at]) if at < len(ks) else (None, None)),
             )
             for at, k in enumerate(sets)
-        )  # fmt: skip
+        )
 
 
 def _part_changes(one: Side, its: Side, shared: float) -> dict[tuple[str, int | None], float]:

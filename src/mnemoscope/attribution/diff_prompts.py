@@ -61,21 +61,31 @@ class PromptsDifference(Explanation):
     def blocks(self) -> Sequence[str | Table]:
         columns: list[Column] = [("change", "right", 8), ("95 % interval", "left", 20)]
         back: list[Column] = [
-            ("set back", "right", 10), ("F", "right", 8), ("recovered", "right", 9), ("controls", "right", 8),
-        ]  # fmt: skip
+            ("set back", "right", 10),
+            ("F", "right", 8),
+            ("recovered", "right", 9),
+            ("controls", "right", 8),
+        ]
         steps = [
-            [str(one["k"]), f"{one['difference']:+.2f}", share_text(one["recovered"]),
-             share_text(one["control_recovered"])]
+            [
+                str(one["k"]),
+                f"{one['difference']:+.2f}",
+                share_text(one["recovered"]),
+                share_text(one["control_recovered"]),
+            ]
             for one in self.patched
-        ]  # fmt: skip
+        ]
         return [
             f"{self.names[0]} and {self.names[1]}: {self.prompts} prompts part, {self.never_parted} never do, "
             f"{len(self.refused)} refused; {self.turned:.0%} turn within 256 memories",
-            *map(str, self.refused), "",
-            memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False), "",
-            "Medians over prompts:", (back, steps),
+            *map(str, self.refused),
+            "",
+            memory_table(self.memories, columns, lambda row: bounds(row, "change"), about=False),
+            "",
+            "Medians over prompts:",
+            (back, steps),
             *about_shares(one[name] for one in self.patched for name in ("recovered", "control_recovered")),
-        ]  # fmt: skip
+        ]
 
 
 @opens
@@ -110,13 +120,18 @@ def diff_prompts(
     memories = memories.sort("change", descending=True, maintain_order=True)
     parts = _means([one.parts for one in found], ["part", "layer"])
     return PromptsDifference(
-        differ.names, len(found), len(every) - len(found), refused, parts.sort("part", "layer", nulls_last=True),
-        memories if atlas is None else with_labels(memories, atlas), _medians(found),
+        differ.names,
+        len(found),
+        len(every) - len(found),
+        refused,
+        parts.sort("part", "layer", nulls_last=True),
+        memories if atlas is None else with_labels(memories, atlas),
+        _medians(found),
         sum(one.turns_at is not None for one in found) / max(1, len(found)),
         origin_of(
             [model.fingerprint, second.fingerprint], atlas, seed, prompts=len(prompts), both=both, patch=patch, top=top
         ),
-    )  # fmt: skip
+    )
 
 
 def _means(frames: Sequence[pl.DataFrame], keys: list[str]) -> pl.DataFrame:
@@ -154,9 +169,13 @@ def _medians(found: Sequence[RunDifference]) -> tuple[MedianPatched, ...]:
             for one, point in points
             if point.controls is not None and point.recovered is not None
         ]
-        rows.append({
-            "k": k, "prompts": len(points), "difference": median(point.difference for _, point in points),
-            "recovered": median(recovered) if recovered else None,
-            "control_recovered": median(beside) if beside else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "k": k,
+                "prompts": len(points),
+                "difference": median(point.difference for _, point in points),
+                "recovered": median(recovered) if recovered else None,
+                "control_recovered": median(beside) if beside else None,
+            }
+        )
     return tuple(rows)

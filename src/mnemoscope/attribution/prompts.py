@@ -82,11 +82,14 @@ class PromptsAttribution(Explanation):
         columns: list[Column] = [("attribution", "right", 11), ("95 % interval", "left", 18), ("in lists", "right", 8)]
         found, held = self.halves
         return [
-            f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused", *map(str, self.refused), "",
-            memory_table(self.memories, columns, lambda row: [*bounds(row, "attribution"), f"{row['share']:.0%}"]), "",
+            f"{self.model}: {self.prompts} prompts, {len(self.refused)} refused",
+            *map(str, self.refused),
+            "",
+            memory_table(self.memories, columns, lambda row: [*bounds(row, "attribution"), f"{row['share']:.0%}"]),
+            "",
             f"Median F of {held} prompts without the memories found on the other {found}:",
             curve_table(self.curve, "with controls"),
-        ]  # fmt: skip
+        ]
 
 
 def bounds(row: dict[str, Any], name: str) -> list[str]:
@@ -134,14 +137,24 @@ def attribute_prompts(
     best = rank(np.flatnonzero(mean), np.abs(mean))[:top]
     draws = np.random.default_rng((seed, 5)).integers(0, len(each), (RESAMPLES, len(each)))
     low, high = np.quantile([each[:, one][draws].mean(1) for one in best], LEVELS, axis=1) if len(best) else ([], [])
-    frame = pl.DataFrame({
-        "memory": pl.Series(Grid(model.sizes.memories, 1).names(model, best)["memory"], dtype=pl.String),
-        "attribution": mean[best], "low": low, "high": high, "share": listed[best] / len(asked),
-    })  # fmt: skip
+    frame = pl.DataFrame(
+        {
+            "memory": pl.Series(Grid(model.sizes.memories, 1).names(model, best)["memory"], dtype=pl.String),
+            "attribution": mean[best],
+            "low": low,
+            "high": high,
+            "share": listed[best] / len(asked),
+        }
+    )
     return PromptsAttribution(
-        model.spec, len(asked), refused, with_labels(frame, atlas), curve, (len(found), len(held)),
+        model.spec,
+        len(asked),
+        refused,
+        with_labels(frame, atlas),
+        curve,
+        (len(found), len(held)),
         origin_of(model.fingerprint, atlas, seed, prompts=len(prompts), top=top),
-    )  # fmt: skip
+    )
 
 
 def _held_out_curve(

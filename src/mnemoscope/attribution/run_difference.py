@@ -69,19 +69,28 @@ class RunDifference(Explanation):
         one = prompts[0] == prompts[1]
         return {
             **({"prompt": prompts[0]} if one else {"prompts": in_each(prompts)}),
-            "continued": continued, "ids": ids[0] if one else in_each(ids),
-            "models": in_each(names), "tokens": said and in_each(said), "difference": in_each(values), **own,
-        }  # fmt: skip
+            "continued": continued,
+            "ids": ids[0] if one else in_each(ids),
+            "models": in_each(names),
+            "tokens": said and in_each(said),
+            "difference": in_each(values),
+            **own,
+        }
 
     def chart(self) -> Any:
         """What every part changes, as an altair.Chart."""
         import altair as alt
 
         return (
-            alt.Chart(self.parts, title=f"{self.names[1]} less {self.names[0]}").mark_bar()
-            .encode(x=alt.X("change:Q", title="change of the logit difference"), y=alt.Y("layer:O", sort="descending"),
-                    color="part:N", tooltip=["part:N", "layer:O", "change:Q"])
-        )  # fmt: skip
+            alt.Chart(self.parts, title=f"{self.names[1]} less {self.names[0]}")
+            .mark_bar()
+            .encode(
+                x=alt.X("change:Q", title="change of the logit difference"),
+                y=alt.Y("layer:O", sort="descending"),
+                color="part:N",
+                tooltip=["part:N", "layer:O", "change:Q"],
+            )
+        )
 
     def title(self) -> str:
         return " and ".join(self.names)
@@ -100,7 +109,7 @@ class RunDifference(Explanation):
             f"change {self.second - self.first:+.3f} = {written or 'nothing'}",
             f"(the parts add up to {self.residual_error:+.1e} of it; at most {self.limit:.1e})",
             *self.notes,
-        ]  # fmt: skip
+        ]
         if self.memories.is_empty():
             return [*head, "", "No memory's contribution changed."]
         turned = "None of these numbers" if self.turns_at is None else f"{self.turns_at} memories set back"
@@ -117,20 +126,29 @@ class RunDifference(Explanation):
         columns: list[Column] = [("at", "right", 4), ("coefficient", "left", 22), (self.sorted_by, "right", 8)]
         between = "{coefficient_first:+.2f} to {coefficient_second:+.2f}"
         return memory_table(
-            self.memories, columns,
+            self.memories,
+            columns,
             lambda row: [str(row["position"]), between.format_map(row), logits(row[self.sorted_by])],
-        )  # fmt: skip
+        )
 
     def _patch_table(self) -> Table:
         columns: list[Column] = [
-            ("set back", "right", 10), ("F", "right", 7), ("recovered", "right", 9),
-            ("the second then says", "left", 22), ("F with controls", "left", 40),
-        ]  # fmt: skip
+            ("set back", "right", 10),
+            ("F", "right", 7),
+            ("recovered", "right", 9),
+            ("the second then says", "left", 22),
+            ("F with controls", "left", 40),
+        ]
         return columns, [
-            [str(one.k), f"{one.difference:+.2f}", share_text(one.recovered), show_token(one.top_token.text),
-             "" if one.controls is None else spread_text(one.controls)]
+            [
+                str(one.k),
+                f"{one.difference:+.2f}",
+                share_text(one.recovered),
+                show_token(one.top_token.text),
+                "" if one.controls is None else spread_text(one.controls),
+            ]
             for one in self.patched
-        ]  # fmt: skip
+        ]
 
 
 def in_each(pair: Sequence[Any]) -> dict[str, Any]:

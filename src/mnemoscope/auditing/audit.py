@@ -181,10 +181,19 @@ def _audit_string(
         controls = _controls(model, chosen, tokens, options.seed)
         after = _switch_off(model, chosen, controls, tokens, neighbours, before, tick) if chosen else None
     return AuditedString(
-        text, len(tokens), own.total, rank, len(drawn), exposure, p_value,
-        p_value is not None and p_value <= LEVEL, own.continues(len(tokens) - half),
-        b"".join(raw[token] for token in tokens[:half]).decode("utf-8", "replace"), carriers, after,
-    )  # fmt: skip
+        text,
+        len(tokens),
+        own.total,
+        rank,
+        len(drawn),
+        exposure,
+        p_value,
+        p_value is not None and p_value <= LEVEL,
+        own.continues(len(tokens) - half),
+        b"".join(raw[token] for token in tokens[:half]).decode("utf-8", "replace"),
+        carriers,
+        after,
+    )
 
 
 def _carriers(model: LanguageModel, tokens: list[int], own: Likelihood, count: int, tick: Tick) -> tuple[Carrier, ...]:

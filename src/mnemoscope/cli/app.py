@@ -17,11 +17,20 @@ from mnemoscope.cli.start import demo, inspect, mine, train
 GROUPS = {
     "Start": (demo.demo, inspect.inspect, mine.mine, train.train),
     "Look": (
-        analyze.analyze, report.report, serve.serve, show.show, search.search, trace.trace, attribute.attribute,
-        diff.diff, compare.compare, audit.audit, show.verify,
+        analyze.analyze,
+        report.report,
+        serve.serve,
+        show.show,
+        search.search,
+        trace.trace,
+        attribute.attribute,
+        diff.diff,
+        compare.compare,
+        audit.audit,
+        show.verify,
     ),
     "At scale": (mine.merge, extend.extend, lens.lens, worker.worker, worker.status),
-}  # fmt: skip
+}
 """The verbs as `--help` lists them. The first line of each is at most 55 characters long, so that it is not cut."""
 
 

@@ -102,9 +102,11 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, fold
     table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), show_edge=False, header_style="dim")
     for at, name in enumerate(columns):
         table.add_column(
-            name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", overflow="fold",
+            name.removeprefix(">"),
+            justify="right" if name[:1] == ">" else "left",
+            overflow="fold",
             no_wrap=not (foldable and foldable[at]),
-        )  # fmt: skip
+        )
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
@@ -162,9 +164,7 @@ def draw_memory(atlas: "Atlas", memory: MemoryId, tables: "dict[str, pl.DataFram
             console.print(Text(f"  {row['kind']}: {row['description']} ({said})"))
 
 
-def _token_colours(
-    tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]
-) -> dict[int, list[tuple[str, str]]]:
+def _token_colours(tables: "dict[str, pl.DataFrame]", rows: list[dict[str, Any]]) -> dict[int, list[tuple[str, str]]]:
     """Text and style of the tokens of the triggers of one sign, by rank; the strongest one has the full colour."""
     if "token_activations" not in tables or not rows:
         return {}

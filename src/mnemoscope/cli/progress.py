@@ -100,11 +100,21 @@ def json_line(report: ProgressReport) -> str:
     if report.stage == WORKER:
         return json.dumps({"event": "worker", "worker": None, "what": None, "why": str(report.note), **facts})
     unit, note = unit_and_rest(report.note)
-    return json.dumps({
-        "event": "progress", "stage": report.stage, "done": report.done, "total": report.total, "unit": unit or None,
-        "rate": report.rate, "seconds_left": report.left, "workers": None,
-        "leases_lost": None, "note": note or None, **facts,
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "event": "progress",
+            "stage": report.stage,
+            "done": report.done,
+            "total": report.total,
+            "unit": unit or None,
+            "rate": report.rate,
+            "seconds_left": report.left,
+            "workers": None,
+            "leases_lost": None,
+            "note": note or None,
+            **facts,
+        }
+    )
 
 
 @dataclass

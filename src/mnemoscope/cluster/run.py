@@ -119,9 +119,13 @@ def _start_launcher(
         options = {**vars(opening), "device": plan.device}
         each = fleet.gpus_per_worker if plan.device == "cuda" else 0
         ray = RayLauncher(
-            directory, address=fleet.ray, threads=plan.threads, gpus_per_worker=each, worker_options=options,
+            directory,
+            address=fleet.ray,
+            threads=plan.threads,
+            gpus_per_worker=each,
+            worker_options=options,
             workers=fleet.workers,
-        )  # fmt: skip
+        )
         return ray, fleet.workers or max(1, ray.capacity())
     words: list[str] = []
     for name, value in opening.keywords().items():

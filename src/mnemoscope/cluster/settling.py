@@ -68,9 +68,15 @@ def settle_run(
             batches, tokens=tokens, parameters=model.sizes.parameters, device=plan.device, threads=plan.threads
         )
         run = SharedRun(
-            batches=batches, lease_batches=lease, tokens=tokens, text=hashed,
-            pieces=PIECES, checkpoint_every=options.checkpoint_every, patience=patience, mixed_devices=mixed_devices,
-        )  # fmt: skip
+            batches=batches,
+            lease_batches=lease,
+            tokens=tokens,
+            text=hashed,
+            pieces=PIECES,
+            checkpoint_every=options.checkpoint_every,
+            patience=patience,
+            mixed_devices=mixed_devices,
+        )
         first = _take_over(context, inputs, plan)
         LeaseFolder(directory, TEXT, run.leases).make(again=-(-first // lease))
         PublishedStage(TEXT, run.leases).publish(directory)

@@ -147,9 +147,14 @@ def _run_stages(context: WorkerContext, *, text_only: bool) -> bool:
         elif stage.tasks:
             states = [context.directory / state for state in stage.inputs]
             run = run or MiningRun(
-                RunContext(context.directory), context.model, context.plan, states, context.copy,
-                pieces=context.run.pieces, mixed=context.run.mixed_devices,
-            )  # fmt: skip
+                RunContext(context.directory),
+                context.model,
+                context.plan,
+                states,
+                context.copy,
+                pieces=context.run.pieces,
+                mixed=context.run.mixed_devices,
+            )
             _take_units(context, stage, run)
         done = stage
     return False

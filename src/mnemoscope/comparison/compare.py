@@ -55,9 +55,11 @@ def compare(
             for number, (one, two) in enumerate(pairwise(atlases))
         ]
     origin = made_by(
-        model=[one.manifest.model.fingerprint for one in atlases], atlas=[one.manifest_hash for one in atlases],
-        options={"models": models is not None}, seed=seed,
-    )  # fmt: skip
+        model=[one.manifest.model.fingerprint for one in atlases],
+        atlas=[one.manifest_hash for one in atlases],
+        options={"models": models is not None},
+        seed=seed,
+    )
     return AtlasComparison(pairs, _all_rows(pairs, "layers"), _all_rows(pairs, "changed"), origin, atlases[0])
 
 

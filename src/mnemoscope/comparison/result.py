@@ -112,9 +112,16 @@ def draw(document: Mapping[str, Any]) -> Any:
                 for row in pair["layers"]
                 if row.get(name) is not None
             ]
-    chart = alt.Chart(alt.InlineData(values=rows)).mark_line(point=True).encode(
-        x=alt.X("layer:O", title="layer (counted from 0)", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
-        y=alt.Y("value:Q", title="Jaccard of triggers", scale=alt.Scale(domain=[0, 1])),
-        color="triggers of:N", strokeDash="triggers of:N", tooltip=["layer:O", "triggers of:N", "value:Q"],
-    ).properties(width=220, height=150)  # fmt: skip
+    chart = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("layer:O", title="layer (counted from 0)", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
+            y=alt.Y("value:Q", title="Jaccard of triggers", scale=alt.Scale(domain=[0, 1])),
+            color="triggers of:N",
+            strokeDash="triggers of:N",
+            tooltip=["layer:O", "triggers of:N", "value:Q"],
+        )
+        .properties(width=220, height=150)
+    )
     return chart if len(titles) == 1 else chart.facet(alt.Facet("pair:N", title=None, sort=titles), columns=3)

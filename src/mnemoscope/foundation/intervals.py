@@ -233,10 +233,12 @@ class Resamples:
         estimates = []
         for values, codes in sets:
             draws = self.quantile_draws(values, codes, levels) if self.clusters > 1 else [np.empty(0)] * len(levels)
-            estimates.append([
-                enclose(float(np.quantile(values, level)), len(values), ends(own)) if len(values) else NOTHING
-                for level, own in zip(levels, draws, strict=True)
-            ])  # fmt: skip
+            estimates.append(
+                [
+                    enclose(float(np.quantile(values, level)), len(values), ends(own)) if len(values) else NOTHING
+                    for level, own in zip(levels, draws, strict=True)
+                ]
+            )
         return estimates
 
 

@@ -10,9 +10,7 @@ _TENTHS = 7
 """Of the trigrams of both, those that both must have."""
 
 
-def fold_triggers(
-    features: Sequence[Hashable], ranks: Sequence[int], prefixes: Sequence[Sequence[int]]
-) -> list[int]:
+def fold_triggers(features: Sequence[Hashable], ranks: Sequence[int], prefixes: Sequence[Sequence[int]]) -> list[int]:
     """For each trigger the rank of the first of its fold. Triggers of different features never share one."""
     folds, rows = [0] * len(ranks), defaultdict(list)
     for at, feature in enumerate(features):

@@ -145,9 +145,12 @@ def _frame(value: Any, columns: str) -> "pl.DataFrame":
     import pyarrow as pa
 
     kinds: dict[str, Any] = {
-        "text": pa.types.is_large_string, "int": pa.types.is_integer, "float": pa.types.is_floating,
-        "bool": pa.types.is_boolean, "texts": pa.large_list(pa.large_string()).equals,
-    }  # fmt: skip
+        "text": pa.types.is_large_string,
+        "int": pa.types.is_integer,
+        "float": pa.types.is_floating,
+        "bool": pa.types.is_boolean,
+        "texts": pa.large_list(pa.large_string()).equals,
+    }
     if isinstance(value, list):
         table = pl.DataFrame(value, infer_schema_length=None).to_arrow(compat_level=pl.CompatLevel.oldest())
     else:

@@ -66,9 +66,15 @@ def report_to(progress: "bool | Progress | None", stream: TextIO | None = None) 
         if bar is None or bar.desc != stage or done < bar.n:  # a bar each: rates count from its first report
             end()
             bar = tqdm(
-                desc=stage, initial=done, file=place, unit_scale=True, dynamic_ncols=True, leave=False, smoothing=0,
+                desc=stage,
+                initial=done,
+                file=place,
+                unit_scale=True,
+                dynamic_ncols=True,
+                leave=False,
+                smoothing=0,
                 **about,
-            )  # fmt: skip
+            )
         vars(bar).update(about)
         bar.set_postfix_str(show_controls(rest), refresh=False)
         bar.update(done - bar.n)

@@ -9,10 +9,28 @@ import triton.language as tl
 
 @triton.jit
 def sweep_rows(
-    block, row_stride, place_stride, lengths, rows, groups, memories,
-    peaks, peak_places, lows, low_places, greatest, least, fired, sums, squares, counts,
-    NEGATIVE: tl.constexpr, SAMPLED: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    block,
+    row_stride,
+    place_stride,
+    lengths,
+    rows,
+    groups,
+    memories,
+    peaks,
+    peak_places,
+    lows,
+    low_places,
+    greatest,
+    least,
+    fired,
+    sums,
+    squares,
+    counts,
+    NEGATIVE: tl.constexpr,
+    SAMPLED: tl.constexpr,
+    ZERO: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Measures `block [row, place, memory]`, whose rows have `lengths` places, in one pass.
 
     Writes per row the maximum and its first place (`[row, memory]`), if NEGATIVE the minimum too. Writes the other
@@ -76,9 +94,23 @@ def sweep_rows(
 
 @triton.jit
 def choose_best(
-    peaks, places, order, sentences, threshold, magnitude, sentence, position, found, rows, memories, keep, first,
-    SIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    peaks,
+    places,
+    order,
+    sentences,
+    threshold,
+    magnitude,
+    sentence,
+    position,
+    found,
+    rows,
+    memories,
+    keep,
+    first,
+    SIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Each memory's best `keep` rows (by SIGN times the peak) that reach its threshold; `order` sorts by sentence."""
     memory = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = memory < memories
@@ -147,9 +179,20 @@ def _count_above(
 
 @triton.jit
 def merge_best(
-    magnitude, sentence, position, more_magnitude, more_sentence, more_position, found,
-    best_magnitude, best_sentence, best_position, keep, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
+    magnitude,
+    sentence,
+    position,
+    more_magnitude,
+    more_sentence,
+    more_position,
+    found,
+    best_magnitude,
+    best_sentence,
+    best_position,
+    keep,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """The best `keep` of a memory's own (sorted) and `found` new triggers; a rank is the number of triggers before."""
     memory = tl.program_id(0).to(tl.int64)
     base = memory * keep
@@ -168,9 +211,13 @@ def merge_best(
         new_position = tl.load(more_position + base + new, mask=known, other=0)
         both = own[:, None] & known[None, :]
         first = _precede(
-            own_magnitude[:, None], own_sentence[:, None], own_position[:, None],
-            new_magnitude[None, :], new_sentence[None, :], new_position[None, :],
-        )  # fmt: skip
+            own_magnitude[:, None],
+            own_sentence[:, None],
+            own_position[:, None],
+            new_magnitude[None, :],
+            new_sentence[None, :],
+            new_position[None, :],
+        )
         rank += tl.sum((both & ~first).to(tl.int32), 1)
         new_rank = tl.sum((both & first).to(tl.int32), 0)
         for begin in range(0, count, CHUNK):
@@ -180,8 +227,10 @@ def merge_best(
                 tl.load(more_magnitude + base + other, mask=there, other=0.0)[:, None],
                 tl.load(more_sentence + base + other, mask=there, other=0)[:, None],
                 tl.load(more_position + base + other, mask=there, other=0)[:, None],
-                new_magnitude[None, :], new_sentence[None, :], new_position[None, :],
-            )  # fmt: skip
+                new_magnitude[None, :],
+                new_sentence[None, :],
+                new_position[None, :],
+            )
             before = before & there[:, None] & (other[:, None] != new[None, :])
             new_rank += tl.sum(before.to(tl.int32), 0)
         kept = known & (new_rank < keep)

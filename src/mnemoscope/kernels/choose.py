@@ -88,19 +88,37 @@ class CardKernels:
             for sign in ((1, -1) if negative else (1,))
         }
         swept = SweptRows(
-            peaks, empty(groups, memories), empty(groups, memories), empty(groups, memories, dtype=torch.int32),
+            peaks,
+            empty(groups, memories),
+            empty(groups, memories),
+            empty(groups, memories, dtype=torch.int32),
             empty(groups, memories, dtype=torch.float64),
-            empty(groups, memories, dtype=torch.float64) if sampled else None, None,
-        )  # fmt: skip
+            empty(groups, memories, dtype=torch.float64) if sampled else None,
+            None,
+        )
         counts = torch.zeros(HISTOGRAM_BINS, memories, dtype=torch.int32, device=device) if sampled else None
         with _device_context(device):
             self._kernels.sweep_rows[tiles, groups](
-                block, block.stride(0), block.stride(1), rows.lengths, rows.count, groups, memories,
-                *peaks[1], *peaks[-1 if negative else 1], swept.greatest, swept.least, swept.fired, swept.sums,
+                block,
+                block.stride(0),
+                block.stride(1),
+                rows.lengths,
+                rows.count,
+                groups,
+                memories,
+                *peaks[1],
+                *peaks[-1 if negative else 1],
+                swept.greatest,
+                swept.least,
+                swept.fired,
+                swept.sums,
                 swept.sums if swept.squares is None else swept.squares,
                 swept.fired if counts is None else counts,
-                NEGATIVE=negative, SAMPLED=sampled, ZERO=ZERO_BIN, BLOCK=width,
-            )  # fmt: skip
+                NEGATIVE=negative,
+                SAMPLED=sampled,
+                ZERO=ZERO_BIN,
+                BLOCK=width,
+            )
         if counts is None:
             return swept
         histogram = counts.to(torch.int64)
@@ -120,10 +138,22 @@ class CardKernels:
         )
         with _device_context(device):
             self._kernels.choose_best[(-(-memories // CHOSEN),)](
-                *peaks, rows.order, rows.sentences, threshold, best.magnitude, best.sentence, best.position, best.found,
-                rows.count, memories, keep, first,
-                SIGN=sign, ROWS=ROWS, BLOCK=CHOSEN,
-            )  # fmt: skip
+                *peaks,
+                rows.order,
+                rows.sentences,
+                threshold,
+                best.magnitude,
+                best.sentence,
+                best.position,
+                best.found,
+                rows.count,
+                memories,
+                keep,
+                first,
+                SIGN=sign,
+                ROWS=ROWS,
+                BLOCK=CHOSEN,
+            )
         return best
 
     def merge(self, own: tuple[Tensor, Tensor, Tensor], best: Best) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,9 +161,19 @@ class CardKernels:
         memories, keep = own[0].shape
         with _device_context(magnitude.device):
             self._kernels.merge_best[(memories,)](
-                *own, best.magnitude, best.sentence, best.position, best.found, magnitude, sentence, position, keep,
-                WIDTH=_power_of_two(keep), CHUNK=RANKED, num_warps=1,
-            )  # fmt: skip
+                *own,
+                best.magnitude,
+                best.sentence,
+                best.position,
+                best.found,
+                magnitude,
+                sentence,
+                position,
+                keep,
+                WIDTH=_power_of_two(keep),
+                CHUNK=RANKED,
+                num_warps=1,
+            )
         return magnitude, sentence, position
 
 

@@ -70,10 +70,14 @@ class Observer:
         # float64, since a memory of nearly constant coefficients has a small variance beside large sums.
         sums = torch.empty_like(peaks, dtype=torch.float64 if sampled else torch.float32)
         swept = Swept(
-            positions, peaks, torch.empty_like(peaks) if negative else None,
-            torch.empty_like(peaks, dtype=torch.float32), sums, torch.empty_like(sums) if sampled else None,
+            positions,
+            peaks,
+            torch.empty_like(peaks) if negative else None,
+            torch.empty_like(peaks, dtype=torch.float32),
+            sums,
+            torch.empty_like(sums) if sampled else None,
             torch.zeros(memories, device=block.device),
-        )  # fmt: skip
+        )
         counter = self._counter(memories, negative, block.device) if sampled and not apart else None
         self._fill(swept, block, counter)
         if apart:

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["MiningPlan", "extend", "merge", "mine", "run_mining"]
 
 _FILES = {
-    "extend": "extending", "merge": "merging", "MiningPlan": "plan.mining_plan", "mine": "run", "run_mining": "run",
-}  # fmt: skip
+    "extend": "extending",
+    "merge": "merging",
+    "MiningPlan": "plan.mining_plan",
+    "mine": "run",
+    "run_mining": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

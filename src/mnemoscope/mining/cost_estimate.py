@@ -131,10 +131,16 @@ def estimate(
         began = time.perf_counter()
         looked_at = TEXT_SAMPLE_TOKENS if max_tokens is None else min(max_tokens, TEXT_SAMPLE_TOKENS)
         copy = prepare(
-            source, encoder, directory=Path(folder), longest=model.longest, split=options.cut,
-            vocabulary=model.sizes.vocabulary, max_tokens=looked_at, render=render,
+            source,
+            encoder,
+            directory=Path(folder),
+            longest=model.longest,
+            split=options.cut,
+            vocabulary=model.sizes.vocabulary,
+            max_tokens=looked_at,
+            render=render,
             progress=lambda _, done, total, unit: progress("reading a sample", done, total, unit),
-        )  # fmt: skip
+        )
         reading = time.perf_counter() - began
         scale, exact = _scale(copy.counts, copy.sentences, source.size, source.meter.done)
         expected = partial(expected_text, copy.counts, copy.sentences, scale=scale, exact=exact)

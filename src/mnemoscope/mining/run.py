@@ -93,9 +93,14 @@ def run_mining(
                 copy_file(context.work / name, directory / STATE / name)
         check_unchanged(begun.model)
         seal_run(
-            context, text.plan, model_facts(begun.model), counts={**text.copy.counts}, versions=text.versions,
-            part=options.share, keep_work=options.keep_work,
-        )  # fmt: skip
+            context,
+            text.plan,
+            model_facts(begun.model),
+            counts={**text.copy.counts},
+            versions=text.versions,
+            part=options.share,
+            keep_work=options.keep_work,
+        )
     return directory
 
 

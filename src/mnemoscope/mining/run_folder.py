@@ -242,10 +242,13 @@ def prepare_again(
 def open_text(spec: str | os.PathLike[str], like: MiningOptions | MiningPlan) -> Source:
     """A text, whole, as options or plan say it is read; raises what opening a text raises."""
     return open_source(
-        os.fspath(spec), text_field=like.text_field, ids_field=like.ids_field,
-        split=like.cut if isinstance(like, MiningOptions) else like.split, chat=is_chat(like.text_field),
+        os.fspath(spec),
+        text_field=like.text_field,
+        ids_field=like.ids_field,
+        split=like.cut if isinstance(like, MiningOptions) else like.split,
+        chat=is_chat(like.text_field),
         skip_bad_rows=like.skip_bad_rows,
-    )  # fmt: skip
+    )
 
 
 def _notes(inputs: RunInputs, copy: TokenizedCorpus, plan: MiningPlan) -> Iterator[str]:
@@ -298,11 +301,20 @@ def _prepare(context: RunContext, inputs: RunInputs, plan: MiningPlan) -> Tokeni
     encoder, made_of, render = encoder_of(model, plan)
     made_with = {"tokenizer": made_of, "rules": str(RULES), **libraries}
     return prepare(
-        inputs.source, encoder, directory=context.work / "text", longest=model.longest, split=plan.split,
-        vocabulary=model.sizes.vocabulary, max_sentences=plan.max_sentences, max_tokens=plan.max_tokens,
-        validation=inputs.validation, render=render, made_with=made_with,
-        checkpoint_every=context.checkpoint_every, progress=context.progress,
-    )  # fmt: skip
+        inputs.source,
+        encoder,
+        directory=context.work / "text",
+        longest=model.longest,
+        split=plan.split,
+        vocabulary=model.sizes.vocabulary,
+        max_sentences=plan.max_sentences,
+        max_tokens=plan.max_tokens,
+        validation=inputs.validation,
+        render=render,
+        made_with=made_with,
+        checkpoint_every=context.checkpoint_every,
+        progress=context.progress,
+    )
 
 
 def _prove_rows(model: LanguageModel, copy: TokenizedCorpus) -> None:

@@ -50,13 +50,16 @@ def seal_run(
     """
     directory, work = context.directory, context.work
     context.progress(SEALING, 0, None, "")
-    write_json(directory / RUN, {  # which no hash covers
-        "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "paths": mined_from(directory),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    })  # fmt: skip
+    write_json(
+        directory / RUN,
+        {  # which no hash covers
+            "seconds": {stage: round(seconds, 3) for stage, seconds in context.seconds.items()},
+            "host": platform.node(),
+            "machine": platform.machine(),
+            "paths": mined_from(directory),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+    )
     text, questions = read_note(work, "text", plan), None
     if part is None:
         asked = {stage: read_note(work, stage, plan) for stage in ("scales", "removals", "predictions")}

@@ -4,7 +4,7 @@ Several processes can share the layers: `write_words` first, `join_patterns` las
 """
 
 from mnemoscope.patterns.finding import PatternFinder
-from mnemoscope.patterns.layer_files import (  # fmt: skip
+from mnemoscope.patterns.layer_files import (
     join_patterns,
     open_finder,
     write_layer_patterns,

@@ -40,11 +40,14 @@ def kinds(prefixes: pl.DataFrame, patterns: pl.DataFrame) -> pl.DataFrame:
     rows = prefixes.select("memory", "group").unique().join(explained, on=["memory", "group"], how="left")
     shallow, semantic = (pl.col(name).fill_null(False) for name in ("shallow", "semantic"))
     kind = (
-        pl.when(shallow & semantic).then(pl.lit("both"))
-        .when(shallow).then(pl.lit("shallow_only"))
-        .when(semantic).then(pl.lit("semantic_only"))
+        pl.when(shallow & semantic)
+        .then(pl.lit("both"))
+        .when(shallow)
+        .then(pl.lit("shallow_only"))
+        .when(semantic)
+        .then(pl.lit("semantic_only"))
         .otherwise(pl.lit("none"))
-    )  # fmt: skip
+    )
     return rows.select("memory", "group", kind=kind).sort("memory", "group")
 
 

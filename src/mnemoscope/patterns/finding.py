@@ -68,9 +68,13 @@ class PatternFinder:
         shallow = shallow_patterns(groups, prefixes, background=self._background, words=words)
         explained = explained_tokens(groups, shallow.unlikely)
         semantic = semantic_patterns(
-            groups, prefixes, background=self._background, explained=explained, tried=shallow.tried,
+            groups,
+            prefixes,
+            background=self._background,
+            explained=explained,
+            tried=shallow.tried,
             fields=dict(self._fields.of_layer(groups, prefixes)),
-        )  # fmt: skip
+        )
         for place, memory in enumerate(groups.memories.tolist()):
             begin = int(groups.starts[place])
             correction = log10(max(1, int(shallow.tried[place])))

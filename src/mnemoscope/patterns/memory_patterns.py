@@ -14,7 +14,7 @@ import numpy as np
 
 from mnemoscope.patterns.fields import FieldPattern
 from mnemoscope.patterns.prefixes import Background, PrefixBatch, count_longer, postings
-from mnemoscope.patterns.significance import (  # fmt: skip
+from mnemoscope.patterns.significance import (
     COMPANY,
     FEWEST,
     LEVEL,

@@ -224,6 +224,14 @@ def read_background(prefixes: PrefixBatch) -> Background:
     weight = np.bincount(flat, weights=1 / rich[words.prefixes], minlength=shape[0] * shape[1]).reshape(shape)
     per_class = np.maximum(in_class, 1)
     return Background(
-        size, postings(prefixes.features), words, np.sort(prefixes.length), cuts, richness, in_class,
-        count / per_class, weight / per_class, weight.sum(axis=1) / max(1, size),
-    )  # fmt: skip
+        size,
+        postings(prefixes.features),
+        words,
+        np.sort(prefixes.length),
+        cuts,
+        richness,
+        in_class,
+        count / per_class,
+        weight / per_class,
+        weight.sum(axis=1) / max(1, size),
+    )

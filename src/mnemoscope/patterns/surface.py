@@ -132,10 +132,17 @@ def tokens_said(key: int) -> int:
 
 
 _PUNCTUATION = (
-    (".!?…。！？", "a sentence-ending mark"), (",，、", "a comma"), (":;：；", "a colon or semicolon"), # noqa: RUF001
-    ("([{<（", "an opening bracket"), (")]}>）", "a closing bracket"), ("\"'`“”‘’«»", "a quotation mark"), # noqa: RUF001
-    ("-–—−‐‑", "a dash"), ("/\\|", "a slash"), ("=+*%^~<>×±", "a mathematical sign"), ("$€£¥₹", "a currency sign"), # noqa: RUF001
-)  # fmt: skip
+    (".!?…。！？", "a sentence-ending mark"),
+    (",，、", "a comma"),
+    (":;：；", "a colon or semicolon"),  # noqa: RUF001
+    ("([{<（", "an opening bracket"),
+    (")]}>）", "a closing bracket"),
+    ("\"'`“”‘’«»", "a quotation mark"),  # noqa: RUF001
+    ("-–—−‐‑", "a dash"),
+    ("/\\|", "a slash"),
+    ("=+*%^~<>×±", "a mathematical sign"),
+    ("$€£¥₹", "a currency sign"),  # noqa: RUF001
+)
 CLASSES_OF_MARKS = frozenset({"punctuation", "a line break", "white space", *(name for _, name in _PUNCTUATION)})
 _DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}")

@@ -43,8 +43,11 @@ def token_type(vocabulary: int) -> np.dtype[Any]:
 
 
 FULL_TEXT = {
-    "place_text": "context, word", "value_text": "top, bottom", "token_text": "text", "pattern_text": "description"
-}  # fmt: skip
+    "place_text": "context, word",
+    "value_text": "top, bottom",
+    "token_text": "text",
+    "pattern_text": "description",
+}
 _OPTIONS = f"content='', columnsize=0, prefix='2', tokenize=\"{TOKENIZER}\""
 TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, said TEXT NOT NULL) WITHOUT ROWID;

@@ -130,7 +130,15 @@ def _show_descriptions(
     """`ranked` are memory, score, count, and the kind, description and triggers of the one to show."""
     texts = highlight([shown[1] for *_, shown in ranked], query)
     return [
-        Hit(own := numbering.id(memory), field, parts, float(score), count, None,
-            f"{kind}, {pluralise(explained, 'trigger')}", (own,))
+        Hit(
+            own := numbering.id(memory),
+            field,
+            parts,
+            float(score),
+            count,
+            None,
+            f"{kind}, {pluralise(explained, 'trigger')}",
+            (own,),
+        )
         for (memory, score, count, (kind, _, explained)), parts in zip(ranked, texts, strict=True)
-    ]  # fmt: skip
+    ]

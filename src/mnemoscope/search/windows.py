@@ -66,8 +66,11 @@ class Windows:
             first -= 1
         while last < min(len(tokens) - 1, position + CONTEXT) and self._are_joined(tokens[last], tokens[last + 1]):
             last += 1
-        word, rest = _find_word(self._bytes(tokens[first:position]), self._raw[tokens[position]],
-                                self._bytes(tokens[position + 1 : last + 1]))  # fmt: skip
+        word, rest = _find_word(
+            self._bytes(tokens[first:position]),
+            self._raw[tokens[position]],
+            self._bytes(tokens[position + 1 : last + 1]),
+        )
         begin = max(0, position - CONTEXT + 1)
         prefix, text = (self._bytes(tokens[begin:end]).decode("utf-8", "replace") for end in (position + 1, last + 1))
         space = max(0, prefix.find(" ", 0, _NEAR)) if begin and self._spaced else 0

@@ -153,9 +153,16 @@ def causal_check(
         missing += drawn.count(None)
     texts = model.vocabulary()[0]
     return CausalCheck(
-        chosen, sign, at, seed, len(prefixes), tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
-        missing, tuple(Token(id, texts[id]) for id in own.tolist()), summarise_changes(changes, stronger, seed=seed),
-    )  # fmt: skip
+        chosen,
+        sign,
+        at,
+        seed,
+        len(prefixes),
+        tuple(atlas.name(chosen.layer, other) for other in sorted(every)),
+        missing,
+        tuple(Token(id, texts[id]) for id in own.tolist()),
+        summarise_changes(changes, stronger, seed=seed),
+    )
 
 
 def _prefixes(

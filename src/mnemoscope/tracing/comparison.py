@@ -111,8 +111,13 @@ class Comparison(Result):
             f"{count * len(self.before.places)} places of the layers.",
             "",
         ]
-        columns: list[Column] = [("position", "right", 8), ("token", "left", 20), ("before", "left", 24),
-                                 ("after", "left", 24), ("KL", "right", 8)]  # fmt: skip
+        columns: list[Column] = [
+            ("position", "right", 8),
+            ("token", "left", 20),
+            ("before", "left", 24),
+            ("after", "left", 24),
+            ("KL", "right", 8),
+        ]
         rows = []
         for old, new, difference in zip(self.before.positions, self.after.positions, self.differences, strict=True):
             first, second = (prediction_text(at.prediction[0]) for at in (old, new))

@@ -90,10 +90,14 @@ def logit_sums(model: LanguageModel, tokens: list[int], predicted: list[int]) ->
     def layer_part(layer: int, j: int) -> LayerPart:
         known = attention[layer].separable
         return LayerPart(
-            layer, mixed[layer][j] if known else None, ffn[layer][j], mixed_above[layer][j] if known else None,
-            above[layer][j], counted[layer][j] if layer in counted else None,
+            layer,
+            mixed[layer][j] if known else None,
+            ffn[layer][j],
+            mixed_above[layer][j] if known else None,
+            above[layer][j],
+            counted[layer][j] if layer in counted else None,
             looked[layer][j] if layer in looked else (),
-        )  # fmt: skip
+        )
 
     whole = torch.stack([split.logit, split.embedding, split.bias, split.other.sum(0)])
     sums = torch.cat([whole[:, 0], whole[:, 0] - whole[:, 1]]).T.tolist()
@@ -110,9 +114,11 @@ def most_attended(model: LanguageModel, tokens: list[int], weights: Tensor) -> l
     shares, places = weights.mean(1).sort(dim=1, descending=True, stable=True)
     rows = []
     for own, where in zip(shares[:, :SHOWN].tolist(), places[:, :SHOWN].tolist(), strict=True):
-        rows.append(tuple(
-            AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
-            for share, at in zip(own, where, strict=True)
-            if share > 0
-        ))  # fmt: skip
+        rows.append(
+            tuple(
+                AttendedToken(Token(read[at], texts[read[at]]), at - first if at >= first else None, share)
+                for share, at in zip(own, where, strict=True)
+                if share > 0
+            )
+        )
     return rows

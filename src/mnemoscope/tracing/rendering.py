@@ -78,8 +78,13 @@ def choose_position(count: int, position: int | None) -> int:
 
 
 def position_lines(positions: Sequence[Position]) -> list[str]:
-    columns: list[Column] = [("position", "right", 8), ("token", "left", 20), ("predicted next", "left", 24),
-                             ("then", "left", 50), ("decided in", "left", 10)]  # fmt: skip
+    columns: list[Column] = [
+        ("position", "right", 8),
+        ("token", "left", 20),
+        ("predicted next", "left", 24),
+        ("then", "left", 50),
+        ("decided in", "left", 10),
+    ]
     rows = [
         [
             str(at.position),
@@ -97,9 +102,15 @@ def layer_lines(at: Position, places: Sequence[Sequence[LayerState]], memories: 
     """`places[layer][position]`."""
     token = _cell(show_token(at.token.text), 30)
     lines = [f"Layer by layer after position {at.position}, {token}: what is on top, and who contributes most"]
-    columns: list[Column] = [("layer", "right", 5), ("residual", "left", 16), ("feed-forward", "left", 16),
-                             ("output", "left", 16), ("event", "left", 11), ("active", "right", 6),
-                             ("share memory → vote", "left", 40)]  # fmt: skip
+    columns: list[Column] = [
+        ("layer", "right", 5),
+        ("residual", "left", 16),
+        ("feed-forward", "left", 16),
+        ("output", "left", 16),
+        ("event", "left", 11),
+        ("active", "right", 6),
+        ("share memory → vote", "left", 40),
+    ]
     rows = []
     for layer, row in enumerate(places):
         state = row[at.position]
@@ -122,8 +133,13 @@ def sum_lines(at: Position, written: LogitSum) -> list[str]:
         f" {written.embedding_above_mean:+.2f}, biases {written.bias_above_mean:+.2f}"
         + (f", other blocks {written.rest_above_mean:+.2f}" if abs(written.rest_above_mean) >= 0.005 else "")
     ]
-    columns: list[Column] = [("layer", "right", 5), ("attention", "right", 9), ("memories", "right", 8),
-                             ("positions", "right", 9), ("attends to (mean over heads)", "left", 80)]  # fmt: skip
+    columns: list[Column] = [
+        ("layer", "right", 5),
+        ("attention", "right", 9),
+        ("memories", "right", 8),
+        ("positions", "right", 9),
+        ("attends to (mean over heads)", "left", 80),
+    ]
     rows = [
         [
             str(part.layer),

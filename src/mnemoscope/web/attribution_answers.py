@@ -27,9 +27,14 @@ from mnemoscope.web.model_worker import CACHED_BYTES, Cancelled, ModelWorker, st
 
 
 def attribution(
-    worker: ModelWorker, prompt: str, changes: Changes, target: str | None, against: str | None, position: int | None,
+    worker: ModelWorker,
+    prompt: str,
+    changes: Changes,
+    target: str | None,
+    against: str | None,
+    position: int | None,
     until: Step,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """As `Attribution.to_dict`, up to a step; all but the first are done aside. Raises PromptError, ModelUnsupported,
     NotFinite, OptionError.
     """
@@ -104,7 +109,9 @@ def dominant_memories(
             best = [nothing if share is None else share.argsort(descending=True, stable=True)[:TOP] for share in shares]
             said = votes(model, [vote_codes(at, own[at]) for at, own in zip(best, here, strict=True)])
         return [
-            None if share is None else [
+            None
+            if share is None
+            else [
                 {
                     "memory": str(model.numbering(layer).name(layer, at)),
                     "sign": 1 if own[at] > 0 else -1,
@@ -112,10 +119,11 @@ def dominant_memories(
                     "own_share": float(share[at]),
                     "vote": {"id": vote, "text": texts[vote]},
                 }
-                for at, vote in zip(best[layer].tolist(), said[layer].tolist(), strict=True) if share[at] > 0
+                for at, vote in zip(best[layer].tolist(), said[layer].tolist(), strict=True)
+                if share[at] > 0
             ]
             for layer, (own, share) in enumerate(zip(here, shares, strict=True))
-        ]  # fmt: skip
+        ]
 
     return worker.answer(("dominant", prompt, changes, position, state), make, places=len)
 

@@ -51,9 +51,15 @@ class ModelWorker:
     """
 
     def __init__(
-        self, model: LanguageModel, spec: str, *, second: LanguageModel | None = None, differs: str = "", 
-        max_queued: int = MAX_QUEUED, timeout: float = TIMEOUT,
-    ) -> None:  # fmt: skip
+        self,
+        model: LanguageModel,
+        spec: str,
+        *,
+        second: LanguageModel | None = None,
+        differs: str = "",
+        max_queued: int = MAX_QUEUED,
+        timeout: float = TIMEOUT,
+    ) -> None:
         self.model, self.second = model, second
         self.spec = spec
         self.differs = differs
@@ -84,9 +90,14 @@ class ModelWorker:
         self._worker.submit(first)
 
     def answer(
-        self, key: Hashable, make: Callable[[LanguageModel, Cancelled], T], *,
-        places: Callable[[T], int] = lambda _: 10, linger: float = 0.0, aside: bool = False,
-    ) -> T:  # fmt: skip
+        self,
+        key: Hashable,
+        make: Callable[[LanguageModel, Cancelled], T],
+        *,
+        places: Callable[[T], int] = lambda _: 10,
+        linger: float = 0.0,
+        aside: bool = False,
+    ) -> T:
         """The result of `make(model, cancelled)` for this key, computed one at a time; `places` returns its size in the
         cache.
 

@@ -73,9 +73,10 @@ def both(
         if kind is not None:  # made from an edition, and the query as `address`
             own = [
                 one.replace(annotation=Annotated[one.annotation, Query()], default=one.empty)
-                if one.name == "address" else one
+                if one.name == "address"
+                else one
                 for one in own[1:]
-            ]  # fmt: skip
+            ]
 
         def add(path: str, operation: str, media: str, schema: str, said: str, *, as_json: bool) -> None:
             @wraps(function)

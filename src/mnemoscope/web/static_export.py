@@ -153,9 +153,14 @@ class _Writer:
             return f"{root}static/{name}"
 
         frame = Frame(
-            self._edition, self._edition.atlas.path, path, asset, place=partial(self._place, address, root),
-            contents=contents(self._edition), note=self._note,
-        )  # fmt: skip
+            self._edition,
+            self._edition.atlas.path,
+            path,
+            asset,
+            place=partial(self._place, address, root),
+            contents=contents(self._edition),
+            note=self._note,
+        )
         try:
             page = kind.make_page(self._edition, parameters)
             text = frame.render(page.template, {"twin": f"{path}.json", **page.values()})

@@ -63,9 +63,11 @@ def sample(
 ) -> tuple[dict[str, int], list[Item]]:
     """The sizes of a campaign as stored, and its items. Raises AnnotationError for impossible sizes."""
     limits = {
-        "keys per layer": (keys_per_layer, 1000), "controls": (controls, 10_000), "cases": (cases, 100),
+        "keys per layer": (keys_per_layer, 1000),
+        "controls": (controls, 10_000),
+        "cases": (cases, 100),
         "the seed": (seed, 2**31 - 1),
-    }  # fmt: skip
+    }
     for what, (value, most) in limits.items():
         if value is not None and (type(value) is not int or not 0 <= value <= most):
             raise AnnotationError(f"{what} is {value!r}; give a number from 0 to {most:,}")

@@ -26,8 +26,13 @@ Numbers = Iterable[tuple[int | None, str, Estimate]]
 Unit = Sequence[Hashable]
 """The values that authors gave to one unit, without missing ones."""
 _SCHEMA = {
-    "layer": pl.Int16, "name": pl.String, "value": pl.Float64, "count": pl.Int64, "low": pl.Float64, "high": pl.Float64,
-}  # fmt: skip
+    "layer": pl.Int16,
+    "name": pl.String,
+    "value": pl.Float64,
+    "count": pl.Int64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+}
 _PREFIXES = {"layer": pl.Int16, "memory": pl.Int32, "rank": pl.Int16, "group": pl.Int16}
 
 
@@ -145,9 +150,13 @@ def _authors(keys: pl.DataFrame, controls: pl.DataFrame, cases: pl.DataFrame) ->
         alarms = (blind["patterns"] > 0).sum() / blind.height if blind.height else None
         rows.append((author, own.height, blind.height, verdicts.height, own["patterns"].mean(), alarms))
     schema = {
-        "author": pl.String, "keys": pl.Int64, "controls": pl.Int64, "compositions": pl.Int64,
-        "patterns_per_key": pl.Float64, "controls_with_pattern": pl.Float64,
-    }  # fmt: skip
+        "author": pl.String,
+        "keys": pl.Int64,
+        "controls": pl.Int64,
+        "compositions": pl.Int64,
+        "patterns_per_key": pl.Float64,
+        "controls_with_pattern": pl.Float64,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -233,9 +242,12 @@ def _share_of_keys(rows: pl.DataFrame, hits: pl.Expr, cases: pl.Expr = _ALL) -> 
 def _class_of(name: str) -> pl.Expr:
     shallow, semantic = (pl.col("kind").is_in([kind, "both"]).any() for kind in ("shallow", "semantic"))
     return (
-        pl.when(shallow & semantic).then(pl.lit("both"))
-        .when(shallow).then(pl.lit("shallow"))
-        .when(semantic).then(pl.lit("semantic"))
+        pl.when(shallow & semantic)
+        .then(pl.lit("both"))
+        .when(shallow)
+        .then(pl.lit("shallow"))
+        .when(semantic)
+        .then(pl.lit("semantic"))
         .otherwise(pl.lit("none"))
         .alias(name)
-    )  # fmt: skip
+    )

@@ -114,9 +114,12 @@ class Turn:
 
     def add(self, table: str, **values: Any) -> SavedJudgement:
         row = {
-            "author": self.annotator.name, "made_at": self._time(table), "key": self.key,
-            "item": self.item["id"], **values,
-        }  # fmt: skip
+            "author": self.annotator.name,
+            "made_at": self._time(table),
+            "key": self.key,
+            "item": self.item["id"],
+            **values,
+        }
         tables.insert(self.connection, table, row)
         return SavedJudgement(row["key"], row["made_at"], values.get("pattern"))
 
@@ -157,18 +160,27 @@ class Store(AbstractContextManager["Store"]):
         self.database.close()
 
     def start_campaign(
-        self, *, keys_per_layer: int = 10, controls: int | None = None, cases: int = 100, seed: int = 0,
+        self,
+        *,
+        keys_per_layer: int = 10,
+        controls: int | None = None,
+        cases: int = 100,
+        seed: int = 0,
         keys_in_all: int | None = None,
-    ) -> Campaign:  # fmt: skip
+    ) -> Campaign:
         """Samples the items to judge, or returns the campaign with the same sizes and seed.
 
         controls: in all; None: a fifth of the keys, at least 5. keys_in_all: the most, drawn of those. cases: of the
         compositions that `mnemoscope analyze` listed. Raises AnnotationError if the database has another campaign.
         """
         sizes, sampled = items.sample(
-            self.atlas, keys_per_layer=keys_per_layer, controls=controls, cases=cases, seed=seed,
+            self.atlas,
+            keys_per_layer=keys_per_layer,
+            controls=controls,
+            cases=cases,
+            seed=seed,
             keys_in_all=keys_in_all,
-        )  # fmt: skip
+        )
         facts = {**sizes, "uid": secrets.token_hex(16), "made_at": rules.current_time()}
         with self.database.writing() as connection:
             items.store_campaign(connection, sampled, facts)
@@ -253,8 +265,12 @@ class Store(AbstractContextManager["Store"]):
         number = self.atlas.number(memory_id)
         with self.database.reading() as connection:
             item = items.find_item(connection, "chosen", memory_id.layer, number) or {
-                "id": -1, "code": str(memory_id), "kind": "chosen", "layer": memory_id.layer, "memory": number,
-            }  # fmt: skip
+                "id": -1,
+                "code": str(memory_id),
+                "kind": "chosen",
+                "layer": memory_id.layer,
+                "memory": number,
+            }
             return views.key_view(connection, item, annotator, self._read_prefixes(item), memory_id)
 
     def choose(self, memory: MemoryId) -> str:
@@ -265,9 +281,16 @@ class Store(AbstractContextManager["Store"]):
             return items.store_chosen(connection, layer, number) if stored is None else str(stored["code"])
 
     def save(
-        self, code: str, annotator: Annotator, *, kind: str, description: str, marks: Sequence[int],
-        pattern: int | None = None, key: str | None = None,
-    ) -> SavedJudgement:  # fmt: skip
+        self,
+        code: str,
+        annotator: Annotator,
+        *,
+        kind: str,
+        description: str,
+        marks: Sequence[int],
+        pattern: int | None = None,
+        key: str | None = None,
+    ) -> SavedJudgement:
         """Stores a pattern. marks: the numbers of the prefixes that share it, at least 3. pattern: its number, None for
         a new one. key: the same for every attempt to send this judgement, which is then stored once.
         """

@@ -29,10 +29,17 @@ VERSION = 1
 WAIT_SECONDS = 5.0
 
 COLUMNS: dict[str, Any] = {
-    "author": pl.String, "made_at": pl.Datetime("us", "UTC"), "layer": pl.Int16, "memory": pl.Int32,
-    "control": pl.Boolean, "pattern": pl.Int16, "kind": pl.String, "description": pl.String,
-    "triggers": pl.List(pl.Int16), "sampled": pl.Boolean,
-}  # fmt: skip
+    "author": pl.String,
+    "made_at": pl.Datetime("us", "UTC"),
+    "layer": pl.Int16,
+    "memory": pl.Int32,
+    "control": pl.Boolean,
+    "pattern": pl.Int16,
+    "kind": pl.String,
+    "description": pl.String,
+    "triggers": pl.List(pl.Int16),
+    "sampled": pl.Boolean,
+}
 """Of a final judgement; `sampled` is false for a memory that its author chose."""
 _NAMES = ", ".join(f"judgements.{name}" for name in COLUMNS if name != "sampled")
 _PLAIN = f"SELECT judgements.id, {_NAMES}, 1, 1 FROM judgements"

@@ -29,9 +29,22 @@ MOST_PATTERNS = 25
 """Patterns per author and key."""
 LAST = datetime.max.replace(tzinfo=UTC)
 FIELDS = (
-    "author", "made_at", "event", "item_kind", "layer", "memory", "pattern", "kind", "description", "triggers", "key",
-    "undoes", "code", "campaign", "atlas",
-)  # fmt: skip
+    "author",
+    "made_at",
+    "event",
+    "item_kind",
+    "layer",
+    "memory",
+    "pattern",
+    "kind",
+    "description",
+    "triggers",
+    "key",
+    "undoes",
+    "code",
+    "campaign",
+    "atlas",
+)
 """Of an exported row. event: judgement, verdict or finish. kind: the pattern's class, the verdict, or finished | taken
 up. A finish without an item means that all work was handed in. campaign: CAMPAIGN_FIELDS.
 """

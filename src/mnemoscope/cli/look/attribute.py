@@ -76,9 +76,18 @@ def attribute(
         else:
             assert prompt is not None
             found = attribution.attribute(
-                loaded, prompt, target=target, against=against, position=position, by=by, singles=singles, top=top,  # type: ignore[arg-type]
-                atlas=opened, seed=seed, progress=progress,
-            )  # fmt: skip
+                loaded,
+                prompt,
+                target=target,
+                against=against,
+                position=position,
+                by=by,
+                singles=singles,
+                top=top,  # type: ignore[arg-type]
+                atlas=opened,
+                seed=seed,
+                progress=progress,
+            )
     if json:
         emit(found.to_dict())
     else:

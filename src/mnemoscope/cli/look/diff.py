@@ -82,15 +82,34 @@ def diff(
     with reporting() as progress:
         if rows is not None:
             found: attribution.PromptsDifference | attribution.RunDifference = attribution.diff_prompts(
-                loaded, rows, other=other, other_adapter=other_adapter, both=both,
-                patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
-            )  # fmt: skip
+                loaded,
+                rows,
+                other=other,
+                other_adapter=other_adapter,
+                both=both,
+                patch=patch,
+                top=top,
+                atlas=opened,
+                seed=seed,
+                progress=progress,  # type: ignore[arg-type]
+            )
         else:
             assert prompt is not None
             found = attribution.diff(
-                loaded, prompt, other=other, other_adapter=other_adapter, other_prompt=other_prompt, target=target,
-                against=against, both=both, patch=patch, top=top, atlas=opened, seed=seed, progress=progress,  # type: ignore[arg-type]
-            )  # fmt: skip
+                loaded,
+                prompt,
+                other=other,
+                other_adapter=other_adapter,
+                other_prompt=other_prompt,
+                target=target,
+                against=against,
+                both=both,
+                patch=patch,
+                top=top,
+                atlas=opened,
+                seed=seed,
+                progress=progress,  # type: ignore[arg-type]
+            )
     if json:
         emit(found.to_dict())
     else:

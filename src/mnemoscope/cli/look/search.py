@@ -72,8 +72,10 @@ def search(
     from mnemoscope.foundation.options.mining_options import parse_layers
 
     page: dict[str, Any] = {
-        "limit": limit, "offset": offset, "layers": None if layers is None else parse_layers(layers)
-    }  # fmt: skip
+        "limit": limit,
+        "offset": offset,
+        "layers": None if layers is None else parse_layers(layers),
+    }
     fields = tuple(field.strip() for field in where.split(",") if field.strip())
     check_search_fields(fields)
     known = arg.memories_of(atlas)

@@ -76,9 +76,20 @@ def serve(
     from mnemoscope.web.settings import Settings, listen
 
     settings = Settings(
-        atlas, model, force_model, host, port, annotations=annotations, device=device, opening=opening,
-        root_path=root_path, public_url=public_url, trust_proxy=trust_proxy, other=other, other_adapter=other_adapter,
-    )  # fmt: skip
+        atlas,
+        model,
+        force_model,
+        host,
+        port,
+        annotations=annotations,
+        device=device,
+        opening=opening,
+        root_path=root_path,
+        public_url=public_url,
+        trust_proxy=trust_proxy,
+        other=other,
+        other_adapter=other_adapter,
+    )
     listen(settings).close()  # a wrong address is told before the pages are loaded
     arg.check_mined(atlas, model, opening)
     from mnemoscope.web.serving import serve as run

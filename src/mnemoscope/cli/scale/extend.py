@@ -49,9 +49,17 @@ def extend(
 
     with reporting() as progress:
         extension = extended(
-            atlas, model, tables or (), device=device, opening=opening, text=text, validation=validation,
-            checkpoint_every=checkpoint_every, force=force, progress=progress,
-        )  # fmt: skip
+            atlas,
+            model,
+            tables or (),
+            device=device,
+            opening=opening,
+            text=text,
+            validation=validation,
+            checkpoint_every=checkpoint_every,
+            force=force,
+            progress=progress,
+        )
     if json:
         emit({"atlas": str(atlas), "made": list(extension.made), "kept": list(extension.kept)})
         return

@@ -85,8 +85,15 @@ def mine_with_fleet(
             mine_with_workers(model, corpus, out, options, fleet, prepare=True, progress=progress)
         plan, run = SharedRun.read(out)
         if json:
-            emit({"atlas": str(out), "batches": run.batches, "leases": run.leases, "tokens": run.tokens,
-                  "plan_hash": plan.hash()})  # fmt: skip
+            emit(
+                {
+                    "atlas": str(out),
+                    "batches": run.batches,
+                    "leases": run.leases,
+                    "tokens": run.tokens,
+                    "plan_hash": plan.hash(),
+                }
+            )
             return
         print(f"{out} is prepared: {run.tokens:,} tokens in {run.batches:,} batches, {run.leases:,} leases")
         print(f"next: mnemoscope worker {out}  (as many as you like, on machines that share the folder)")
@@ -105,9 +112,13 @@ def _launch(out: Path, options: MiningOptions, fleet: WorkerOptions, *, json: bo
     gpus = int(options.device.startswith("cuda")) if fleet.gpus_per_worker is None else fleet.gpus_per_worker
     words = arguments_given()
     jobs = slurm.scripts(
-        words[words.index("mine") :], out, workers=fleet.count or slurm.WORKERS, threads=threads, gpus=gpus,
+        words[words.index("mine") :],
+        out,
+        workers=fleet.count or slurm.WORKERS,
+        threads=threads,
+        gpus=gpus,
         worker_options=[word for quoted in options.opening.words() for word in shlex.split(quoted)],
-    )  # fmt: skip
+    )
     if fleet.print:
         print(slurm.document(jobs), end="")
         return

@@ -46,13 +46,26 @@ def lens(
 
     with reporting() as progress:
         result = fit_lenses(
-            atlas, model, kinds, max_tokens=max_tokens, device=device,
-            opening=opening, checkpoint_every=checkpoint_every, force=force, progress=progress,
-        )  # fmt: skip
+            atlas,
+            model,
+            kinds,
+            max_tokens=max_tokens,
+            device=device,
+            opening=opening,
+            checkpoint_every=checkpoint_every,
+            force=force,
+            progress=progress,
+        )
     if json:
-        emit({"atlas": str(atlas), "lenses": list(result.lenses), "fitted": list(result.fitted),
-              "plain_layers": {name: list(layers) for name, layers in result.plain_layers.items()},
-              "losses": {name: list(losses) for name, losses in result.losses.items()}})  # fmt: skip
+        emit(
+            {
+                "atlas": str(atlas),
+                "lenses": list(result.lenses),
+                "fitted": list(result.fitted),
+                "plain_layers": {name: list(layers) for name, layers in result.plain_layers.items()},
+                "losses": {name: list(losses) for name, losses in result.losses.items()},
+            }
+        )
         return
     print(f"fitted: {', '.join(result.fitted) or 'nothing'}; in the atlas: {', '.join(result.lenses)}")
     print("cross-entropy of each layer's readout with the next token (nats, held-out prefixes):")

@@ -44,8 +44,17 @@ def demo(
         if force or found != "finished":
             from mnemoscope.mining import mine
 
-            mine(MODEL, CORPUS, out=out, max_tokens=max_tokens, removals=REMOVALS, token_activations=True, random=True,
-                 force=force, progress=progress)  # fmt: skip
+            mine(
+                MODEL,
+                CORPUS,
+                out=out,
+                max_tokens=max_tokens,
+                removals=REMOVALS,
+                token_activations=True,
+                random=True,
+                force=force,
+                progress=progress,
+            )
         atlas = open_atlas(out)
         if atlas.manifest.model.spec != MODEL or atlas.manifest.part is not None:
             raise AtlasExists(f"{out} is an atlas, but not the demo's; choose another folder, or --force to replace it")

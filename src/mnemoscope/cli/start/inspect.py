@@ -63,15 +63,30 @@ def inspect(
         cost = None
         if corpus is not None:
             cost = estimate(
-                loaded, corpus, split=split, text_field=text_field, ids_field=ids_field, sample=sample, seed=seed,
-                max_tokens=max_tokens, skip_bad_rows=skip_bad_rows, progress=progress,
-            )  # fmt: skip
+                loaded,
+                corpus,
+                split=split,
+                text_field=text_field,
+                ids_field=ids_field,
+                sample=sample,
+                seed=seed,
+                max_tokens=max_tokens,
+                skip_bad_rows=skip_bad_rows,
+                progress=progress,
+            )
     if json:
         estimated = None if cost is None else {**vars(cost), "total_seconds": cost.total_seconds}
         options = {
-            "corpus": corpus, "split": split, "text_field": text_field, "ids_field": ids_field, "sample": sample,
-            "max_tokens": max_tokens, "skip_bad_rows": skip_bad_rows, "dtype": dtype, **vars(opening),
-        }  # fmt: skip
+            "corpus": corpus,
+            "split": split,
+            "text_field": text_field,
+            "ids_field": ids_field,
+            "sample": sample,
+            "max_tokens": max_tokens,
+            "skip_bad_rows": skip_bad_rows,
+            "dtype": dtype,
+            **vars(opening),
+        }
         options["dictionary"] = opening.dictionary and str(opening.dictionary)
         origin = made_by(model=loaded.fingerprint, atlas=None, options=options, seed=None if corpus is None else seed)
         emit({**facts, "cost": estimated, "made_by": origin})
@@ -80,8 +95,10 @@ def inspect(
     beginning = facts["beginning"]
     print(f"{facts['model']}: family {facts['family']}, {kind}")
     sizes = " or ".join(dict.fromkeys(map(_spoken_layer, facts["memories"], facts["layer_experts"])))
-    print(f"  sizes       {facts['layers']} layers x {sizes}, "
-          f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}")  # fmt: skip
+    print(
+        f"  sizes       {facts['layers']} layers x {sizes}, "
+        f"hidden {facts['hidden']:,}, vocabulary {facts['vocabulary']:,}, context {facts['context']:,}"
+    )
     if "other_blocks" in facts:
         print(f"  blocks      {format_blocks(facts['layer_blocks'], facts['other_blocks'])}")
     print(f"  parameters  {facts['parameters']:,}, {100 * facts['ffn_share']:.0f} % of them in feed-forward layers")

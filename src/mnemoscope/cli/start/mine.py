@@ -112,18 +112,45 @@ def mine(
     """
     arg.one_of(("1", "all"), per_sentence=per_sentence)
     arg.at_least(1, triggers=triggers, max_sentences=max_sentences, max_tokens=max_tokens, batch_tokens=batch_tokens)
-    arg.at_least(0, prefixes=prefixes, neighbours=neighbours, checkpoint_every=checkpoint_every, seed=seed,
-                 skip_bad_rows=skip_bad_rows)  # fmt: skip
+    arg.at_least(
+        0,
+        prefixes=prefixes,
+        neighbours=neighbours,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        skip_bad_rows=skip_bad_rows,
+    )
     options = MiningOptions(
-        validation=validation, split=split, triggers=triggers, per_sentence="all" if per_sentence == "all" else 1,
-        layers=None if layers is None else parse_layers(layers), sample=sample, max_sentences=max_sentences,
-        max_tokens=max_tokens, prefixes=prefixes, removals=None if removals is None else parse_removals(removals),
-        neighbours=neighbours, part=None if part is None else parse_part(part), batch_tokens=batch_tokens, dtype=dtype,
-        device=device, seed=seed, checkpoint_every=checkpoint_every, keep_work=keep_work, text_field=text_field,
-        ids_field=ids_field, name=name, text_name=text_name, skip_bad_rows=skip_bad_rows, skip_special=skip_special,
-        token_activations=token_activations, random=random, opening=opening, accept_versions=accept_versions,
+        validation=validation,
+        split=split,
+        triggers=triggers,
+        per_sentence="all" if per_sentence == "all" else 1,
+        layers=None if layers is None else parse_layers(layers),
+        sample=sample,
+        max_sentences=max_sentences,
+        max_tokens=max_tokens,
+        prefixes=prefixes,
+        removals=None if removals is None else parse_removals(removals),
+        neighbours=neighbours,
+        part=None if part is None else parse_part(part),
+        batch_tokens=batch_tokens,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        checkpoint_every=checkpoint_every,
+        keep_work=keep_work,
+        text_field=text_field,
+        ids_field=ids_field,
+        name=name,
+        text_name=text_name,
+        skip_bad_rows=skip_bad_rows,
+        skip_special=skip_special,
+        token_activations=token_activations,
+        random=random,
+        opening=opening,
+        accept_versions=accept_versions,
         force=force,
-    )  # fmt: skip
+    )
     fleet = WorkerOptions(workers, gpus_per_worker, ray, prepare, launch, print_, allow_mixed_devices)
     if launch is None:  # its jobs look on their own machine
         check_names(model, opening)
@@ -181,7 +208,13 @@ def merge(
 
     with reporting() as progress:
         made = mining.merge(
-            out, parts, model=model, accept_versions=accept_versions, allow_mixed_devices=allow_mixed_devices,
-            force=force, progress=progress, **opening.keywords(),
-        )  # fmt: skip
+            out,
+            parts,
+            model=model,
+            accept_versions=accept_versions,
+            allow_mixed_devices=allow_mixed_devices,
+            force=force,
+            progress=progress,
+            **opening.keywords(),
+        )
     summarise(Path(made), json=json)

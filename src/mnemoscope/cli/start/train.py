@@ -88,21 +88,36 @@ def train(
     if experts:  # these terms are for dense models
         sparsity, revival = sparsity or 0.0, revival or 0.0
     fields: dict[str, Any] = {
-        "experts": experts, "top_experts": top_experts,
-        "layers": layers, "hidden": hidden, "memories": memories, "heads": heads, "vocabulary": vocabulary,
-        "context": context, "steps": steps, "batch": batch, "warmup": warmup, "learning_rate": learning_rate,
-        "sparsity": sparsity, "free_memories": free_memories, "revival": revival,
+        "experts": experts,
+        "top_experts": top_experts,
+        "layers": layers,
+        "hidden": hidden,
+        "memories": memories,
+        "heads": heads,
+        "vocabulary": vocabulary,
+        "context": context,
+        "steps": steps,
+        "batch": batch,
+        "warmup": warmup,
+        "learning_rate": learning_rate,
+        "sparsity": sparsity,
+        "free_memories": free_memories,
+        "revival": revival,
         "seed": seed,
-    }  # fmt: skip
+    }
     from mnemoscope.training import Recipe, TextSource
     from mnemoscope.training.text import check_folder, parse_times, plan_plants
 
     recipe = Recipe(**{name: value for name, value in fields.items() if value is not None})
     plants = () if plant is None else plan_plants(plant, times=parse_times(plant_times), seed=recipe.seed)
     wanted = TextSource(
-        tuple(corpus or ()), validation=validation, max_bytes=max_bytes, text_field=text_field, split=split,
+        tuple(corpus or ()),
+        validation=validation,
+        max_bytes=max_bytes,
+        text_field=text_field,
+        split=split,
         plants=plants,
-    )  # fmt: skip
+    )
     check_folder(out)
     for text in (*wanted.corpora, validation):
         arg.check_text(text, text_field=text_field, split=split)
@@ -110,9 +125,15 @@ def train(
 
     with reporting() as progress:
         made = run_training(
-            out, recipe, wanted=wanted, device=device, checkpoint_every=checkpoint_every,
-            keep_checkpoints=keep_checkpoints, say=_say, progress=progress,
-        )  # fmt: skip
+            out,
+            recipe,
+            wanted=wanted,
+            device=device,
+            checkpoint_every=checkpoint_every,
+            keep_checkpoints=keep_checkpoints,
+            say=_say,
+            progress=progress,
+        )
     if json:
         emit({"model": str(made), "steps": recipe.steps, "tokens": recipe.tokens})
     else:

@@ -49,9 +49,13 @@ class LocalLauncher:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         said = TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self._running[name] = _RunningProcess(process, said, card)
 
     def take_ended(self) -> dict[str, str | None]:

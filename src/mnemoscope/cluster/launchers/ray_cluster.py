@@ -131,9 +131,13 @@ def check_answer(address: str, *, seconds: float = _KNOCK_SECONDS) -> None:
     with tempfile.TemporaryFile() as said:
         with suppress(subprocess.TimeoutExpired):
             code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, timeout=seconds,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                timeout=seconds,
                 check=False,
-            ).returncode  # fmt: skip
+            ).returncode
         text = os.pread(said.fileno(), 1 << 20, 0).decode(errors="replace")
     if code != 0:
         line = re.sub(r"^\[.*?\] \S+: ", "", text.strip().partition("\n")[0])  # without the place in Ray's source

@@ -73,12 +73,19 @@ def scripts(
     def job(role: str, purpose: str, words: Sequence[str], after: Mapping[str, str], array: str = "") -> SlurmJob:
         head = [f"#SBATCH --job-name=mnemoscope-{role}", *([f"#SBATCH --array={array}"] if array else []), *lead]
         return SlurmJob(
-            role, purpose, _SCRIPT.format(
-                head="\n".join(head), notice=_NOTICE, directory=quote(str(place)), threads=threads,
-                command=" ".join(map(quote, [*program, *words])), again=Terminated.exit_code,
+            role,
+            purpose,
+            _SCRIPT.format(
+                head="\n".join(head),
+                notice=_NOTICE,
+                directory=quote(str(place)),
+                threads=threads,
+                command=" ".join(map(quote, [*program, *words])),
+                again=Terminated.exit_code,
             ),
-            f"{logs}/{role}-{'%A_%a' if array else '%j'}.log", after,
-        )  # fmt: skip
+            f"{logs}/{role}-{'%A_%a' if array else '%j'}.log",
+            after,
+        )
 
     # What is forced is forced once: the jobs after the first go on with what that one began.
     rest = [word for word in mine if word != "--force"]
@@ -86,14 +93,19 @@ def scripts(
     return [
         job("prepare", "reads the text and writes the plan", [*mine, "--prepare"], {}),
         job(
-            "work", "the workers run the model over the text", ["worker", str(atlas), "--text-only", *worker_options],
-            {"prepare": "afterok"}, array=f"0-{workers - 1}",
+            "work",
+            "the workers run the model over the text",
+            ["worker", str(atlas), "--text-only", *worker_options],
+            {"prepare": "afterok"},
+            array=f"0-{workers - 1}",
         ),
         job(
-            "finish", "does what the workers have left, merges and seals", [*rest, "--workers", "auto", *several],
+            "finish",
+            "does what the workers have left, merges and seals",
+            [*rest, "--workers", "auto", *several],
             {"prepare": "afterok", "work": "afterany"},
         ),
-    ]  # fmt: skip
+    ]
 
 
 _SCRIPT = """\

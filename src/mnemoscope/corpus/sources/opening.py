@@ -67,9 +67,7 @@ class Source:
         pieces = self.read(self.meter, begin, replace(self.rows, vocabulary=vocabulary, render=render))
         yield from pieces if self.draw is None else self._draw_from(pieces, *self.draw, skip=skip)
 
-    def documents(
-        self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None
-    ) -> Iterator[str]:
+    def documents(self, skip: int = 0, *, vocabulary: int | None = None, render: Render | None = None) -> Iterator[str]:
         """Yields every document after the first `skip`; raises like `pieces`, and above `LONGEST` characters."""
         return self._join_pieces(self.pieces(skip, vocabulary=vocabulary, render=render), first=skip)
 

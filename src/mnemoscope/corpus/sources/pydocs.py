@@ -31,11 +31,38 @@ from mnemoscope.foundation.files import digest_of_files
 
 # Dependencies, direct and transitive, whose sources carry documentation; those not installed are skipped.
 DISTRIBUTIONS = (
-    "anyio", "click", "datasets", "dill", "filelock", "fsspec", "huggingface_hub", "Jinja2", "markdown-it-py", "mpmath",
-    "multiprocess", "networkx", "numpy", "packaging", "pandas", "polars", "psutil", "pyarrow", "pydantic", "Pygments",
-    "python-dateutil", "PyYAML", "rich", "safetensors", "setuptools", "sympy", "tokenizers", "torch", "tqdm",
-    "transformers", "typer",
-)  # fmt: skip
+    "anyio",
+    "click",
+    "datasets",
+    "dill",
+    "filelock",
+    "fsspec",
+    "huggingface_hub",
+    "Jinja2",
+    "markdown-it-py",
+    "mpmath",
+    "multiprocess",
+    "networkx",
+    "numpy",
+    "packaging",
+    "pandas",
+    "polars",
+    "psutil",
+    "pyarrow",
+    "pydantic",
+    "Pygments",
+    "python-dateutil",
+    "PyYAML",
+    "rich",
+    "safetensors",
+    "setuptools",
+    "sympy",
+    "tokenizers",
+    "torch",
+    "tqdm",
+    "transformers",
+    "typer",
+)
 
 SHORTEST = 40
 

@@ -74,9 +74,16 @@ def prepare(
         if value is not None and value < 1:
             raise OptionError(f"{name} is {value}; it must be at least 1")
     make = partial(
-        _Preparation, encoder=encoder, longest=longest, split=split, vocabulary=vocabulary,
-        render=render, made_with=dict(made_with or {}), checkpoint_every=checkpoint_every, progress=progress,
-    )  # fmt: skip
+        _Preparation,
+        encoder=encoder,
+        longest=longest,
+        split=split,
+        vocabulary=vocabulary,
+        render=render,
+        made_with=dict(made_with or {}),
+        checkpoint_every=checkpoint_every,
+        progress=progress,
+    )
     with storing(directory):
         if validation is None:
             held_out = "hash" if source.held_out is None else "list"
@@ -141,9 +148,13 @@ class _Preparation:
         state = ReadState(**stored.get("position", {}))
         source.rows.bad.places = state.bad_rows
         reading = FirstPass(
-            directory, state, encoder=self.encoder, longest=self.longest, vocabulary=self.vocabulary,
+            directory,
+            state,
+            encoder=self.encoder,
+            longest=self.longest,
+            vocabulary=self.vocabulary,
             listed=self.listed_documents,
-        )  # fmt: skip
+        )
         with closing(reading):
             final, whole = self._read(reading)
         if final.sentences == 0:

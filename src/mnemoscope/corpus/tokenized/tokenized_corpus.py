@@ -132,9 +132,13 @@ class TokenizedCorpus:
     def batches(self, batch_tokens: int, *, extra: int = 1, boundaries: Sequence[int] = ()) -> Batches:
         """The batches of the mined sentences, kept in this folder (a new call replaces them)."""
         planned = plan_batches(
-            self.mined_lengths, self.mined, directory=self.directory, batch_tokens=batch_tokens, extra=extra,
+            self.mined_lengths,
+            self.mined,
+            directory=self.directory,
+            batch_tokens=batch_tokens,
+            extra=extra,
             boundaries=boundaries,
-        )  # fmt: skip
+        )
         self.release()
         return planned
 

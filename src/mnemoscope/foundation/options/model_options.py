@@ -19,16 +19,21 @@ _FAIRSEQ = "fairseq:"
 BUILTIN = ("pydocs",)
 TRAINED = "model"
 """The model's folder in the folder that `train` writes."""
-_GIVE = {"adapter": "the folder of a saved adapter, or its hub id",
-         "tokenizer": "the folder of a saved tokenizer, or its hub id"}  # fmt: skip
+_GIVE = {
+    "adapter": "the folder of a saved adapter, or its hub id",
+    "tokenizer": "the folder of a saved tokenizer, or its hub id",
+}
 
 
 def is_path(name: str, *, of_text: bool = False) -> bool:
     """Whether a name looks like a path; a relative one of two parts looks like a hub id."""
     return not name.startswith(_SCHEMES) and (
-        of_text or name.startswith((".", "/", "~", _FAIRSEQ)) or name.count("/") > 1 or "\\" in name
+        of_text
+        or name.startswith((".", "/", "~", _FAIRSEQ))
+        or name.count("/") > 1
+        or "\\" in name
         or name.endswith(".gguf")
-    )  # fmt: skip
+    )
 
 
 def display_name(name: str, *, of_text: bool = False) -> str:

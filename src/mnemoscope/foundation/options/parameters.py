@@ -92,8 +92,10 @@ def add_args(function: Any) -> None:
     text = inspect.cleandoc(getattr(function, "__doc__", None) or "")
     if inspect.isfunction(function) and text and "Args:" not in text:
         meanings = {**_fields_of(ModelOptions), **_fields_of(MiningOptions), **MEANINGS}
-        found = {name: meanings.get(f"{function.__name__}.{name}", meanings.get(name)) for name in
-                 inspect.signature(function).parameters}  # fmt: skip
+        found = {
+            name: meanings.get(f"{function.__name__}.{name}", meanings.get(name))
+            for name in inspect.signature(function).parameters
+        }
         lines = [f"    {name}: {said}" for name, said in found.items() if said is not None]
         function.__doc__ = "\n".join([text, "", "Args:", *lines]) if lines else text
 

@@ -108,9 +108,12 @@ def fit_lenses(
             facts: dict[str, dict[str, Any]] = {}
             for kind in wanted:
                 text = LensText(
-                    opened.path, area=plan.batch_tokens, seed=plan.seed, most=max_tokens,
+                    opened.path,
+                    area=plan.batch_tokens,
+                    seed=plan.seed,
+                    most=max_tokens,
                     boundaries=[length - loaded.reading.offset for length in loaded.boundaries],
-                )  # fmt: skip
+                )
                 if kind == "ridge":
                     found |= _fit_ridge(context, loaded, plan, text, facts)
                 else:

@@ -68,9 +68,11 @@ def _read_values(wanted: tuple[Ints, Ints], share: Share) -> dict[str, NDArray[A
         ranking, shape = read_scores(share.scores, best=TOKENS_KEPT, of=tokens)
         target, control = ranking.ranks.int()
         names = {
-            "top_tokens": ranking.best[0].int(), "max_probability": shape.max_probability, "target_rank": target,
+            "top_tokens": ranking.best[0].int(),
+            "max_probability": shape.max_probability,
+            "target_rank": target,
             "control_rank": control,
-        }  # fmt: skip
+        }
     return {name: tensor.cpu().numpy() for name, tensor in names.items()}
 
 

@@ -32,8 +32,10 @@ class TunedFit:
         self._adam = torch.optim.Adam([self._offset, self._bias], lr=RATE)
         for weight in (self._offset, self._bias):  # there from the first step on, so that saving needs no exceptions
             self._adam.state[weight] = {
-                "step": torch.zeros(()), "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)
-            }  # fmt: skip
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
 
     def step(self, number: int, streams: dict[int, Tensor], final: Tensor) -> None:
         """One step from the streams `[position, hidden]` of every layer and the final ones of the same positions."""

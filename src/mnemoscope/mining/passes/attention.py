@@ -57,9 +57,16 @@ class AttentionPass:
             **{name: empty_answers(count, np.float32) for name in _OF_PREFIX},
         }
         self.steps = plan_prefixes(
-            run, self._sentence, self._position, self.read, self.answers, stage="attention", weights=BUDGET.weights,
-            inputs=(self._final, self._next), around=lambda: eager_attention(run.model),
-        )  # fmt: skip
+            run,
+            self._sentence,
+            self._position,
+            self.read,
+            self.answers,
+            stage="attention",
+            weights=BUDGET.weights,
+            inputs=(self._final, self._next),
+            around=lambda: eager_attention(run.model),
+        )
 
     def read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Runs one forward in `eager_attention`; raises NotFinite."""

@@ -54,10 +54,17 @@ class ImportancePass:
         }
         """Over all prefixes, in one row: exact sums of sizes, and how often each is among the largest."""
         steps = plan_prefixes(
-            run, self._sentence, position, self.read, self.answers, stage="importance", weights=BUDGET.weights,
-            inputs=(self._final,), area=min(run.plan.batch_tokens, BUDGET.gradient_tokens),
+            run,
+            self._sentence,
+            position,
+            self.read,
+            self.answers,
+            stage="importance",
+            weights=BUDGET.weights,
+            inputs=(self._final,),
+            area=min(run.plan.batch_tokens, BUDGET.gradient_tokens),
             around=lambda: eager_attention(run.model),
-        )  # fmt: skip
+        )
         # A step that runs out of memory is taken again in halves; a team may have added a part of it by then.
         self.steps = replace(steps, team=ThreadTeam(1))
 

@@ -45,8 +45,9 @@ class MemorisedPass:
         self.documents = documents
         self._tokens = np.array([one.tokens for one in documents], np.int64).reshape(-1, MEMORISED_TOKENS)
         self.answers: dict[str, NDArray[Any]] = {
-            "agreed": empty_answers(len(documents), np.int32), "loss": empty_answers(len(documents), np.float64),
-        }  # fmt: skip
+            "agreed": empty_answers(len(documents), np.int32),
+            "loss": empty_answers(len(documents), np.float64),
+        }
         lengths = np.full(len(documents), model.reading.columns(MEMORISED_TOKENS))
         self.steps = plan_rows(
             run, self.take, lengths, self.answers, stage="memorised", unit="documents", inputs=(self._tokens,)
@@ -101,11 +102,18 @@ def draw_documents(context: RunContext, model: LanguageModel, plan: MiningPlan) 
     paths = sorted((directory / "sentences").glob("part-*.parquet"))
     stored = pl.read_parquet(paths, columns=["sentence", "document", "text", "held_out"], glob=False)
     sample = DocumentSample(
-        encoder, plan.split, plan.seed, length=MEMORISED_TOKENS, mined=DOCUMENTS, held_out=DOCUMENTS,
+        encoder,
+        plan.split,
+        plan.seed,
+        length=MEMORISED_TOKENS,
+        mined=DOCUMENTS,
+        held_out=DOCUMENTS,
         threshold=0 if own_validation else int(counts["held_out_threshold"]),
-        listed=None if own_validation else source.held_out, render=render,
-    )  # fmt: skip
+        listed=None if own_validation else source.held_out,
+        render=render,
+    )
     return sample.draw(
-        source, stored.filter(~pl.col("held_out")).drop("held_out"),
+        source,
+        stored.filter(~pl.col("held_out")).drop("held_out"),
         tell=lambda: context.progress("reading text", source.meter.done, source.size, "bytes"),
-    )  # fmt: skip
+    )

@@ -82,9 +82,14 @@ class PredictionPass:
         }
         voted = (tensor.cpu() for votes in self._votes.values() for tensor in vars(votes).values())
         self.steps = plan_prefixes(
-            run, prefixes.sentence, prefixes.position, self._read, self._answers, stage="predictions",
+            run,
+            prefixes.sentence,
+            prefixes.position,
+            self._read,
+            self._answers,
+            stage="predictions",
             inputs=(prefixes.next_token, *voted),
-        )  # fmt: skip
+        )
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         model = self._model

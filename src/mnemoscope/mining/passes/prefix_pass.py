@@ -171,9 +171,15 @@ def plan_prefixes(
             answers[name][chosen] = values
 
     return PlannedSteps(
-        step, cuts, answers, stage=stage, unit=unit, team=ThreadTeam.of(model), around=around,
+        step,
+        cuts,
+        answers,
+        stage=stage,
+        unit=unit,
+        team=ThreadTeam.of(model),
+        around=around,
         inputs=digest(run.plan.hash(), sentence, position, *sentences.arrays(), *inputs),
-    )  # fmt: skip
+    )
 
 
 def check_finite(values: NDArray[Any], sentences: Ints, what: str, layers: Sequence[int]) -> None:
@@ -206,9 +212,15 @@ def plan_rows(
     model, area = run.model, area or run.plan.batch_tokens
     cuts = pack(lengths, area=area, rows=area, apart=parts * (1 + len(model.boundaries)) + sides(model, lengths))
     return PlannedSteps(
-        step, cuts, answers, stage=stage, unit=unit, inputs=digest(run.plan.hash(), *inputs),
-        team=ThreadTeam.of(model), around=around,
-    )  # fmt: skip
+        step,
+        cuts,
+        answers,
+        stage=stage,
+        unit=unit,
+        inputs=digest(run.plan.hash(), *inputs),
+        team=ThreadTeam.of(model),
+        around=around,
+    )
 
 
 def cut_prefixes(lengths: Ints, *, area: int, weights: int | None = None, apart: Ints | None = None) -> list[slice]:

@@ -58,8 +58,10 @@ class ShortenedRuns:
         self.deepest = self._runs["layer"].to_numpy()
 
     def take(self, items: slice, see: See) -> None:
-        ids = pad([self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
-                  self._model)  # fmt: skip
+        ids = pad(
+            [self._shorten(*run) for run in self._runs[items].select("sentence", "gap", "position").iter_rows()],
+            self._model,
+        )
         begin, end = np.searchsorted(self._asked["run"].to_numpy(), (items.start, items.stop))
         asked = self._asked[begin:end].with_columns(pl.col("run") - items.start)
 
@@ -135,10 +137,15 @@ class RemovalPass:
         self._runs = ShortenedRuns(places, model, run.sentences)
         self._answers = {"removed_coefficient": empty_answers(len(self.requests), np.float32)}
         self.steps = plan_rows(
-            run, lambda items: self._runs.take(items, self._answer), self._runs.lengths, self._answers,
-            stage="removals", unit="sentences", parts=self._runs.deepest,
+            run,
+            lambda items: self._runs.take(items, self._answer),
+            self._runs.lengths,
+            self._answers,
+            stage="removals",
+            unit="sentences",
+            parts=self._runs.deepest,
             inputs=(*self.requests.drop("removed"), *run.sentences.arrays()),
-        )  # fmt: skip
+        )
 
     def _answer(self, layer: int, asked: dict[str, NDArray[np.int64]], coefficients: Tensor) -> None:
         places = (asked["run"], self._run.model.reading.columns(asked["position"] - 1), asked["memory"])

@@ -33,9 +33,15 @@ class SamplePass:
         sizes = {layer: run.model.numbering(layer).count for layer in run.plan.layers}
         self._answers = {str(one): empty_answers((len(sentence), size), np.float32) for one, size in sizes.items()}
         self.steps = plan_prefixes(
-            run, sentences, last, self._read, self._answers, stage="samples", unit="sentences",
+            run,
+            sentences,
+            last,
+            self._read,
+            self._answers,
+            stage="samples",
+            unit="sentences",
             inputs=("samples", sentence, position),
-        )  # fmt: skip
+        )
 
     def _read(self, batch: PrefixRows) -> Mapping[str, NDArray[Any]]:
         """Fills in the answers of the sentences' prefixes itself."""

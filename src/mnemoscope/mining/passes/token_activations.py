@@ -40,9 +40,15 @@ class TokenActivationPass:
         self._answers = {"coefficients": empty_answers(int(lengths.sum()), np.float32)}
         """Of every request one after the other, at every token of its sentence."""
         self.steps = plan_rows(
-            run, self.take, self._runs.lengths, self._answers, stage="token activations", unit="sentences",
-            inputs=(*self.asked, *sentences.arrays()), parts=self._runs.deepest,
-        )  # fmt: skip
+            run,
+            self.take,
+            self._runs.lengths,
+            self._answers,
+            stage="token activations",
+            unit="sentences",
+            inputs=(*self.asked, *sentences.arrays()),
+            parts=self._runs.deepest,
+        )
 
     def take(self, items: slice) -> None:
         """Runs these sentences. Raises NotFinite."""

@@ -134,9 +134,11 @@ class WidthPass:
                 self.runs += [WidthForwards(layer, draw, count) for draw in draws]
         count, shape = len(self.text.sentence), (len(self.text.sentence), len(plan.layers), len(EXIT_THRESHOLDS))
         self.answers: dict[str, NDArray[Any]] = {
-            "whole": empty_answers(count, np.float64), "loss": empty_answers((count, len(self.runs)), np.float64),
-            "stopped": empty_answers(shape, np.int32), "wrong": empty_answers(shape, np.int32),
-        }  # fmt: skip
+            "whole": empty_answers(count, np.float64),
+            "loss": empty_answers((count, len(self.runs)), np.float64),
+            "stopped": empty_answers(shape, np.int32),
+            "wrong": empty_answers(shape, np.int32),
+        }
         self._by_length = np.argsort(self.text.lengths, kind="stable")
         stages = np.repeat(np.arange(1 + len(plan.layers)), count)
         lengths = np.tile(model.reading.columns(self.text.lengths[self._by_length]), 1 + len(plan.layers))
@@ -145,9 +147,17 @@ class WidthPass:
         inputs = (self.text.sentence, *tokens, *orders, *(mean.cpu() for mean in self._mean.values()))
         self.partial = PartialForward(model)
         self.steps = plan_rows(
-            run, self.take, lengths, self.answers, stage="width", unit="sentences; layer by layer", inputs=inputs,
-            parts=stages, area=min(plan.batch_tokens, BUDGET.width_tokens), around=self.partial.install,
-        )  # fmt: skip
+            run,
+            self.take,
+            lengths,
+            self.answers,
+            stage="width",
+            unit="sentences; layer by layer",
+            inputs=inputs,
+            parts=stages,
+            area=min(plan.batch_tokens, BUDGET.width_tokens),
+            around=self.partial.install,
+        )
 
     def _order_memories(self, layer: int) -> None:
         """Reads the means of a layer's memories, and sets the orders in which they go, by draw."""
@@ -260,9 +270,17 @@ class WidthPass:
 
 
 _TYPES: dict[str, Any] = {
-    "layer": pl.Int16, "kind": pl.String, "memories": pl.Int32, "draw": pl.Int8, "threshold": pl.Float32,
-    "document": pl.Int64, "tokens": pl.Int64, "loss": pl.Float64, "stopped": pl.Int64, "wrong": pl.Int64,
-}  # fmt: skip
+    "layer": pl.Int16,
+    "kind": pl.String,
+    "memories": pl.Int32,
+    "draw": pl.Int8,
+    "threshold": pl.Float32,
+    "document": pl.Int64,
+    "tokens": pl.Int64,
+    "loss": pl.Float64,
+    "stopped": pl.Int64,
+    "wrong": pl.Int64,
+}
 
 
 def _by_document(numbers: NDArray[Any], code: Ints) -> NDArray[Any]:

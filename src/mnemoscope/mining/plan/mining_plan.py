@@ -91,8 +91,16 @@ class MiningPlan:
     validation_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("triggers", "prefixes", "neighbours", "batch_tokens", "max_sentences", "max_tokens", "seed",
-                     "skip_bad_rows"):  # fmt: skip
+        for name in (
+            "triggers",
+            "prefixes",
+            "neighbours",
+            "batch_tokens",
+            "max_sentences",
+            "max_tokens",
+            "seed",
+            "skip_bad_rows",
+        ):
             value = getattr(self, name)
             least = 0 if name in ("prefixes", "neighbours", "seed", "skip_bad_rows") else 1
             if value is not None and value < least:
@@ -110,22 +118,36 @@ class MiningPlan:
         """The plan of a run; `corpus` and `validation` are the names of the texts."""
         versions: Mapping[str, Any] = library_versions()
         return cls(
-            model=options.name or model.name, **model.opening.plan_entries(), model_fingerprint=model.fingerprint,
-            corpus=options.text_name or corpus, text_field=options.text_field, ids_field=options.ids_field,
-            validation=validation, split=options.cut,
+            model=options.name or model.name,
+            **model.opening.plan_entries(),
+            model_fingerprint=model.fingerprint,
+            corpus=options.text_name or corpus,
+            text_field=options.text_field,
+            ids_field=options.ids_field,
+            validation=validation,
+            split=options.cut,
             triggers=default_triggers(model) if options.triggers is None else options.triggers,
             per_sentence=str(options.per_sentence),
             layers=choose_layers(options.layers, model.sizes.layers),
-            sample=options.sample, max_sentences=options.max_sentences, max_tokens=options.max_tokens,
-            prefixes=options.prefixes, removals=None if options.removals is None else parse_removals(options.removals),
+            sample=options.sample,
+            max_sentences=options.max_sentences,
+            max_tokens=options.max_tokens,
+            prefixes=options.prefixes,
+            removals=None if options.removals is None else parse_removals(options.removals),
             neighbours=options.neighbours,
             batch_tokens=default_batch_tokens(model) if options.batch_tokens is None else options.batch_tokens,
-            dtype=str(model.dtype).removeprefix("torch."), device=model.device.type, seed=options.seed,
-            attention=model.attention, threads=torch.get_num_threads(), kernels=kernels_chosen(),
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=model.device.type,
+            seed=options.seed,
+            attention=model.attention,
+            threads=torch.get_num_threads(),
+            kernels=kernels_chosen(),
             skip_bad_rows=options.skip_bad_rows,
-            skip_special=options.skip_special, token_activations=options.token_activations, random=options.random,
+            skip_special=options.skip_special,
+            token_activations=options.token_activations,
+            random=options.random,
             **versions,
-        )  # fmt: skip
+        )
 
     @classmethod
     def from_document(cls, stored: Mapping[str, Any], where: Path) -> "MiningPlan":

@@ -78,12 +78,19 @@ def _ranked_rows(states: Mapping[int, Mapping[str, Tensor]]) -> pl.DataFrame:
     for sign, state in states.items():
         found = {name: tensor.cpu().numpy() for name, tensor in state.items()}
         memory, rank = at = np.nonzero(found["sentence"] >= 0)
-        signs.append(pl.DataFrame({
-            "memory": memory.astype(np.int32), "sign": np.full(len(memory), sign, np.int8),
-            "rank": rank.astype(np.int16), "coefficient": sign * found["magnitude"][at],
-            "sentence": found["sentence"][at], "position": found["position"][at],
-            **({"router_weight": found["weight"][at]} if "weight" in found else {}),
-        }))  # fmt: skip
+        signs.append(
+            pl.DataFrame(
+                {
+                    "memory": memory.astype(np.int32),
+                    "sign": np.full(len(memory), sign, np.int8),
+                    "rank": rank.astype(np.int16),
+                    "coefficient": sign * found["magnitude"][at],
+                    "sentence": found["sentence"][at],
+                    "position": found["position"][at],
+                    **({"router_weight": found["weight"][at]} if "weight" in found else {}),
+                }
+            )
+        )
     return pl.concat(signs).sort("memory", "sign", "rank", descending=[False, True, False])
 
 

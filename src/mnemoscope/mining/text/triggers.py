@@ -132,9 +132,11 @@ class Triggers:
             return found[:-1]
 
         return Survivors(
-            spread(memory, self.memories, torch.int64), spread(peaks, 0.0, torch.float32),
-            spread(sentences[:, None], NEVER, torch.int64), spread(place + first, NEVER, torch.int32),
-        )  # fmt: skip
+            spread(memory, self.memories, torch.int64),
+            spread(peaks, 0.0, torch.float32),
+            spread(sentences[:, None], NEVER, torch.int64),
+            spread(place + first, NEVER, torch.int32),
+        )
 
     def survivors_everywhere(
         self, block: Tensor, sentences: Tensor, *, sign: int, first: int, routed: RoutedBlock | None = None

@@ -50,10 +50,20 @@ def infer(model: Any) -> Anatomy:
     except (AttributeError, KeyError) as error:
         raise ModelUnsupported(f"family {kind!r} is unknown and its blocks are not alike ({error})") from None
     return Anatomy(
-        "structural", model, backbone, structure.layers, norm, project, head.module,
-        activation_name(config, structure.activation), before * factor, softcap, without=structure.without,
-        last=blocks[structure.last], first=blocks[structure.first],
-    )  # fmt: skip
+        "structural",
+        model,
+        backbone,
+        structure.layers,
+        norm,
+        project,
+        head.module,
+        activation_name(config, structure.activation),
+        before * factor,
+        softcap,
+        without=structure.without,
+        last=blocks[structure.last],
+        first=blocks[structure.first],
+    )
 
 
 def _with_own_blocks(model: Any) -> Any:

@@ -73,9 +73,13 @@ def _compute(routed: RoutedExperts, takes: list[Take], hidden: Tensor, index: Te
     table.scatter_add_(1, index.clamp(max=routed.count), weights)
     experts, tokens = table[:, : routed.count].T.nonzero(as_tuple=True)
     rows = Group(
-        hidden, len(hidden), count=routed.count, experts=experts, tokens=tokens,
+        hidden,
+        len(hidden),
+        count=routed.count,
+        experts=experts,
+        tokens=tokens,
         weights=table[tokens, experts].to(hidden.dtype) * routed.scale,
-    )  # fmt: skip
+    )
     return _run(routed, takes, rows).view(shape)
 
 

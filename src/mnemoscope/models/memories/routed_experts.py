@@ -155,9 +155,18 @@ def _routed_of(module: Any, around: Any, stacks: Stacks, *, weighs_input: bool) 
     layout, gating = (None, plainly(activation)) if not getattr(module, "has_gate", True) else gating_of(module)
     width, stream = map(int, shape if transposed else reversed(shape))
     return RoutedExperts(
-        module, stacks, stream, int(count), width, layout, gating, activation, transposed, weighs_input,
+        module,
+        stacks,
+        stream,
+        int(count),
+        width,
+        layout,
+        gating,
+        activation,
+        transposed,
+        weighs_input,
         around.router if weighs_input else None,
-    )  # fmt: skip
+    )
 
 
 def _piled_of(module: Any) -> RoutedExperts:

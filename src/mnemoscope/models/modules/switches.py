@@ -26,17 +26,31 @@ _COARSE = {
 }
 """Variables by which libraries multiply float32 in fewer bits, whatever is set later; and their harmless values."""
 IN_PLAN = (
-    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG", "DISABLE_ADDMM_CUDA_LT",
-    "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_LINALG_PREFER_CUSOLVER",
-)  # fmt: skip
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DISABLE_ADDMM_CUDA_LT",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_LINALG_PREFER_CUSOLVER",
+)
 """Variables that choose among kernels, whose last digits differ."""
 
 _PRECISION = "fp32_precision"
 _PRODUCTS: tuple[Any, ...] = (
-    torch.backends, cudnn, cudnn.conv, cudnn.rnn, cuda.matmul,  # type: ignore[attr-defined]
-    mkldnn.matmul, mkldnn.conv, mkldnn.rnn,  # type: ignore[attr-defined]
-)  # fmt: skip
+    torch.backends,
+    cudnn,
+    cudnn.conv,
+    cudnn.rnn,
+    cuda.matmul,  # type: ignore[attr-defined]
+    mkldnn.matmul,
+    mkldnn.conv,
+    mkldnn.rnn,  # type: ignore[attr-defined]
+)
 """The owners of a precision of float32 products, each before those that follow it if they are `none`. Not mkldnn as a
 whole, whose setter sets that of all backends (torch 2.13); each of its kinds of product has its own."""
 _FLAGS: tuple[tuple[Any, str, bool], ...] = (

@@ -83,9 +83,12 @@ def load_stored_otherwise(
     names = fitting_names(stored, wanted=empty.state_dict(), base=empty.base_model_prefix)
     load: Any = type(empty).from_pretrained
     model, notes = load(
-        None, config=config, state_dict={names[name]: tensor for name, tensor in stored.items()},
-        dtype="auto", output_loading_info=True,
-    )  # fmt: skip
+        None,
+        config=config,
+        state_dict={names[name]: tensor for name, tensor in stored.items()},
+        dtype="auto",
+        output_loading_info=True,
+    )
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model, notes
@@ -97,9 +100,11 @@ def check_complete(notes: Mapping[str, Any], source: str, *, of_hub: bool) -> No
         return
     text = f"model {source!r} lacks {len(missing)} of its weights, the first is {missing[0]!r}"
     if others:
-        known = "download the repository, since names of wrappers are recognised only in folders" if of_hub else (
-            "give them the names that transformers has for this model"
-        )  # fmt: skip
+        known = (
+            "download the repository, since names of wrappers are recognised only in folders"
+            if of_hub
+            else ("give them the names that transformers has for this model")
+        )
         raise ModelDamaged(
             f"{text}, and holds {len(others)} of other names, such as {others[0]!r}; {known}, or take a complete copy"
         )

@@ -19,21 +19,33 @@ from tokenizers import pre_tokenizers
 from mnemoscope.errors import ModelUnsupported
 
 _ENTRIES = {
-    "context_length": "max_position_embeddings", "embedding_length": "hidden_size", "vocab_size": "vocab_size",
-    "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size n_inner ffn_hidden_size",
-    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads num_kv_heads",
-    "attention.key_length": "global_head_dim head_dim", "attention.key_length_swa": "head_dim",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "vocab_size": "vocab_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size n_inner ffn_hidden_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads num_kv_heads",
+    "attention.key_length": "global_head_dim head_dim",
+    "attention.key_length_swa": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps norm_eps layer_norm_epsilon norm_epsilon",
     "attention.layer_norm_epsilon": "layer_norm_epsilon layer_norm_eps norm_epsilon norm_eps",
-    "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "layer_types",
-    "attention.scale": "query_pre_attn_scalar", "attention.shared_kv_layers": "num_kv_shared_layers",
-    "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
-    "embedding_length_per_layer_input": "hidden_size_per_layer_input", "use_parallel_residual": "use_parallel_residual",
-    "expert_count": "num_local_experts num_experts", "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size intermediate_size", "expert_weights_norm": "norm_topk_prob",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "expert_gating_func": "scoring_func",
+    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "layer_types",
+    "attention.scale": "query_pre_attn_scalar",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "use_parallel_residual": "use_parallel_residual",
+    "expert_count": "num_local_experts num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "expert_gating_func": "scoring_func",
     "expert_weights_scale": "routed_scaling_factor",
-}  # fmt: skip
+}
 """Keys of an architecture, and the entry of the configuration that means the same: the first that it has."""
 _HARMLESS = re.compile(
     r"tensor_data_layout|pooling_type"  # the one order of rows that all files have; what embeddings are made of
@@ -131,18 +143,23 @@ class GgufWords:
         strength = own.get("rope.scaling.attn_factor", 1.0) * own.get("rope.scaling.yarn_attn_factor", 1.0)
         if kind == "yarn":
             full |= {
-                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": original,
                 "attention_factor": strength * (1 + 0.1 * math.log(max(factor, 1.0))),
                 "beta_fast": own.get("rope.scaling.yarn_beta_fast", 32.0),
                 "beta_slow": own.get("rope.scaling.yarn_beta_slow", 1.0),
-            }  # fmt: skip
+            }
         elif factors and full.get("rope_type") != "proportional":
             short, long = ([number * factor for number in each] for each in factors)
             original = original if short != long else context
             full |= {
-                "rope_type": "longrope", "short_factor": short, "long_factor": long, "attention_factor": strength,
+                "rope_type": "longrope",
+                "short_factor": short,
+                "long_factor": long,
+                "attention_factor": strength,
                 "original_max_position_embeddings": original,
-            }  # fmt: skip
+            }
             if "original_max_position_embeddings" in config.to_dict():
                 config.original_max_position_embeddings = original
         elif factor != 1:
@@ -220,11 +237,15 @@ def _is_usual(name: str, value: Any, config: Any, own: dict[str, Any]) -> bool:
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     does = {
-        "attention.causal": True, "attention.max_alibi_bias": 8.0, "rope.scaling.yarn_ext_factor": 1.0,
-        "attention.head_count_kv": heads, "attention.key_length": width, "attention.scale": width**-0.5,
+        "attention.causal": True,
+        "attention.max_alibi_bias": 8.0,
+        "rope.scaling.yarn_ext_factor": 1.0,
+        "attention.head_count_kv": heads,
+        "attention.key_length": width,
+        "attention.scale": width**-0.5,
         "attention.value_length": own.get("attention.key_length", width),
         "attention.value_length_swa": own.get("attention.key_length_swa"),
-    }  # fmt: skip
+    }
     return not value or _HARMLESS.fullmatch(name) is not None or _same(does.get(name), value)
 
 

@@ -23,32 +23,57 @@ from mnemoscope.models.modules.quiet import suppress_output
 from mnemoscope.models.modules.weight_layouts import damaged_file
 
 _FAILURES = (
-    ("Weights only load failed", ModelUnsupported,
-     ": its weights are a pickle that would run code; save them as safetensors"),
-    ("Couldn't instantiate the backend tokenizer", ModelUnsupported,
-     ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer"),
-    ("`vocab` and `merges` must be", ModelUnsupported,
-     ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer"),
-    ("`tiktoken` is required", ModelUnsupported,
-     ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken"),
+    (
+        "Weights only load failed",
+        ModelUnsupported,
+        ": its weights are a pickle that would run code; save them as safetensors",
+    ),
+    (
+        "Couldn't instantiate the backend tokenizer",
+        ModelUnsupported,
+        ": its tokenizer's files do not say how they are read, or one is missing; name another as --tokenizer",
+    ),
+    (
+        "`vocab` and `merges` must be",
+        ModelUnsupported,
+        ": its tokenizer lacks vocab.json or merges.txt; name another as --tokenizer",
+    ),
+    (
+        "`tiktoken` is required",
+        ModelUnsupported,
+        ": its tokenizer needs sentencepiece and protobuf (or tiktoken); pip install sentencepiece protobuf tiktoken",
+    ),
     ("ignore_mismatched_sizes", ModelDamaged, ": its weights are not of the shapes that its configuration says"),
-    ("trust_remote_code", ModelUnsupported,
-     " brings its own code; pass --trust-remote-code if you trust it"),
-    ("Dequantization for", ModelUnsupported,
-     ": it is quantised in a way that the package gguf cannot widen; take another quantisation of it"),
-    ("not a valid GGMLQuantizationType", ModelUnsupported,
-     ": it is quantised in a way that the package gguf does not know; take another quantisation of it"),
+    ("trust_remote_code", ModelUnsupported, " brings its own code; pass --trust-remote-code if you trust it"),
+    (
+        "Dequantization for",
+        ModelUnsupported,
+        ": it is quantised in a way that the package gguf cannot widen; take another quantisation of it",
+    ),
+    (
+        "not a valid GGMLQuantizationType",
+        ModelUnsupported,
+        ": it is quantised in a way that the package gguf does not know; take another quantisation of it",
+    ),
     ("GPU", ModelUnsupported, " is packed in a format that runs on a GPU only"),
-    ("Should have a `model_type` key", ModelUnsupported,
-     ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the model'
-     " yourself and give it to load_model(model, tokenizer=...)"),
-)  # fmt: skip
+    (
+        "Should have a `model_type` key",
+        ModelUnsupported,
+        ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the model'
+        " yourself and give it to load_model(model, tokenizer=...)",
+    ),
+)
 _COMPLETE = "take a complete copy"
 _LIBRARIES = {
-    "aqlm": "'aqlm[cpu,gpu]'", "auto-round": "auto-round", "awq": "gptqmodel",
-    "compressed-tensors": "compressed-tensors", "gptq": "optimum gptqmodel", "hqq": "hqq", "quanto": "optimum-quanto",
+    "aqlm": "'aqlm[cpu,gpu]'",
+    "auto-round": "auto-round",
+    "awq": "gptqmodel",
+    "compressed-tensors": "compressed-tensors",
+    "gptq": "optimum gptqmodel",
+    "hqq": "hqq",
+    "quanto": "optimum-quanto",
     "vptq": "vptq",
-}  # fmt: skip
+}
 """The libraries of packed formats outside of our extras: all of them, since transformers names one at a time."""
 _UNKNOWN = ("does not recognize this architecture", "Unrecognized", "GGUF model with architecture")
 _KIND = re.compile(r"model type `(.*?)`|(GGUF model with architecture \S+)")

@@ -188,9 +188,15 @@ def _check_folder(folder: Path) -> None:
 
 
 def _load_stored(
-    place: str, source: str, opening: ModelOptions, *, room: Room, with_tokenizer: bool, adapter: Adapter | None,
+    place: str,
+    source: str,
+    opening: ModelOptions,
+    *,
+    room: Room,
+    with_tokenizer: bool,
+    adapter: Adapter | None,
     words: GgufWords | None = None,
-) -> tuple[Any, Any, tuple[str, ...]]:  # fmt: skip
+) -> tuple[Any, Any, tuple[str, ...]]:
     """Model, tokenizer and the names of the weights not taken; in the stored dtype, spread if larger than `room`."""
     trust = opening.trust_remote_code
     arguments = where(place, opening.revision, trust) | ({} if words is None else {"gguf_file": words.path.name})

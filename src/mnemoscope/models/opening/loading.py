@@ -64,11 +64,15 @@ def load_model(
     kind = None if dtype is None else dtype_of(dtype)
     place = None if device == AUTO else device_of(device)
     opening = ModelOptions(
-        revision=revision, adapter=None if adapter is None else os.fspath(adapter),
-        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None, beginning=beginning,
-        dequantize=dequantize, dictionary=dict, trust_remote_code=trust_remote_code,
+        revision=revision,
+        adapter=None if adapter is None else os.fspath(adapter),
+        tokenizer=str(tokenizer) if isinstance(tokenizer, str | Path) else None,
+        beginning=beginning,
+        dequantize=dequantize,
+        dictionary=dict,
+        trust_remote_code=trust_remote_code,
         max_memory=write_max_memory(max_memory),
-    )  # fmt: skip
+    )
     room = Room(kind or torch.float32, place, opening.max_memory)
     if room.is_bounded:
         room.budgets()

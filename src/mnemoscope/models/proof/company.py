@@ -142,9 +142,13 @@ def _differs_around(
 
 
 def _differs(
-    forward: Callable[[Tensor], Tensor], model: LanguageModel, rows: list[list[int]], groups: list[list[int]], *,
+    forward: Callable[[Tensor], Tensor],
+    model: LanguageModel,
+    rows: list[list[int]],
+    groups: list[list[int]],
+    *,
     half: bool,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether the rows of any group differ from the rows alone, or a repeated first row does."""
     alone: dict[int, Tensor] = {}
     with torch.inference_mode():

@@ -131,11 +131,14 @@ def _description(tokenizer: Any, pieces: dict[Any, int]) -> dict[str, Any]:
         if not name.endswith(("_file", "_path", "_dir", "length")) and name not in ("name_or_path", "auto_map")
     }
     return {
-        "type": "python", "class": kind.__name__, "vocabulary": {str(piece): token for piece, token in pieces.items()},
-        "files": files, "settings": settings,
+        "type": "python",
+        "class": kind.__name__,
+        "vocabulary": {str(piece): token for piece, token in pieces.items()},
+        "files": files,
+        "settings": settings,
         "added": {str(token): str(one.content) for token, one in tokenizer.added_tokens_decoder.items()},
         "code": sorted(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in code),
-    }  # fmt: skip
+    }
 
 
 def _decoder(pieces: set[Any]) -> Callable[[str], bytes]:

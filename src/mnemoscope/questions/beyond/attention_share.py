@@ -36,26 +36,41 @@ QUESTION = Question(
     "attention_share",
     title="attention beside the memories",
     paper=Paper(
-        figure="B1", section="beyond",
+        figure="B1",
+        section="beyond",
         question="Who writes the final token's logit: the embedding, attention, or the feed-forward layers?",
         claims=(
             Claim(
-                f"the feed-forward layers write more of the final token's logit than attention {_BEYOND}", "-",
-                "ffn_above_attention", "share",
-                f"of the logit above the mean logit; the difference of the two shares; {UNTRAINED}", above(0),
+                f"the feed-forward layers write more of the final token's logit than attention {_BEYOND}",
+                "-",
+                "ffn_above_attention",
+                "share",
+                f"of the logit above the mean logit; the difference of the two shares; {UNTRAINED}",
+                above(0),
             ),
             Claim(
-                f"attention writes what follows this prefix {_BEYOND}", "-", "attention_next_above_control", "number",
-                "it gives less to another prefix's next token of the text; the difference", above(0),
+                f"attention writes what follows this prefix {_BEYOND}",
+                "-",
+                "attention_next_above_control",
+                "number",
+                "it gives less to another prefix's next token of the text; the difference",
+                above(0),
             ),
             Claim(
-                f"the feed-forward layers write what follows this prefix {_BEYOND}", "-", "ffn_next_above_control",
-                "number", "they give less to another prefix's next token of the text; the difference", above(0),
+                f"the feed-forward layers write what follows this prefix {_BEYOND}",
+                "-",
+                "ffn_next_above_control",
+                "number",
+                "they give less to another prefix's next token of the text; the difference",
+                above(0),
             ),
             Claim(
-                f"a feed-forward layer moves the top token to the final one more often than attention"
-                f" {_BEYOND}", "-", "ffn_moves_above_attention", "share",
-                f"the difference over all prefixes and layers; {UNTRAINED}", above(0),
+                f"a feed-forward layer moves the top token to the final one more often than attention {_BEYOND}",
+                "-",
+                "ffn_moves_above_attention",
+                "share",
+                f"the difference over all prefixes and layers; {UNTRAINED}",
+                above(0),
             ),
         ),
     ),
@@ -106,8 +121,10 @@ QUESTION = Question(
     headline=("attention_share", "ffn_share", "attention_changed", "ffn_changed", "attended", "effective"),
     layer_page=("attention_share", "ffn_share", "attention_changed", "attended"),
     may_lack=("predictions", "attention"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, projections=("streams",),
-)  # fmt: skip
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    projections=("streams",),
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:

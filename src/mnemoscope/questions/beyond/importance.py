@@ -26,7 +26,8 @@ QUESTION = Question(
     "importance",
     title="which memories matter",
     paper=Paper(
-        figure="B6", section="beyond",
+        figure="B6",
+        section="beyond",
         question="How few memories hold the predictions up, and are they those with large coefficients and values?",
     ),
     numbers=(
@@ -43,7 +44,7 @@ QUESTION = Question(
     may_lack=("importance",),
     nothing="the validation text gave no prefix to ask about; mine more text, or name one with --validation",
     interval="over memories (Wilson; of correlations Fisher's z)",
-)  # fmt: skip
+)
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,8 @@ QUESTION = Question(
     "key_agreement",
     title="whether keys look for words",
     paper=Paper(
-        figure="B2", section="beyond",
+        figure="B2",
+        section="beyond",
         question="How often is the word that a key is closest to the last one of the memory's best trigger?",
     ),
     numbers=(
@@ -42,8 +43,9 @@ QUESTION = Question(
     headline=("agreement", "control", "rank", "control_rank", "found", "control_found"),
     layer_page=("agreement", "control", "found"),
     may_lack=("roles",),
-    nothing=NOTHING, interval=MEMORIES,
-)  # fmt: skip
+    nothing=NOTHING,
+    interval=MEMORIES,
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:

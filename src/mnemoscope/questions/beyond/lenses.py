@@ -54,7 +54,8 @@ QUESTION = Question(
     "lenses",
     title="whether the ruler was wrong",
     paper=Paper(
-        figure="B3", section="beyond",
+        figure="B3",
+        section="beyond",
         question="Do values and streams of lower layers say more when they are read in the space they are written in?",
     ),
     numbers=(
@@ -72,7 +73,7 @@ QUESTION = Question(
     may_lack=("readings", "key_readings", "readouts"),
     nothing="no memory of this atlas has a target, and the validation text gave no prefix",
     interval="over memories (Wilson), of streams over documents (bootstrap, seed {seed})",
-)  # fmt: skip
+)
 
 
 def answer(atlas: Atlas) -> pl.DataFrame:

@@ -31,12 +31,17 @@ QUESTION = Question(
     "memorised",
     title="what the model knows by heart",
     paper=Paper(
-        figure="B4", section="beyond",
+        figure="B4",
+        section="beyond",
         question="Which documents does the model continue word for word, and which memories fire there?",
         claims=(
             Claim(
-                "the model continues documents of the mined text word for word (not asked by the paper)", "-",
-                "above_held_out", "share", "extractable share of mined documents minus that of held-out ones", above(0),
+                "the model continues documents of the mined text word for word (not asked by the paper)",
+                "-",
+                "above_held_out",
+                "share",
+                "extractable share of mined documents minus that of held-out ones",
+                above(0),
             ),
         ),
     ),
@@ -61,7 +66,7 @@ QUESTION = Question(
     may_lack=("memorised",),
     nothing=f"no document has {MEMORISED_TOKENS} tokens, or the model's context is shorter, so none was asked about",
     interval="over documents (Wilson); over memories (Wilson)",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -128,9 +133,12 @@ def _estimate_documents(rows: pl.DataFrame) -> dict[str, Estimate]:
 def _locate_triggers(atlas: Atlas, layer: int, mined: pl.DataFrame) -> TriggerPlaces:
     """The triggers of a layer in mined documents; a sentence of several documents counts in the first."""
     inside = (
-        mined.with_row_index("row").select("row", "sentences", "inside").explode("sentences", "inside").drop_nulls()
+        mined.with_row_index("row")
+        .select("row", "sentences", "inside")
+        .explode("sentences", "inside")
+        .drop_nulls()
         .unique("sentences", keep="first", maintain_order=True)
-    )  # fmt: skip
+    )
     triggers = require_table(atlas, "triggers", layer=layer).filter(pl.col("sign") > 0)
     names = [name for name in ("expert", "memory") if name in triggers.columns]
     there = triggers.join(inside, left_on="sentence", right_on="sentences")

@@ -46,12 +46,15 @@ QUESTION = Question(
     "width",
     title="how wide a layer need be",
     paper=Paper(
-        figure="B5", section="beyond",
+        figure="B5",
+        section="beyond",
         question="How many of its memories does each layer need, and how many tokens could stop there?",
         claims=(
             Claim(
-                "the memories that are used least matter less than random ones (not asked by the paper)", "-",
-                "random_above_least", "number",
+                "the memories that are used least matter less than random ones (not asked by the paper)",
+                "-",
+                "random_above_least",
+                "number",
                 "half of a layer: nats lost without random memories minus without the least useful, mean of the layers;"
                 f" {UNTRAINED}",
                 above(0),
@@ -67,7 +70,10 @@ QUESTION = Question(
         Number("duplicates", "share", "memories that are there twice"),
         Number("random_above_least", "number", "nats, half of the memories: random minus least useful"),
         Number("could_stop", "share", f"tokens that could stop with at most {TOLERATED:.0%} errors"),
-        *LEAST, *RANDOM, *STOPPED, *WRONG,
+        *LEAST,
+        *RANDOM,
+        *STOPPED,
+        *WRONG,
         Number("whole_loss", "number", "nats a token, the whole model"),
         NUMBER_OF_DOCUMENTS,
     ),
@@ -78,7 +84,7 @@ QUESTION = Question(
     nothing="the validation text gave no sentence to measure a loss on; mine more text, or name one with --validation",
     interval=f"over documents (losses: bootstrap, {DRAWS} draws, seed {{seed}}); over memories (Wilson)",
     projections=("streams",),
-)  # fmt: skip
+)
 
 Floats = NDArray[np.float64]
 Curve = dict[int, Floats]

@@ -45,26 +45,43 @@ QUESTION = Question(
     "key_patterns",
     title="what keys detect",
     paper=Paper(
-        figure="Figure 2", section="3.2",
+        figure="Figure 2",
+        section="3.2",
         question="Which patterns, shallow or semantic, do the keys of each layer detect in the prefixes that trigger"
         " them?",
         claims=(
             Claim(
-                "keys with at least one pattern", "all of 160 keys", "keys_with_pattern", "share",
-                "at least 95 % of the keys", at_least(0.95),
+                "keys with at least one pattern",
+                "all of 160 keys",
+                "keys_with_pattern",
+                "share",
+                "at least 95 % of the keys",
+                at_least(0.95),
             ),
             Claim("patterns per key", "3.6", "patterns_per_key", "number"),
             Claim(
-                "the top 25 prefixes that patterns cover", "65-80 %", "covered", "share",
-                "at least 65 %", at_least(0.65),
+                "the top 25 prefixes that patterns cover",
+                "65-80 %",
+                "covered",
+                "share",
+                "at least 65 %",
+                at_least(0.65),
             ),
             Claim(
-                "lower layers where shallow patterns lead", "layers 1-9: all", "shallow_leads_lower", "share",
-                _LEADS_RULE.format("shallow", "semantic"), at_least(2 / 3),
+                "lower layers where shallow patterns lead",
+                "layers 1-9: all",
+                "shallow_leads_lower",
+                "share",
+                _LEADS_RULE.format("shallow", "semantic"),
+                at_least(2 / 3),
             ),
             Claim(
-                "upper layers where semantic patterns lead", "layers 10-16: all", "semantic_leads_upper", "share",
-                _LEADS_RULE.format("semantic", "shallow"), at_least(2 / 3),
+                "upper layers where semantic patterns lead",
+                "layers 10-16: all",
+                "semantic_leads_upper",
+                "share",
+                _LEADS_RULE.format("semantic", "shallow"),
+                at_least(2 / 3),
             ),
         ),
     ),
@@ -76,7 +93,8 @@ QUESTION = Question(
         ),
         *(
             Number(f"folded_{one.name}", one.form, one.label, f"{one.label}, {_ONCE}", table=f"by layer, {_ONCE}")
-            for one in _KINDS if one.name in coverage.SHARES
+            for one in _KINDS
+            if one.name in coverage.SHARES
         ),
         Number(ONE_KIND, "share", "shallow, of prefixes that one kind alone explains"),
         Number(f"{ONE_KIND}_lower", "share", "shallow, of prefixes that one kind alone explains, lower layers"),
@@ -88,7 +106,9 @@ QUESTION = Question(
     headline=("shallow_only", "semantic_only", "both", "none", "keys_with_pattern", "patterns_per_key"),
     layer_page=("covered", "shallow", "semantic"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
-    interval=MEMORIES, needs_patterns=True, judgements=judgements,
+    interval=MEMORIES,
+    needs_patterns=True,
+    judgements=judgements,
 )
 
 

@@ -42,18 +42,27 @@ QUESTION = Question(
     "key_removals",
     title="which token matters",
     paper=Paper(
-        figure="Figure 3", section="3.2",
+        figure="Figure 3",
+        section="3.2",
         question="How much does a memory's coefficient change when a token is removed from the prefixes that trigger"
         " it?",
         claims=(
             Claim(
-                "layers where removing the last token hurts most", "hurts most", "last_hurts_most", "share",
+                "layers where removing the last token hurts most",
+                "hurts most",
+                "last_hurts_most",
+                "share",
                 "in at least three quarters of the layers the median without the last token is below the other two;"
-                " each layer's interval corrected for their number", at_least(0.75),
+                " each layer's interval corrected for their number",
+                at_least(0.75),
             ),
             Claim(
                 "the last token matters less in upper layers: median change there minus that in lower layers",
-                "above 0", "last_median_upper_minus_lower", "number", "above 0", above(0),
+                "above 0",
+                "last_median_upper_minus_lower",
+                "number",
+                "above 0",
+                above(0),
             ),
         ),
     ),
@@ -71,7 +80,9 @@ QUESTION = Question(
     headline=("first_median", "last_median", "random_median"),
     layer_page=("last_median", "first_median"),
     nothing="no memory of this atlas has the triggers that this question is about; mine more text",
-    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})", needs_patterns=True, may_lack=("removals",),
+    interval=f"over memories (bootstrap, {DRAWS} draws, seed {{seed}})",
+    needs_patterns=True,
+    may_lack=("removals",),
 )
 
 FEWEST = 10
@@ -110,10 +121,12 @@ def _changes(atlas: Atlas) -> pl.DataFrame:
     removals, patterns = require_table(atlas, "removals"), require_table(atlas, "patterns")
     counted = (pl.col("sign") == 1) & (pl.col("coefficient") != 0)
     rows = removals.filter(counted).select(
-        pl.col("layer").cast(pl.Int16), "memory", "removed",
+        pl.col("layer").cast(pl.Int16),
+        "memory",
+        "removed",
         group=pl.col("trigger_rank").cast(pl.Int16),
         change=(pl.col("removed_coefficient").cast(pl.Float64) - pl.col("coefficient")) / pl.col("coefficient"),
-    )  # fmt: skip
+    )
     memories = rows.select("layer", "memory").unique()
     known = []
     for layer in atlas.layers:

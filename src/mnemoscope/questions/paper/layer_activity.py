@@ -16,7 +16,7 @@ from mnemoscope.foundation.intervals import NOTHING, Estimate, mean_share
 from mnemoscope.patterns import coverage
 from mnemoscope.questions.answer_builder import AnswerBuilder, ByLayer, least_layer
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import (  # fmt: skip
+from mnemoscope.questions.sources import (
     DOCUMENTS,
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
@@ -61,19 +61,26 @@ QUESTION = Question(
     "layer_activity",
     title="how many memories fire",
     paper=Paper(
-        figure="Figure 7", section="5.1",
+        figure="Figure 7",
+        section="5.1",
         question="Which share of a layer's memories is active at a prefix?",
         claims=(
             Claim(
-                "memories active at a prefix", "10-50 %", "active", "share",
+                "memories active at a prefix",
+                "10-50 %",
+                "active",
+                "share",
                 "10 to 50 % in every layer, each interval corrected for their number",
                 each_layer_between("active", 0.1, 0.5),
             ),
             Claim(
                 "the layer with the fewest active memories, as a part of the depth",
-                "10 of 16", "least_depth", "number",
+                "10 of 16",
+                "least_depth",
+                "number",
                 "every layer that may have the fewest, the same prefixes compared and corrected for all layers, is"
-                " within an eighth of the depth of that", between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
+                " within an eighth of the depth of that",
+                between(10 / 16 - 1 / 8, 10 / 16 + 1 / 8),
             ),
         ),
     ),
@@ -101,7 +108,10 @@ QUESTION = Question(
     main="active",
     headline=("active", "strong", "strong_negative", "effective", "effective_share", "dominated"),
     layer_page=("active", "strong", "strong_negative", "effective"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), needs_patterns=True,
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    may_lack=("predictions",),
+    needs_patterns=True,
 )
 
 FEWEST_LAYERS = 3

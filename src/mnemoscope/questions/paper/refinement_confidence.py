@@ -32,7 +32,8 @@ QUESTION = Question(
     "refinement_confidence",
     title="how sure the stream is of it",
     paper=Paper(
-        figure="Figure 10", section="5.2",
+        figure="Figure 10",
+        section="5.2",
         question="Which probability does the residual of a layer give to the model's final top token?",
     ),
     finding=Finding(
@@ -53,7 +54,10 @@ QUESTION = Question(
     main="probability",
     headline=("probability", "probability_matching", "probability_q25", "probability_q50", "probability_q75"),
     layer_page=("probability",),
-    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    may_lack=("predictions",),
+    projections=("streams",),
 )
 
 

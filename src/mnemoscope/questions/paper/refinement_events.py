@@ -47,20 +47,31 @@ QUESTION = Question(
     "refinement_events",
     title="how a layer changes the prediction",
     paper=Paper(
-        figure="Figure 11", section="5.2",
+        figure="Figure 11",
+        section="5.2",
         question="How often does a layer's output keep the residual's top token, take the feed-forward's, or neither?",
         claims=(
             Claim(
-                "the residual's prediction stands", "the vast majority", "unchanged", "share",
-                "at least three quarters", at_least(0.75),
+                "the residual's prediction stands",
+                "the vast majority",
+                "unchanged",
+                "share",
+                "at least three quarters",
+                at_least(0.75),
             ),
             Claim(
-                "a changed prediction is a composition", "far more often than ffn", "composition_of_changed", "share",
-                "at least two thirds of the changes", at_least(2 / 3),
+                "a changed prediction is a composition",
+                "far more often than ffn",
+                "composition_of_changed",
+                "share",
+                "at least two thirds of the changes",
+                at_least(2 / 3),
             ),
             Claim(
                 "last-layer compositions judged distant (judge those in refinement_events.cases.parquet)",
-                "66 of 100", "composition_distant", "share",
+                "66 of 100",
+                "composition_distant",
+                "share",
             ),
         ),
     ),
@@ -80,9 +91,14 @@ QUESTION = Question(
     main="changed",
     headline=("residual", "agreement", "composition", "ffn", "changed", "composition_of_changed"),
     layer_page=("changed", "composition_of_changed"),
-    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
-    judgements=judgements, cases=cases,
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    may_lack=("predictions",),
+    projections=("streams",),
+    judgements=judgements,
+    cases=cases,
 )
+
 
 def answer(atlas: Atlas) -> pl.DataFrame:
     """`composition_distant` is null without people's judgements. Raises AtlasUnfinished without predictions."""
@@ -92,9 +108,13 @@ def answer(atlas: Atlas) -> pl.DataFrame:
     composition = ~kept & ~taken
     builder = AnswerBuilder(QUESTION)
     for name, event in {
-        "residual": kept & ~taken, "agreement": kept & taken, "composition": composition, "ffn": taken & ~kept,
-        "changed": ~kept, "unchanged": kept,
-    }.items():  # fmt: skip
+        "residual": kept & ~taken,
+        "agreement": kept & taken,
+        "composition": composition,
+        "ffn": taken & ~kept,
+        "changed": ~kept,
+        "unchanged": kept,
+    }.items():
         builder.add_layers(name, rows.share(event))
     builder.add_layers("composition_of_changed", rows.share(composition, ~kept))
     builder.add_layers("composition_from_top10", rows.share(rows["output_top_residual_rank"] < 10, composition))

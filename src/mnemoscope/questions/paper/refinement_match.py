@@ -8,7 +8,7 @@ from mnemoscope.atlas import Atlas
 from mnemoscope.foundation.intervals import NOTHING, Estimate
 from mnemoscope.questions.answer_builder import AnswerBuilder
 from mnemoscope.questions.question import Answer, Claim, Finding, Number, Outcome, Paper, Question
-from mnemoscope.questions.sources import (  # fmt: skip
+from mnemoscope.questions.sources import (
     DOCUMENTS,
     NO_PREFIX,
     NUMBER_OF_DOCUMENTS,
@@ -40,12 +40,17 @@ QUESTION = Question(
     "refinement_match",
     title="when the prediction is there",
     paper=Paper(
-        figure="Figure 9", section="5.2",
+        figure="Figure 9",
+        section="5.2",
         question="For which share of prefixes does the residual of a layer already have the model's final top token?",
         claims=(
             Claim(
-                "decided in the bottom few layers", "about a third", "match_lower_third", "share",
-                "between 25 % and 42 %", between(0.25, 0.42),
+                "decided in the bottom few layers",
+                "about a third",
+                "match_lower_third",
+                "share",
+                "between 25 % and 42 %",
+                between(0.25, 0.42),
             ),
         ),
     ),
@@ -60,7 +65,8 @@ QUESTION = Question(
         Number("match_lower_third", "share", "match at the end of the lower third"),
         Number("match_last", "share", "match in the last layer"),
         Number(
-            "match_growth_upper_minus_lower", "share",
+            "match_growth_upper_minus_lower",
+            "share",
             "growth of matches a layer, from the first upper layer on minus up to it",
         ),
         NUMBER_OF_DOCUMENTS,
@@ -68,7 +74,10 @@ QUESTION = Question(
     main="match",
     headline=("match",),
     layer_page=("match",),
-    nothing=NO_PREFIX, interval=DOCUMENTS, may_lack=("predictions",), projections=("streams",),
+    nothing=NO_PREFIX,
+    interval=DOCUMENTS,
+    may_lack=("predictions",),
+    projections=("streams",),
 )
 
 

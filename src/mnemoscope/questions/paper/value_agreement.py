@@ -17,18 +17,28 @@ QUESTION = Question(
     "value_agreement",
     title="whether values predict what follows",
     paper=Paper(
-        figure="Figure 4", section="4",
+        figure="Figure 4",
+        section="4",
         question="How often is the token that a value ranks first the one that follows the memory's best trigger?",
         claims=(
             Claim(
-                "agreement in layers 1-10", "about 0", "agreement_lower", "share",
+                "agreement in layers 1-10",
+                "about 0",
+                "agreement_lower",
+                "share",
                 "at most a third of the best layer's, intervals corrected for all layers; the difference",
-                at_most(0), by="agreement_lower_above_third",
+                at_most(0),
+                by="agreement_lower_above_third",
             ),
             Claim(
-                "agreement in the best layer", "up to 3.5 %", "agreement_best_layer", "share",
+                "agreement in the best layer",
+                "up to 3.5 %",
+                "agreement_best_layer",
+                "share",
                 "some layer is above its own shuffled targets, and chance, with an interval corrected for all layers;"
-                " the greatest difference", above(0), by="agreement_best_above_baseline",
+                " the greatest difference",
+                above(0),
+                by="agreement_best_above_baseline",
             ),
             Claim("agreement by chance", "0.0004 %", "chance", "share"),
         ),
@@ -39,7 +49,8 @@ QUESTION = Question(
         Number("most_frequent_token", "share", "always the most frequent next token"),
         Number("chance", "share", "chance, 1 / vocabulary"),
         Number(
-            "log_probability_gain", "nats",
+            "log_probability_gain",
+            "nats",
             "mean log probability of its triggers' next tokens under the bare value (the paper's), minus the unigram's",
         ),
         Number("without_target", "share", "memories without a target"),
@@ -57,7 +68,9 @@ QUESTION = Question(
     main="agreement",
     headline=("agreement", "shuffled_targets", "most_frequent_token", "without_target", "log_probability_gain"),
     layer_page=("agreement", "shuffled_targets"),
-    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
 )
 
 

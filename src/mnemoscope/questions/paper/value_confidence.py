@@ -49,16 +49,23 @@ QUESTION = Question(
     "value_confidence",
     title="whether confident values are right",
     paper=Paper(
-        figure="Figure 6, Table 2", section="4",
+        figure="Figure 6, Table 2",
+        section="4",
         question="Do values that are sure of a token agree with the triggers of their memory more often?",
         claims=(
             Claim(
-                "of the 100 most confident values, in layers 11-16", "97 of 100", "top100_upper_layers", "share",
-                "more than these layers' part of all memories", _above_share_of_memories,
+                "of the 100 most confident values, in layers 11-16",
+                "97 of 100",
+                "top100_upper_layers",
+                "share",
+                "more than these layers' part of all memories",
+                _above_share_of_memories,
             ),
             Claim(
                 "of the 100 most confident values, right after at least one of their 50 triggers",
-                "46 of 100", "top100_with_trigger", "share",
+                "46 of 100",
+                "top100_with_trigger",
+                "share",
             ),
         ),
     ),
@@ -94,7 +101,9 @@ QUESTION = Question(
         *("max_probability", "max_probability_best", "value_norm"),
     ),
     layer_page=("working_probability", "working_confident", "max_probability"),
-    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
 )
 
 
@@ -143,15 +152,17 @@ def _add_deciles(builder: AnswerBuilder, rows: pl.DataFrame, numbers: tuple[Numb
     for decile, number in enumerate(numbers):
         part = ordered.filter(place == decile)
         builder.add(
-            None, number.name, share(int(part["agrees"].sum()), part.height), decile=decile,
-            lowest=part[by].cast(pl.Float64).min(), highest=part[by].cast(pl.Float64).max(),
+            None,
+            number.name,
+            share(int(part["agrees"].sum()), part.height),
+            decile=decile,
+            lowest=part[by].cast(pl.Float64).min(),
+            highest=part[by].cast(pl.Float64).max(),
             value_norm=mean(part["value_norm"]).value,
-        )  # fmt: skip
+        )
 
 
-def _add_most_confident(
-    builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = ""
-) -> None:
+def _add_most_confident(builder: AnswerBuilder, atlas: Atlas, rows: pl.DataFrame, *, by: str, prefix: str = "") -> None:
     best = rows.sort([by, "layer", "memory"], descending=[True, False, False]).head(MOST)
     found: list[float] = []  # of each the share of triggers that it is right after
     for layer in best["layer"].unique().sort().to_list():

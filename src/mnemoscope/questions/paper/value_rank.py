@@ -32,7 +32,8 @@ QUESTION = Question(
     "value_rank",
     title="how high values rank it",
     paper=Paper(
-        figure="Figure 5", section="4",
+        figure="Figure 5",
+        section="4",
         question="How high does a value rank the token that follows the memory's best trigger?",
     ),
     finding=Finding(
@@ -53,7 +54,9 @@ QUESTION = Question(
     main="q50",
     headline=("q05", "q25", "q50", "q75", "q95", "within_10", "within_100"),
     layer_page=("q50", "within_100"),
-    nothing=NO_TARGET, interval=MEMORIES, projections=("values",),
+    nothing=NO_TARGET,
+    interval=MEMORIES,
+    projections=("values",),
 )
 
 

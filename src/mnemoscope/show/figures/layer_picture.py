@@ -102,10 +102,12 @@ def frame(atlas: Atlas, *, patterns: bool) -> PictureFrame:
     rates = strongly_active(activity) if signed else activity.select(pl.col("positive") / pl.col("prefixes").clip(1))
     confidences = values.select(AT_WORK) if at_work else values.select("max_probability")
     return PictureFrame(
-        _scale(_together(rates), WIDTH), _scale(_together(confidences), HEIGHT), patterns,
+        _scale(_together(rates), WIDTH),
+        _scale(_together(confidences), HEIGHT),
+        patterns,
         (STRONG_TITLE if signed else TITLES[0], WORK_TITLE if at_work else TITLES[1]),
         ("strong" if signed else "rate", AT_WORK[0] if at_work else "max_probability"),
-    )  # fmt: skip
+    )
 
 
 def _together(columns: pl.DataFrame) -> np.ndarray:

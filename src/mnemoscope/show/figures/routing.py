@@ -21,9 +21,12 @@ FIRES_ON = 6
 LEAST = 5
 """Fewest triggers that end in a token shown."""
 _LEGEND = alt.Legend(
-    title="x even", titleFontWeight="normal", titleColor="currentColor", labelColor="currentColor",
+    title="x even",
+    titleFontWeight="normal",
+    titleColor="currentColor",
+    labelColor="currentColor",
     values=[0.25, 0.5, 1, 2, 4],
-)  # fmt: skip
+)
 PAIRS = 2_000
 """Pairs of memories compared, of one expert and of two."""
 

@@ -94,9 +94,13 @@ def judged_item(view: "KeyView | CaseView") -> dict[str, Any]:
 
 
 def item_page(
-    data: dict[str, Any], annotator: "Annotator", pattern: str = "", *, problem: str = "",
+    data: dict[str, Any],
+    annotator: "Annotator",
+    pattern: str = "",
+    *,
+    problem: str = "",
     draft: dict[str, Any] | None = None,
-) -> Page:  # fmt: skip
+) -> Page:
     """The page of one item, editing the pattern named in the address, or a draft that could not be stored."""
     chosen = data["memory"] is not None
     if draft is not None:

@@ -50,7 +50,11 @@ def _pair_view(pair: dict[str, Any]) -> dict[str, Any]:
 
 PAGES = (
     PageKind(
-        "comparison", "/compare", comparison_page, label="Compare", needs=COMPARISONS,
+        "comparison",
+        "/compare",
+        comparison_page,
+        label="Compare",
+        needs=COMPARISONS,
         about="which memories changed between this atlas and others of its text.",
     ),
-)  # fmt: skip
+)

@@ -36,9 +36,19 @@ COLUMNS = {
 }
 """The columns of the sort orders that have another name."""
 Sort = Literal[
-    "clear", "memory", "strong", "rate", "confidence", "work", "norm", "rank", "agreement", "importance", "kind",
+    "clear",
+    "memory",
+    "strong",
+    "rate",
+    "confidence",
+    "work",
+    "norm",
+    "rank",
+    "agreement",
+    "importance",
+    "kind",
     "token",
-]  # fmt: skip
+]
 DOWN_FIRST = ("clear", "strong", "rate", "confidence", "work", "norm", "agreement", "importance")
 """Columns sorted in descending order first."""
 Bound = Annotated[
@@ -136,15 +146,21 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
     counted = ["memory", "positive", "prefixes", "min", "max", "sampled", "histogram"]
     activity = atlas.table("activity", layer=layer, columns=counted)
     activity = activity.hstack(strongly_active(activity)).select(
-        "memory", "positive", "prefixes", *STRONG, rate=pl.col("positive") / pl.col("prefixes").clip(1),
+        "memory",
+        "positive",
+        "prefixes",
+        *STRONG,
+        rate=pl.col("positive") / pl.col("prefixes").clip(1),
         largest=pl.col("max"),
-    )  # fmt: skip
+    )
     numbers = ("memory", "max_probability", *AT_WORK, "value_norm", "target", "target_rank")
     read = [*numbers, "top_tokens", "bottom_tokens", *FEATURE_COLUMNS]
     values = atlas.table("values", layer=layer, columns=list(dict.fromkeys(read))).select(
-        *numbers, *clear_columns(), top_token=pl.col("top_tokens").list.first(),
+        *numbers,
+        *clear_columns(),
+        top_token=pl.col("top_tokens").list.first(),
         bottom_token=pl.col("bottom_tokens").list.first(),
-    )  # fmt: skip
+    )
     rows = activity.join(values, on="memory", how="full", coalesce=True)
     for more in (_kinds(edition, layer), _labels(edition, layer), _importance(edition, layer)):
         rows = rows.join(more, on="memory", how="left")
@@ -152,11 +168,12 @@ def _rows(edition: Edition, layer: int) -> pl.DataFrame:
     return rows.with_columns(
         *(pl.Series(f"{name}_text", own, dtype=pl.String) for name, own in texts.items()),
         pl.Series("target_text", atlas.token_text(rows["target"].to_list()), dtype=pl.String),
-        most_active=pl.max_horizontal(STRONG), most_at_work=pl.max_horizontal(AT_WORK),
+        most_active=pl.max_horizontal(STRONG),
+        most_at_work=pl.max_horizontal(AT_WORK),
         agrees=pl.col("top_token") == pl.col("target"),
         kind=pl.col("kind").fill_null("none") if edition.has_patterns else pl.col("kind"),
         patterns=pl.col("patterns").fill_null(0) if edition.has_patterns else pl.col("patterns"),
-    ).sort("memory")  # fmt: skip
+    ).sort("memory")
 
 
 def _kinds(edition: Edition, layer: int) -> pl.DataFrame:
@@ -260,10 +277,13 @@ def _points(edition: Edition, layer: int) -> tuple[pl.DataFrame, list[str], list
     names = [str(edition.atlas.name(layer, memory)) for memory in rows["memory"].to_list()]
     above = rows.with_columns(pl.Series("name", names, dtype=pl.String), pl.lit(value=False).alias("negative"))
     below = above.filter(pl.col("strong_negative").is_not_null()).with_columns(
-        strong="strong_negative", working_probability="working_probability_negative", label="label_negative",
-        top_text="bottom_text", negative=pl.lit(value=True),
+        strong="strong_negative",
+        working_probability="working_probability_negative",
+        label="label_negative",
+        top_text="bottom_text",
+        negative=pl.lit(value=True),
         kind=pl.col("kind_negative").fill_null("none") if edition.has_patterns else pl.col("kind_negative"),
-    )  # fmt: skip
+    )
     points = pl.concat([above, below])
     titles = [_title(row) for row in points.to_dicts()]
     return points, titles, [f"/{name}" for name in points["name"]]
@@ -293,10 +313,12 @@ def _layer_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> Ite
 
 PAGES = (
     PageKind(
-        "layers", "/layers", layers_page, label="Layers", exported=True,
+        "layers",
+        "/layers",
+        layers_page,
+        label="Layers",
+        exported=True,
         about="all memories of one, sorted and filtered, as a table and as a picture.",
     ),
-    PageKind(
-        "layer", "/layers/{layer}", layer_page, exported=True, instances=_layer_instances, stored=False
-    ),
-)  # fmt: skip
+    PageKind("layer", "/layers/{layer}", layer_page, exported=True, instances=_layer_instances, stored=False),
+)

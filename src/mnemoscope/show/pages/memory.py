@@ -148,10 +148,15 @@ def _value(edition: Edition, value: dict[str, Any]) -> dict[str, Any]:
 
     names = ("max_probability", "entropy", "value_norm", "key_norm", "up_norm", "working_logit", "working_probability")
     features = [
-        {"sign": one.sign, "token": vocabulary.token(value[f"{one.end}_tokens"][0]), "promotes": one.promotes,
-         "z": one.distance, "clear_z": one.clear}
+        {
+            "sign": one.sign,
+            "token": vocabulary.token(value[f"{one.end}_tokens"][0]),
+            "promotes": one.promotes,
+            "z": one.distance,
+            "clear_z": one.clear,
+        }
         for one in features_of(value)
-    ]  # fmt: skip
+    ]
     shown = {"top": tokens_at("top", 1), "bottom": tokens_at("bottom", -1), "features": features}
     return shown | {name: value[name] for name in names}
 
@@ -257,8 +262,12 @@ def _by_triggers(edition: Edition, wanted: MemoryId, triggers: Sequence[dict[str
 def memory_token(edition: Edition, memory: MemoryId) -> dict[str, Any]:
     """`top` is its value's first token, said only if it `promotes` it."""
     top = edition.atlas.vocabulary.token(edition.tokens_of(memory)["top_tokens"][0])
-    return {"memory": str(memory), "top": top, "promotes": bool(edition.promoted_tokens(memory)),
-            "label": edition.label(memory)}  # fmt: skip
+    return {
+        "memory": str(memory),
+        "top": top,
+        "promotes": bool(edition.promoted_tokens(memory)),
+        "label": edition.label(memory),
+    }
 
 
 def _published_judgements(edition: Edition, name: str, **_: object) -> object:
@@ -277,7 +286,11 @@ def _memory_instances(edition: Edition, chosen: Sequence[MemoryId] | None) -> It
 
 PAGES = (
     PageKind(
-        "memory", "/{name}", memory_page, exported=True,
-        instances=_memory_instances, mark=_published_judgements,
+        "memory",
+        "/{name}",
+        memory_page,
+        exported=True,
+        instances=_memory_instances,
+        mark=_published_judgements,
     ),
-)  # fmt: skip
+)

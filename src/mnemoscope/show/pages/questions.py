@@ -133,11 +133,18 @@ def question_view(edition: Edition, question: str) -> dict[str, Any]:
 
 PAGES = (
     PageKind(
-        "questions", "/questions", questions_page, label="Questions", exported=True,
+        "questions",
+        "/questions",
+        questions_page,
+        label="Questions",
+        exported=True,
         about="the paper's figures for this atlas.",
     ),
     PageKind(
-        "question", "/questions/{question}", question_page, exported=True,
+        "question",
+        "/questions/{question}",
+        question_page,
+        exported=True,
         instances=lambda *_: [(f"/questions/{question}", {"question": question}) for question in QUESTIONS],
     ),
-)  # fmt: skip
+)

@@ -55,7 +55,11 @@ def routing_views(edition: Edition, layers: Sequence["LayerRouting"]) -> list[di
 
 PAGES = (
     PageKind(
-        "routing", "/routing", routing_page, label="Routing", needs="routing",
+        "routing",
+        "/routing",
+        routing_page,
+        label="Routing",
+        needs="routing",
         about="which expert gets which tokens, and what its memories share.",
     ),
-)  # fmt: skip
+)

@@ -104,9 +104,10 @@ def export(ending: Ending, _: Annotated[None, HOST], store: JudgedStore) -> Resp
 
 @router.get(f"{PLACE}/join")
 def join(
-    site: OneSite, request: Request,
+    site: OneSite,
+    request: Request,
     invitation: Annotated[str, Query(max_length=200, description="The secret of an invitation")] = "",
-) -> Response:  # fmt: skip
+) -> Response:
     """Makes this browser that of the annotator who was invited; asks first where another site's page led here."""
     annotator = _find_invited(site, invitation)
     if came_from_here(request.headers):
@@ -157,9 +158,13 @@ def _show_invitation(request: Request, store: "Store", invitation: "Invitation")
 
 @post(f"{PLACE}/campaign")
 def begin(
-    request: Request, store: OneStore, keys_per_layer: Number = 10, controls: OptionalCount = "",
-    cases: Number = 100, seed: Number = 0,
-) -> Response:  # fmt: skip
+    request: Request,
+    store: OneStore,
+    keys_per_layer: Number = 10,
+    controls: OptionalCount = "",
+    cases: Number = 100,
+    seed: Number = 0,
+) -> Response:
     """Draws what is to be judged."""
     count = int(controls) if controls else None
     store.start_campaign(keys_per_layer=keys_per_layer, controls=count, cases=cases, seed=seed)
@@ -217,9 +222,12 @@ def import_file(request: Request, store: OneStore, file: UploadFile) -> Response
 
 @post(f"{PLACE}/name", name="named")
 def choose_name(
-    site: OneSite, request: Request, store: OneStore, name: Person = "",
+    site: OneSite,
+    request: Request,
+    store: OneStore,
+    name: Person = "",
     memory: Annotated[str, Form(max_length=100)] = "",
-) -> Response:  # fmt: skip
+) -> Response:
     """Gives this browser the name under which its owner judges memories outside the campaign."""
     to = f"/{MemoryId.parse(memory)}{PLACE}" if memory else PLACE
     folded = " ".join(name.split()).casefold()

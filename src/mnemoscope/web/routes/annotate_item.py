@@ -210,8 +210,9 @@ def reopen(visit: OneVisit, key: Key = "") -> Response:
 @post(f"{ITEMS}/judge")
 def judge(
     visit: OneVisit,
-    verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "", key: Key = "",
-) -> Response:  # fmt: skip
+    verdict: Annotated[str, Form(max_length=20, description="related, distant, or none")] = "",
+    key: Key = "",
+) -> Response:
     """Calls a composition of the last layer related or distant."""
     saved = visit.store.judge(visit.code, visit.annotator, verdict=verdict, key=key or None)
     return visit.stay(saved) if verdict == "none" else visit.go_on(saved)

@@ -96,10 +96,11 @@ def script(worker: OneWorker, wanted: Annotated[TraceAddress, Query()]) -> Respo
 
 @both(router, "/{name}/causal", name="causal")
 def causal(
-    site: OneSite, worker: OneWorker,
+    site: OneSite,
+    worker: OneWorker,
     name: OneMemory,
     sign: Literal["1", "-1"] = "1",
-) -> Page:  # fmt: skip
+) -> Page:
     """What switching a memory off does to the predictions at its own triggers."""
     from mnemoscope.web.model_answers import check_memory
 
@@ -300,11 +301,15 @@ def _lack(name: str, heading: str, purpose: str, command: str) -> None:
 
 
 _lack(
-    "trace", "Trace a prompt", "follow a prompt through the layers, and to switch memories off",
+    "trace",
+    "Trace a prompt",
+    "follow a prompt through the layers, and to switch memories off",
     'mnemoscope trace MODEL "a prompt" --set L0.M0=0',
-)  # fmt: skip
+)
 _lack(
-    "diff", "Compare two answers", "see what two models, or one on two prompts, do differently",
+    "diff",
+    "Compare two answers",
+    "see what two models, or one on two prompts, do differently",
     'mnemoscope diff MODEL "a prompt" --other-prompt "another prompt"',
-)  # fmt: skip
+)
 _lack("audit", "Audit a string", "ask which memories carry a string", "mnemoscope audit MODEL --secrets FILE")

@@ -153,19 +153,22 @@ def search(
 
 @both(router, "/tokens", name="tokens")
 def tokens(
-    site: OneSite, background: OneIndex,
+    site: OneSite,
+    background: OneIndex,
     q: Annotated[str, Query(max_length=200, description="Part of the token's text")] = "",
-) -> Page:  # fmt: skip
+) -> Page:
     """Tokens that read like a text; without one, the most frequent."""
     return tokens_page(site.edition(), background.index, text=q)
 
 
 @both(router, "/tokens/{token}", name="token")
 def token(
-    site: OneSite, background: OneIndex,
+    site: OneSite,
+    background: OneIndex,
     token: Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="The token's number")],
-    layers: Layers = "", page: Number = 1,
-) -> Page:  # fmt: skip
+    layers: Layers = "",
+    page: Number = 1,
+) -> Page:
     """One token: the values that promote it, those that speak against it, and the keys that fire on it."""
     last = len(site.edition().atlas.vocabulary.texts) - 1
     if token > last:

@@ -99,10 +99,16 @@ class RolePass:
 _ON_TEXT = ("text_rank", "shuffled_rank")
 """The ranks, under keys and shuffled keys, of the token that activates them most on a little text."""
 _NUMBERS: dict[str, type] = {
-    "trigger_token": np.int32, "trigger_rank": np.int32, "trigger_cosine": np.float32, "triggers_found": np.float32,
-    "control_token": np.int32, "control_rank": np.int32, "control_cosine": np.float32, "controls_found": np.float32,
+    "trigger_token": np.int32,
+    "trigger_rank": np.int32,
+    "trigger_cosine": np.float32,
+    "triggers_found": np.float32,
+    "control_token": np.int32,
+    "control_rank": np.int32,
+    "control_cosine": np.float32,
+    "controls_found": np.float32,
     **dict.fromkeys(_ON_TEXT, np.int32),
-}  # fmt: skip
+}
 """Columns that are null if the memory has no positive trigger."""
 
 
@@ -127,8 +133,9 @@ def read_cosines(triggers: tuple[Ints, Ints], share: Share, *, on_text: Ints | N
         ranking = rank_tokens(cosines, best=KEPT, of=[*first, *wanted])
         tokens, best = ranking.best
         found: dict[str, NDArray[Any]] = {
-            "key_top_tokens": tokens.int().cpu().numpy(), "key_top_cosines": best.cpu().numpy()
-        }  # fmt: skip
+            "key_top_tokens": tokens.int().cpu().numpy(),
+            "key_top_cosines": best.cpu().numpy(),
+        }
         for rank in ranking.ranks[2:]:
             found[_ON_TEXT[0]] = rank.int().cpu().numpy()
             found[f"{_ON_TEXT[0]} unknown"] = np.zeros(len(rank), np.bool_)

@@ -219,10 +219,17 @@ def _read_scores(
     sums = torch.from_numpy(np.bincount(memory, weights=log_p.cpu().numpy(), minlength=count))
     predicted = sums / torch.from_numpy(np.bincount(memory, minlength=count))  # 0 / 0: no next tokens, stays empty
     names = {
-        "top_tokens": tokens.int(), "top_scores": best, "bottom_tokens": low_tokens.int(), "bottom_scores": low,
-        "max_probability": shape.max_probability, "entropy": shape.entropy.clamp(min=0),
-        "target_rank": ranking.ranks[0], "trigger_log_probability": predicted, "top_z": top_z, "bottom_z": bottom_z,
-    }  # fmt: skip
+        "top_tokens": tokens.int(),
+        "top_scores": best,
+        "bottom_tokens": low_tokens.int(),
+        "bottom_scores": low,
+        "max_probability": shape.max_probability,
+        "entropy": shape.entropy.clamp(min=0),
+        "target_rank": ranking.ranks[0],
+        "trigger_log_probability": predicted,
+        "top_z": top_z,
+        "bottom_z": bottom_z,
+    }
     columns = {name: tensor.cpu().numpy() for name, tensor in names.items()}
     for at_work, factors in times:  # of a linear head
         factor = factors[memories].to(scores.device)

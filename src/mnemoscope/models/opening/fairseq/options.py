@@ -20,12 +20,27 @@ _UNKNOWN = (
     *("scale_attn", "scale_heads", "scale_fc", "scale_resids", "base_layers", "add_adapters", "alibi"),
 )
 _READ = {
-    "decoder_embed_dim", "decoder_attention_heads", "activation_fn", "decoder_input_dim", "decoder_output_dim",
-    "adaptive_input", "adaptive_input_cutoff", "adaptive_input_factor", "adaptive_softmax_cutoff",
-    "adaptive_softmax_factor", "tie_adaptive_weights", "tie_adaptive_proj", "no_tie_adaptive_proj", "decoder_layers",
-    "share_decoder_input_output_embed", "decoder_normalize_before", "decoder_ffn_embed_dim", "decoder_final_norm",
-    "no_decoder_final_norm", "no_scale_embedding",
-}  # fmt: skip
+    "decoder_embed_dim",
+    "decoder_attention_heads",
+    "activation_fn",
+    "decoder_input_dim",
+    "decoder_output_dim",
+    "adaptive_input",
+    "adaptive_input_cutoff",
+    "adaptive_input_factor",
+    "adaptive_softmax_cutoff",
+    "adaptive_softmax_factor",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+    "no_tie_adaptive_proj",
+    "decoder_layers",
+    "share_decoder_input_output_embed",
+    "decoder_normalize_before",
+    "decoder_ffn_embed_dim",
+    "decoder_final_norm",
+    "no_decoder_final_norm",
+    "no_scale_embedding",
+}
 _OF_NETWORK = re.compile(r"^(decoder|adaptive|tie|share|scale)_|embed|norm|_pos(_|$)|activation|alibi|attn|rotary|glu")
 _HARMLESS = re.compile(
     r"drop|noise|checkpoint|offload"  # in training alone, or for its memory

@@ -43,26 +43,46 @@ def figure(answer: Answer) -> Figure:
     name = "attention_share"
     stacks = [
         stack_shares(
-            answer, _events(one, f"{title}: its own token"),
+            answer,
+            _events(one, f"{title}: its own token"),
             answer.rows(f"{one}_residual") + [complement(row) for row in answer.rows(f"{one}_changed")],
-            name=f"{name}_{one}_events", title=f"what the prediction after {title} comes from",
+            name=f"{name}_{one}_events",
+            title=f"what the prediction after {title} comes from",
         )
         for one, title in (("attention", "attention"), ("ffn", "the feed-forward layer"))
         if answer.rows(f"{one}_changed")
-    ]  # fmt: skip
+    ]
     shares = "what each layer gives the final token's logit above the mean logit"
     return Figure(
         (
             *lines(answer, SHARES, name=name, title=shares, y="share of the logit", zero=True, dodge=True),
             *stacks,
-            *lines(answer, MOVES, name=f"{name}_moves", title="alone, it moves the top token to the final one",
-                   y="share of prefixes", dodge=True),
-            *lines(answer, NUMBERS, name=f"{name}_numbers", title="effective number of what is used", y="number",
-                   format=",~r", log=True),
-            *lines(answer, USED, name=f"{name}_used", title="effective number, as a share of what there is",
-                   y="share"),
-            *lines(answer, NORMS, name=f"{name}_norms", title="length of what is added to the stream", y="norm",
-                   format=",~r"),
+            *lines(
+                answer,
+                MOVES,
+                name=f"{name}_moves",
+                title="alone, it moves the top token to the final one",
+                y="share of prefixes",
+                dodge=True,
+            ),
+            *lines(
+                answer,
+                NUMBERS,
+                name=f"{name}_numbers",
+                title="effective number of what is used",
+                y="number",
+                format=",~r",
+                log=True,
+            ),
+            *lines(answer, USED, name=f"{name}_used", title="effective number, as a share of what there is", y="share"),
+            *lines(
+                answer,
+                NORMS,
+                name=f"{name}_norms",
+                title="length of what is added to the stream",
+                y="norm",
+                format=",~r",
+            ),
         ),
         "Every norm's scale frozen, the final token's logit is a sum of what embedding, attention, feed-forward layers"
         " and biases add; shares are of that logit above the mean logit of the vocabulary, sums over prefixes."
@@ -74,7 +94,7 @@ def figure(answer: Answer) -> Figure:
         "The shares say who writes the prediction; what attention carries to later layers is not in them.",
         "A large embedding, parallel blocks or few heads divide the logit in another way.",
         tables=(_whole(answer),),
-    )  # fmt: skip
+    )
 
 
 def _whole(answer: Answer) -> Table:

@@ -27,8 +27,12 @@ def figure(answer: Answer) -> Figure:
         (
             *lines(answer, TOP, name=name, title=top, y="share of the layer's sum", dodge=True),
             *lines(
-                answer, CORRELATIONS, name=f"{name}_correlations", title="do large memories matter?",
-                y="rank correlation", format="~g",
+                answer,
+                CORRELATIONS,
+                name=f"{name}_correlations",
+                title="do large memories matter?",
+                y="rank correlation",
+                format="~g",
             ),
             *lines(answer, OF_ALL, name=f"{name}_of_all", title="where the importance is", y="share of all layers"),
         ),
@@ -43,4 +47,4 @@ def figure(answer: Answer) -> Figure:
         f" {ends(answer, 'size_attribution')} (rank correlation).",
         "If few memories hold most of the sum, few decide; size may tell which, or not.",
         "Attribution is a first-order estimate, worst where single memories are massive, as in large gated models.",
-    )  # fmt: skip
+    )

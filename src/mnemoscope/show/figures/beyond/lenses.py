@@ -29,14 +29,37 @@ def figure(answer: Answer) -> Figure:
     )
     return Figure(
         (
-            *lines(answer, _series("agreement", "control"), name=name, title="value's top token = target (Figure 4)",
-                   y="share of memories", dodge=True),
-            *lines(answer, _series("key_found", "key_control_found", rulers=RULERS_OF_KEYS), name=f"{name}_keys",
-                   title="last words of 25 triggers among the key's first 25 (B2)", y="share of last words"),
-            *lines(answer, _series("match", "match_control"), name=f"{name}_match",
-                   title="residual's top token = final token (Figure 9)", y="share of prefixes", dodge=True),
-            *lines(answer, _series("loss"), name=f"{name}_loss", title="cross-entropy of the residual's readout",
-                   y="nats", format="~g"),
+            *lines(
+                answer,
+                _series("agreement", "control"),
+                name=name,
+                title="value's top token = target (Figure 4)",
+                y="share of memories",
+                dodge=True,
+            ),
+            *lines(
+                answer,
+                _series("key_found", "key_control_found", rulers=RULERS_OF_KEYS),
+                name=f"{name}_keys",
+                title="last words of 25 triggers among the key's first 25 (B2)",
+                y="share of last words",
+            ),
+            *lines(
+                answer,
+                _series("match", "match_control"),
+                name=f"{name}_match",
+                title="residual's top token = final token (Figure 9)",
+                y="share of prefixes",
+                dodge=True,
+            ),
+            *lines(
+                answer,
+                _series("loss"),
+                name=f"{name}_loss",
+                title="cross-entropy of the residual's readout",
+                y="nats",
+                format="~g",
+            ),
         ),
         "Values and residuals of each layer read as they are (plain), and through maps to the final stream: least"
         " squares (ridge) and trained to predict what the model predicts (tuned). Dashed: through the same map, another"
@@ -47,4 +70,4 @@ def figure(answer: Answer) -> Figure:
         f" {over_all(answer, 'key_found_ridge')} if the words are led to its layer.",
         "Where a lens raises agreement above its control, the layer spoke and the plain reading missed it.",
         "The maps are fitted on the mined text: a short one, or a model of one basis throughout, gains little.",
-    )  # fmt: skip
+    )

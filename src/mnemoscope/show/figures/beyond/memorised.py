@@ -19,8 +19,12 @@ def figure(answer: Answer) -> Figure:
         (
             *lines(answer, TRIGGERS, name=name, title="triggers in text known by heart", y="share of triggers"),
             *lines(
-                answer, MEMORIES, name=f"{name}_memories", title="memories with more of it than their layer",
-                y="share of memories", dodge=True,
+                answer,
+                MEMORIES,
+                name=f"{name}_memories",
+                title="memories with more of it than their layer",
+                y="share of memories",
+                dodge=True,
             ),
         ),
         f"A document is known by heart if the model, given its first {MEMORISED_GIVEN} tokens, writes the next"
@@ -34,4 +38,4 @@ def figure(answer: Answer) -> Figure:
         f" (control {over_all(answer, 'control_above')}).",
         "Memories with more of it than their layer fire where the model recites.",
         "How much it recites depends on how often its training text, if this is part of it, repeats a document.",
-    )  # fmt: skip
+    )

@@ -13,10 +13,13 @@ from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
 PAGES = (
     PageKind(
-        "audit", "/audit", label="Audit", needs=MODEL,
+        "audit",
+        "/audit",
+        label="Audit",
+        needs=MODEL,
         about="which memories carry a string, and what it loses without them.",
     ),
-)  # fmt: skip
+)
 FEWEST, USUAL, MOST = 19, 99, 999
 """Random strings drawn for the given one: with fewer, none can rank among the best 5 %."""
 NEIGHBOURS = 40

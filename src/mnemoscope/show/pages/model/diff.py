@@ -22,10 +22,13 @@ from mnemoscope.show.pages.page import SECOND, Address, PageKind
 
 PAGES = (
     PageKind(
-        "diff", "/diff", label="Diff", needs=SECOND,
+        "diff",
+        "/diff",
+        label="Diff",
+        needs=SECOND,
         about="what two models answer differently, and which memories make it so.",
     ),
-)  # fmt: skip
+)
 
 
 class DiffAddress(Address, frozen=True, populate_by_name=True):

@@ -21,10 +21,13 @@ from mnemoscope.show.pages.page import MODEL, Address, PageKind
 
 PAGES = (
     PageKind(
-        "trace", "/trace", label="Trace", needs=MODEL,
+        "trace",
+        "/trace",
+        label="Trace",
+        needs=MODEL,
         about="a prompt layer by layer, and what changes without a memory.",
     ),
-)  # fmt: skip
+)
 PROMPT = 2_000
 """Characters of a prompt."""
 TOKENS = 256
@@ -296,11 +299,15 @@ def draw_waterfall(
 
     bars: list[dict[str, Any]] = [
         {
-            "kind": kind, "layer": layer, "value": value, "x": round(at * step, 2), "y": y(max(span)),
+            "kind": kind,
+            "layer": layer,
+            "value": value,
+            "x": round(at * step, 2),
+            "y": y(max(span)),
             "height": max(round(y(min(span)) - y(max(span)), 2), 0.5),
         }
         for at, ((kind, layer, value), span) in enumerate(zip(parts, spans, strict=True))
-    ]  # fmt: skip
+    ]
     every = math.ceil(len(layers["memories"]) / 16)
     marks = [bar for bar in bars if bar["kind"] in kinds[-1:] and bar["layer"] % every == 0]
     return {"bars": bars, "marks": marks, "zero": y(0.0), "step": round(step, 2), "width": width, "height": height}
