@@ -11,6 +11,7 @@ full:
 
 lint:
 	ruff check .
+	ruff format --check .
 
 types:
 	mypy

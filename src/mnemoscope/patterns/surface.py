@@ -134,14 +134,14 @@ def tokens_said(key: int) -> int:
 _PUNCTUATION = (
     (".!?…。！？", "a sentence-ending mark"),
     (",，、", "a comma"),
-    (":;：；", "a colon or semicolon"),  # noqa: RUF001
+    (":;：；", "a colon or semicolon"),
     ("([{<（", "an opening bracket"),
     (")]}>）", "a closing bracket"),
-    ("\"'`“”‘’«»", "a quotation mark"),  # noqa: RUF001
+    ("\"'`“”‘’«»", "a quotation mark"),
     ("-–—−‐‑", "a dash"),
     ("/\\|", "a slash"),
     ("=+*%^~<>×±", "a mathematical sign"),
-    ("$€£¥₹", "a currency sign"),  # noqa: RUF001
+    ("$€£¥₹", "a currency sign"),
 )
 CLASSES_OF_MARKS = frozenset({"punctuation", "a line break", "white space", *(name for _, name in _PUNCTUATION)})
 _DIGITS = ("", "a one-digit number", "a two-digit number", "a three-digit number")

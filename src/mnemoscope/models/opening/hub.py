@@ -59,8 +59,8 @@ _FAILURES = (
     (
         "Should have a `model_type` key",
         ModelUnsupported,
-        ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the model'
-        " yourself and give it to load_model(model, tokenizer=...)",
+        ': its config.json states no model_type; add that of its family, such as "model_type": "llama", or load the'
+        " model yourself and give it to load_model(model, tokenizer=...)",
     ),
 )
 _COMPLETE = "take a complete copy"
