@@ -39,6 +39,7 @@ def test_a_source_file_is_short_and_says_what_it_does(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text)), "a file opens with a docstring"
     assert path.stem not in FORBIDDEN_NAMES
     assert "hasattr(" not in text
+    assert "# fmt:" not in text
 
 
 def test_a_number_is_of_ascii_digits() -> None:
