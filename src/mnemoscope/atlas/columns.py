@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import cleandoc
 from typing import Any
@@ -73,7 +73,10 @@ class TableKind:
     mined: bool = True
     optional: bool = False
     for_experts: str = ""
-    declared: str = field(kw_only=True)
+    declared: str = ""
+
+    def with_columns(self, declared: str) -> "TableKind":
+        return replace(self, declared=declared)
 
     @cached_property
     def of_all(self) -> list[Column]:

@@ -43,43 +43,26 @@ _SENTENCES = """
     held_out bool | kept out of mining; all sentences of a validation text of its own
 """
 _KINDS = (
-    TableKind(
-        "vocabulary",
-        65_536,
-        declared="""
+    TableKind("vocabulary", 65_536).with_columns("""
         token int32
         text string | as it appears in running text; bytes that are no text are shown as `\\xe2`
         bytes binary | what the token stands for; join the bytes of a prefix, then decode
-    """,
-    ),
-    TableKind(
-        "tokens",
-        65_536,
-        declared="""
+    """),
+    TableKind("tokens", 65_536).with_columns("""
         token int32
         count int64 form=count | in the distinct mined sentences
         next_count int64 form=count | as a next token
         first_count int64 form=count | as a first token
-    """,
-    ),
-    TableKind("sentences", 1_024, "part", declared=_SENTENCES),
-    TableKind(
-        "background",
-        65_536,
-        declared="""
+    """),
+    TableKind("sentences", 1_024, "part").with_columns(_SENTENCES),
+    TableKind("background", 65_536).with_columns("""
         sentence int64
         position int32
         token int32
         next_token int32? | null at the end of the sentence
-    """,
-    ),
+    """),
     # A row group spans about 256 memories of 50 triggers, so one memory is read without its layer.
-    TableKind(
-        "triggers",
-        12_800,
-        "layer",
-        for_experts=_WEIGHED,
-        declared="""
+    TableKind("triggers", 12_800, "layer", for_experts=_WEIGHED).with_columns("""
         memory int32
         sign int8 | +1: the highest coefficients (all > 0); -1: the lowest (all < 0)
         rank int16 form=rank | 0 is the strongest
@@ -89,8 +72,7 @@ _KINDS = (
         token int32 | the prefix's last token
         next_token int32? | the token after it; null at the end of the sentence
         prefix_group int16 | the rank of the first trigger with the same prefix tokens
-    """,
-    ),
+    """),
     TableKind(
         "activity",
         1_024,
@@ -99,7 +81,7 @@ _KINDS = (
         {_EXPERT}
         all_prefixes int64 form=count | mined prefixes, also those that its expert did not get
     """,
-        declared="""
+    ).with_columns("""
         memory int32
         prefixes int64 form=count | mined prefixes; in a model of experts those that were routed to its expert
         positive int64 form=count | those with a coefficient > 0
@@ -110,14 +92,8 @@ _KINDS = (
         std float64 form=number label='standard deviation of the coefficient' | population, over the sample: right to
             1e-6 of itself for coefficients of any float32 size, where the mean is at most 10,000 times as large
         histogram [int64] items=36 | 36 counts over the sample
-    """,
-    ),
-    TableKind(
-        "values",
-        1_024,
-        "layer",
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("values", 1_024, "layer", for_experts=_EXPERT).with_columns("""
         memory int32
         key_norm float32 form=number label='norm of the key' | length of the key; in gated layers of the
             gate row
@@ -153,8 +129,7 @@ _KINDS = (
         clear_z float32? form=number label='clear above' unit='standard deviations' | the same of
             1,000 seeded random directions under the same fold and head, 99th percentile: a feature *promotes* its
             first token only where that stands out by more
-    """,
-    ),
+    """),
     TableKind(
         "neighbours",
         10_240,
@@ -163,19 +138,14 @@ _KINDS = (
         {_EXPERT}
         other_expert int16?
     """,
-        declared="""
+    ).with_columns("""
         memory int32
         rank int16 form=rank
         other_layer int16
         other_memory int32
         cosine float32 form=number | of the two values
-    """,
-    ),
-    TableKind(
-        "removals",
-        65_536,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("removals", 65_536, for_experts=_EXPERT).with_columns("""
         layer int16
         memory int32
         sign int8 | +1
@@ -185,26 +155,21 @@ _KINDS = (
         removed_position int32 | which position that was
         coefficient float32 form=number | the trigger's
         removed_coefficient float32 form=number | the one at the new last position
-    """,
-    ),
-    TableKind(
-        "prefixes",
-        65_536,
-        declared="""
+    """),
+    TableKind("prefixes", 65_536).with_columns("""
         prefix int32 | 0, 1, 2, ...
         sentence,document int64
         position int32 | the prefix is `tokens[0..position]`
         next_token int32
         final_top int32 | the top of the model's own logits
-    """,
-    ),
+    """),
     TableKind(
         "predictions",
         65_536,
         for_experts="""
         routed_memories int32? form=count | how many memories the prefix could fire
     """,
-        declared="""
+    ).with_columns("""
         prefix int32
         layer int16
         residual_top,ffn_top int32 | the top token of r, of u
@@ -222,14 +187,8 @@ _KINDS = (
         votes_ffn int32 form=count | memories with m_i != 0 whose vote, top(sign(m_i) v_i), is `ffn_vote_top`
         votes_ffn_major int32 form=count | those of them in the smallest set
         votes_output int32 form=count | memories with m_i != 0 whose vote is `output_top`
-    """,
-    ),
-    TableKind(
-        "patterns",
-        16_384,
-        mined=False,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("patterns", 16_384, mined=False, for_experts=_EXPERT).with_columns("""
         layer int16
         memory int32
         pattern int16 | counted from 0 in each memory
@@ -238,29 +197,16 @@ _KINDS = (
         triggers [int16] | the ranks of those that have it
         lift float32? form=number | how many times as frequent as in the text
         log10_p float32? form=number | logarithm of the probability of so many by chance
-    """,
-    ),
-    TableKind(
-        "labels",
-        16_384,
-        mined=False,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("labels", 16_384, mined=False, for_experts=_EXPERT).with_columns("""
         layer int16
         memory int32
         sign int8 | 1 or -1
         label string | its best pattern, else the token that at least 5 of its 25 best prefixes end in, else `no clear
             pattern`; and what it promotes, if it does
         promotes bool? | null without a value at work
-    """,
-    ),
-    TableKind(
-        "roles",
-        1_024,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("roles", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         key_top_tokens [int32] lengths_as=key_top_cosines | the 25 tokens that the key is closest to, best first
         key_top_cosines [float32] | their cosines
@@ -278,38 +224,19 @@ _KINDS = (
             points to one token most; that token's rank under the key
         shuffled_rank int32? form=rank | the same of the key with its entries in another order, one order a
             layer
-    """,
-    ),
-    TableKind(
-        "similar_words",
-        16_384,
-        optional=True,
-        declared="""
+    """),
+    TableKind("similar_words", 16_384, optional=True).with_columns("""
         word string | in lower case
         similar [int32] | rows of this table: the 40 nearest words with a cosine of at least 0.15, the nearest first
-    """,
-    ),
-    TableKind(
-        "readings",
-        4_096,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("readings", 4_096, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         lens string | rows are sorted by lens, then memory
         top_tokens [int32] | the 20 best, best first
         target_rank,control_rank int32? form=rank | null without a target
         max_probability float32 form=share | of the value's softmax
-    """,
-    ),
-    TableKind(
-        "key_readings",
-        4_096,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("key_readings", 4_096, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         lens string | rows are sorted by lens, then memory
         key_top_tokens [int32] | the 25 tokens that the key is closest to, best first
@@ -319,13 +246,8 @@ _KINDS = (
         control_rank int32? form=rank | the same of another memory's best trigger
         controls_found float32? form=share | the same of another memory's triggers
         text_rank,shuffled_rank int32? form=rank | as in `roles`, with the words of this lens
-    """,
-    ),
-    TableKind(
-        "readouts",
-        65_536,
-        optional=True,
-        declared="""
+    """),
+    TableKind("readouts", 65_536, optional=True).with_columns("""
         prefix int32
         layer int16
         lens string
@@ -335,13 +257,8 @@ _KINDS = (
         residual_loss float32 form=number unit=nats | -log p of `next_token` in the residual's readout
         residual_control_rank int32 form=rank | in the residual's readout, of another prefix's final token
         ffn_top,output_top int32 | the top tokens of the feed-forward update and of the layer's output
-    """,
-    ),
-    TableKind(
-        "width",
-        65_536,
-        optional=True,
-        declared="""
+    """),
+    TableKind("width", 65_536, optional=True).with_columns("""
         layer int16? | null where `kind` is `whole`
         kind string | `whole`: the model as it is; `least`, `random`: without so many of a layer's least useful or
             random memories; `exit`: tokens that stop at the layer; `duplicate`: how many memories have the same value
@@ -354,13 +271,8 @@ _KINDS = (
         loss float64? form=number unit=nats | the sum of -log p of these tokens
         stopped int64? form=count | of `exit`: tokens that stop
         wrong int64? form=count | those of them of which the model ends up saying another
-    """,
-    ),
-    TableKind(
-        "memorised",
-        1_024,
-        optional=True,
-        declared="""
+    """),
+    TableKind("memorised", 1_024, optional=True).with_columns("""
         document int64 | its number in the text
         held_out bool | whether the hold-out rule keeps it from being mined
         agreed int32 form=count unit=tokens | of tokens 33 to 64, how many from the first on are the model's greedy
@@ -369,41 +281,20 @@ _KINDS = (
         text string | the first 64 tokens
         sentences [int64] lengths_as=inside | stored sentences that begin in it
         inside [int32] | how many of each one's first tokens lie in it
-    """,
-    ),
-    TableKind(
-        "samples",
-        256,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("samples", 256, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         coefficients [float16] items=0 | one for each prefix, divided by `scale`
         scale float32 form=number | the largest magnitude of them; 1 where all are zero
-    """,
-    ),
-    TableKind(
-        "token_activations",
-        4_096,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("token_activations", 4_096, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         sign int8
         rank int8 form=rank | the trigger's, the first of its `prefix_group`; triggers of ranks above 127 are left out
         coefficients [float16] | one for each token of the sentence, divided by `scale`
         scale float32 form=number | the largest magnitude of them; 1 where all are zero
-    """,
-    ),
-    TableKind(
-        "random",
-        8_192,
-        "layer",
-        optional=True,
-        for_experts=_WEIGHED,
-        declared="""
+    """),
+    TableKind("random", 8_192, "layer", optional=True, for_experts=_WEIGHED).with_columns("""
         memory int32
         sign int8
         rank int16 form=rank | in order of the hash
@@ -414,16 +305,9 @@ _KINDS = (
         next_token int32? | as in `triggers`
         kept_firings int64 form=count | how many firings of this memory and sign were looked at, the same in all its
             rows
-    """,
-    ),
-    TableKind("random_sentences", 1_024, optional=True, declared=_SENTENCES),
-    TableKind(
-        "importance",
-        1_024,
-        "layer",
-        optional=True,
-        for_experts=_EXPERT,
-        declared="""
+    """),
+    TableKind("random_sentences", 1_024, optional=True).with_columns(_SENTENCES),
+    TableKind("importance", 1_024, "layer", optional=True, for_experts=_EXPERT).with_columns("""
         memory int32
         prefixes int64 form=count label='validation prefixes' | how many there were
         direct float32 form=number unit=logits label='direct effect' | mean of the size of its direct effect: what its
@@ -436,13 +320,8 @@ _KINDS = (
             not count
         attribution_among_20 float32 form=share label='among the 20 largest attributions' | the same of
             attributions
-    """,
-    ),
-    TableKind(
-        "attention",
-        65_536,
-        optional=True,
-        declared="""
+    """),
+    TableKind("attention", 65_536, optional=True).with_columns("""
         prefix int32
         layer int16
         other_top int32 | the final token of another prefix (the next one in a seeded circle)
@@ -474,12 +353,8 @@ _KINDS = (
         attention_logit_next,ffn_logit_next float32? form=number | what they add to the logit of the text's
             next token
         attention_logit_other_next,ffn_logit_other_next float32? form=number | the same for `other_next_token`
-    """,
-    ),
-    TableKind(
-        "routing",
-        65_536,
-        declared="""
+    """),
+    TableKind("routing", 65_536).with_columns("""
         layer int16
         expert int16 | shared experts last
         tokens int64 form=count | prefixes that were routed to it
@@ -487,8 +362,7 @@ _KINDS = (
             each
         first_choice int64 form=count | prefixes at which it has the largest weight of the routed ones (of equal ones
             the lowest number)
-    """,
-    ),
+    """),
 )
 LENS_TABLES = ("readings", "key_readings", "readouts")
 """Tables that `mnemoscope lens` makes; `mnemoscope extend` makes the other optional ones."""
