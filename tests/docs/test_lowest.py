@@ -11,20 +11,18 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("gguf", "peft")
 
 
 @pytest.fixture(scope="module")
 def lowest() -> dict[str, str]:
-    command = [sys.executable, str(ROOT / "runs" / "lowest.py"), *EXTRAS]
+    command = [sys.executable, str(ROOT / "runs" / "lowest.py")]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return dict(line.split("==") for line in printed.splitlines())
 
 
 def stated() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
-    return [Requirement(one) for one in (*project["dependencies"], *extras)]
+    return [Requirement(one) for one in project["dependencies"]]
 
 
 def passed() -> dict[str, str]:
